@@ -1,0 +1,61 @@
+# Moraine. `make` prints the targets.
+SHELL := /bin/bash
+GO ?= go
+BIN := bin/moraine
+export CGO_ENABLED ?= 0
+# -race needs cgo.
+RACE_ENV := CGO_ENABLED=1
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# How long one package's tests may take; the whole of `make test` is meant to
+# stay under 15 minutes on 2 cores.
+TEST_TIMEOUT ?= 12m
+
+.DEFAULT_GOAL := help
+.PHONY: help build release demo setup test test-long check bench cluster generate fuzz clean
+
+help: ## Print this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build the static binary bin/moraine
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/moraine
+
+release: ## Build static binaries for linux/amd64 and linux/arm64 under bin/
+	GOOS=linux GOARCH=amd64 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/moraine-linux-amd64 ./cmd/moraine
+	GOOS=linux GOARCH=arm64 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/moraine-linux-arm64 ./cmd/moraine
+
+demo: build ## The main job: save, kill, restore, on a cluster of processes on this machine
+	$(BIN) demo --mode crc
+
+cluster: build ## Start a cluster on this machine and keep it until Ctrl-C
+	$(BIN) dev-cluster --mode crc
+
+setup: ## Install what the tests need beside Go (a C compiler for -race, mkfs.ext4), on Debian as root
+	@command -v $(CC) >/dev/null && command -v mkfs.ext4 >/dev/null || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq gcc libc6-dev e2fsprogs >/dev/null; \
+	  else echo 'make setup: install a C compiler (for -race) and mkfs.ext4 first' >&2; exit 1; fi; }
+
+test: setup ## All tests a newcomer should trust, with the race detector
+	$(RACE_ENV) $(GO) test -race -timeout $(TEST_TIMEOUT) ./...
+
+test-long: setup ## The long ones too: kill -9 rounds, power cuts, failovers in full number
+	MORAINE_TEST_LONG=1 $(RACE_ENV) $(GO) test -race -timeout 80m ./...
+
+check: ## The whole gate: format, vet, generated code, both architectures, tests
+	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$'))" || { echo 'gofmt: run gofmt -w on:'; gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$'); exit 1; }
+	$(GO) vet ./...
+	GOARCH=arm64 $(GO) vet ./...
+	$(MAKE) test
+
+bench: build ## Every benchmark, one JSON object a line
+	$(BIN) bench all --json
+
+generate: ## Make the generated Go code again (needs protoc and protoc-gen-go)
+	$(GO) generate ./...
+
+fuzz: ## Fuzz every decoder for FUZZTIME (default 20s) each
+	@for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p 2>/dev/null | grep ^Fuzz); do \
+	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $${FUZZTIME:-20s} $$p || exit 1; done; done
+
+clean: ## Remove what was built
+	rm -rf bin

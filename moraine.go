@@ -1,0 +1,38 @@
+// Package moraine is the vocabulary that every other package speaks: the
+// identifiers, sizes, schemes, levels and errors of Moraine, a tiered store
+// for the checkpoints and datasets of AI training clusters.
+//
+// It does no I/O, starts no goroutine and imports only the standard library.
+// Everything in it is a plain value, safe to copy and to share.
+package moraine
+
+// Sizes that formats and protocols are built on. They are constants beside
+// the format, never settings: what changes bytes on disk is not configurable.
+const (
+	// BlockSize is the unit of checksumming and of alignment on disk, in bytes.
+	BlockSize = 4 << 10
+	// DefaultChunkSize is how many bytes of a file one data chunk holds when
+	// the policy does not say otherwise.
+	DefaultChunkSize = 4 << 20
+	// MaxChunkSize bounds a chunk, and so every buffer that must hold one.
+	MaxChunkSize = 16 << 20
+	// SmallRemainder is the largest end of a file that is kept as copies
+	// (x(m+1)) rather than as an erasure-coded stripe, in bytes.
+	SmallRemainder = 512 << 10
+	// MaxTableExtents is the greatest number of extents in one extent table.
+	MaxTableExtents = 256
+	// MaxCommitStripes, MaxCommitChunks and MaxCommitExtents bound one commit of
+	// content: its new stripes, their chunks together, and its extents. What is
+	// larger is split; each piece takes effect whole.
+	MaxCommitStripes = 256
+	MaxCommitChunks  = 1024
+	MaxCommitExtents = 256
+	// MaxNameLen is the longest name of a directory entry, in bytes.
+	MaxNameLen = 255
+	// MaxSymlinkLen is the longest target of a symbolic link, in bytes.
+	MaxSymlinkLen = 4095
+)
+
+// FeatureLevel is the newest behaviour of the replicated state that this build
+// can speak. What a cluster uses is in its state, and is raised by an operator.
+const FeatureLevel = 1
