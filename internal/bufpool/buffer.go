@@ -1,0 +1,46 @@
+package bufpool
+
+import (
+	"sync/atomic"
+
+	"github.com/morainefs/moraine"
+)
+
+// Buffer is memory lent by a Pool. It has one owner at a time; ownership moves
+// by return, or by a call that says that it takes it.
+type Buffer struct {
+	pool     *Pool
+	class    int
+	mem      []byte
+	bytes    []byte
+	released atomic.Bool
+}
+
+// Bytes returns the memory: as long as was asked for, with capacity up to the
+// next multiple of moraine.BlockSize, at an address that is a multiple of it.
+// Its content is undefined at first. It must not be used after Release.
+func (b *Buffer) Bytes() []byte { return b.bytes }
+
+// Release gives the buffer back. A second Release panics: two owners would
+// write over each other's bytes.
+func (b *Buffer) Release() {
+	if b.released.Swap(true) {
+		panic("bufpool: buffer released twice")
+	}
+	p, mem := b.pool, b.mem
+	b.mem, b.bytes = nil, nil
+	size := classSize(b.class)
+	p.mu.Lock()
+	if p.closed {
+		p.unmap(mem)
+	} else {
+		p.free[b.class] = append(p.free[b.class], mem)
+	}
+	p.mu.Unlock()
+	p.inUse.Add(-size)
+	p.budget.Release(size)
+}
+
+func roundUp(n int) int {
+	return (n + moraine.BlockSize - 1) &^ (moraine.BlockSize - 1)
+}

@@ -1,0 +1,182 @@
+// Package bufpool lends the buffers that chunks travel in: page-aligned, so
+// that they can go to a device with O_DIRECT, outside of the garbage-collected
+// heap, kept mapped between uses, and bounded in all, so that whoever asks for
+// one more than the budget waits. That wait is the backpressure of the data path.
+//
+// It knows nothing of what the buffers hold: they come with whatever bytes they
+// had before, never cleared.
+//
+// One path through it: Get waits for its bytes of the budget (in order of
+// arrival), takes a free buffer of the size class or maps one, and returns it;
+// Buffer.Release puts it back and wakes who waits.
+package bufpool
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/morainefs/moraine"
+)
+
+// MaxSize is the largest buffer that a Pool lends, in bytes: a chunk of the
+// greatest size with its header fits.
+const MaxSize = moraine.MaxChunkSize + moraine.MaxChunkSize/4
+
+// Config bounds a Pool.
+type Config struct {
+	// LimitBytes bounds the bytes lent at any time, counted by size class, and
+	// the bytes kept mapped. Default 256 MiB; at least MaxSize.
+	LimitBytes int64
+}
+
+func (c *Config) setDefaults() {
+	if c.LimitBytes == 0 {
+		c.LimitBytes = 256 << 20
+	}
+	c.LimitBytes = max(c.LimitBytes, MaxSize)
+}
+
+// Pool lends buffers. Its methods may be called concurrently.
+type Pool struct {
+	limit  int64
+	budget *semaphore.Weighted
+
+	inUse, mapped, waiting atomic.Int64
+	waits                  atomic.Uint64
+
+	mu     sync.Mutex // guards what follows
+	free   [classes][][]byte
+	closed bool
+}
+
+// New makes a pool. It maps nothing yet.
+func New(cfg Config) *Pool {
+	cfg.setDefaults()
+	return &Pool{limit: cfg.LimitBytes, budget: semaphore.NewWeighted(cfg.LimitBytes)}
+}
+
+// Get lends a buffer of n bytes, 1 to MaxSize, and waits while the pool's limit
+// is reached. The caller owns it until Release. Errors: TooLarge, Canceled and
+// Timeout (by ctx), NoSpace (the machine has no memory to map).
+func (p *Pool) Get(ctx context.Context, n int) (*Buffer, error) {
+	class, err := classOf(n)
+	if err != nil {
+		return nil, err
+	}
+	size := classSize(class)
+	if !p.budget.TryAcquire(size) {
+		p.waits.Add(1)
+		p.waiting.Add(1)
+		err := p.budget.Acquire(ctx, size)
+		p.waiting.Add(-1)
+		if err != nil {
+			kind := moraine.Canceled
+			if ctx.Err() == context.DeadlineExceeded {
+				kind = moraine.Timeout
+			}
+			return nil, &moraine.Error{Op: "bufpool.Get", Kind: kind, Err: err}
+		}
+	}
+	return p.lend(class, n)
+}
+
+// TryGet is Get without the wait: nil where the limit is reached, where n is
+// out of range, and where the machine has no memory.
+func (p *Pool) TryGet(n int) *Buffer {
+	class, err := classOf(n)
+	if err != nil || !p.budget.TryAcquire(classSize(class)) {
+		return nil
+	}
+	b, err := p.lend(class, n)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// lend finds or maps memory for a buffer whose bytes of the budget are taken.
+func (p *Pool) lend(class, n int) (*Buffer, error) {
+	size := classSize(class)
+	mem := p.takeFree(class)
+	if mem == nil {
+		p.shrinkFor(size)
+		var err error
+		if mem, err = mapMemory(int(size)); err != nil {
+			p.mapped.Add(-size)
+			p.budget.Release(size)
+			return nil, &moraine.Error{Op: "bufpool.Get", Kind: moraine.NoSpace,
+				Err: fmt.Errorf("map %d bytes: %w", size, err)}
+		}
+	}
+	p.inUse.Add(size)
+	return &Buffer{pool: p, class: class, mem: mem, bytes: mem[:n:roundUp(n)]}, nil
+}
+
+func (p *Pool) takeFree(class int) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.free[class]
+	if len(list) == 0 {
+		return nil
+	}
+	mem := list[len(list)-1]
+	list[len(list)-1] = nil
+	p.free[class] = list[:len(list)-1]
+	return mem
+}
+
+// shrinkFor counts size more bytes as mapped, and unmaps free buffers of other
+// classes until all that is mapped is within the limit: what is lent always is.
+func (p *Pool) shrinkFor(size int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mapped.Add(size)
+	for class := classes - 1; class >= 0 && p.mapped.Load() > p.limit; class-- {
+		for len(p.free[class]) > 0 && p.mapped.Load() > p.limit {
+			last := len(p.free[class]) - 1
+			p.unmap(p.free[class][last])
+			p.free[class] = p.free[class][:last]
+		}
+	}
+}
+
+// unmap gives memory back to the system.
+func (p *Pool) unmap(mem []byte) {
+	if err := unmapMemory(mem); err != nil {
+		panic(fmt.Sprintf("bufpool: unmap %d bytes: %v", len(mem), err))
+	}
+	p.mapped.Add(-int64(len(mem)))
+}
+
+// Close unmaps what is free; buffers still lent stay good and are unmapped when
+// released. A closed pool may still lend; it then keeps nothing.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for class := range p.free {
+		for _, mem := range p.free[class] {
+			p.unmap(mem)
+		}
+		p.free[class] = nil
+	}
+}
+
+// Stats is the pool's state at one moment.
+type Stats struct {
+	LimitBytes  int64
+	InUseBytes  int64  // lent, by size class
+	MappedBytes int64  // lent and free
+	Waiting     int64  // callers of Get that wait now
+	Waits       uint64 // calls of Get that had to wait, since New
+}
+
+// Stats returns the pool's state.
+func (p *Pool) Stats() Stats {
+	return Stats{LimitBytes: p.limit, InUseBytes: p.inUse.Load(), MappedBytes: p.mapped.Load(),
+		Waiting: p.waiting.Load(), Waits: p.waits.Load()}
+}

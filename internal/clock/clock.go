@@ -1,0 +1,29 @@
+// Package clock is the seam for time: components take a Clock from their Deps,
+// so that tests can run hours in milliseconds. Only monotonic differences of
+// Now matter to correctness; wall time is for people and for mtime.
+package clock
+
+import "time"
+
+// Clock tells the time and makes timers. All methods may be called concurrently.
+type Clock interface {
+	// Now returns the present time, with a monotonic reading.
+	Now() time.Time
+	// After returns a channel that gets the time once, d from now.
+	After(d time.Duration) <-chan time.Time
+	// NewTicker returns a ticker; the caller stops it.
+	NewTicker(d time.Duration) *time.Ticker
+}
+
+// System is the machine's clock. Inside a testing/synctest bubble it is the
+// bubble's.
+type System struct{}
+
+// Now implements Clock.
+func (System) Now() time.Time { return time.Now() }
+
+// After implements Clock.
+func (System) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// NewTicker implements Clock.
+func (System) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }

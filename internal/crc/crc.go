@@ -1,0 +1,63 @@
+// Package crc computes the CRC32C (Castagnoli) sums that Moraine keeps beside
+// all stored bytes, and combines sums of pieces into the sum of the whole, so
+// that no byte is summed twice.
+//
+// It does no I/O and keeps no state. All functions may be called concurrently.
+//
+// One path through it: a receiver calls Blocks on each piece of a chunk while
+// the piece is in cache, and CombineBlocks at the end gives the chunk's sum
+// without another look at the bytes.
+package crc
+
+import (
+	"fmt"
+	"hash/crc32"
+
+	"github.com/morainefs/moraine"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Sum returns the CRC32C of p. The sum of no bytes is 0.
+func Sum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
+
+// Update returns the sum of a||p, where crc is the sum of a.
+func Update(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
+
+// Blocks appends to dst the sum of each moraine.BlockSize bytes of p, the last
+// of which may be fewer, and returns it. No bytes have no blocks.
+func Blocks(dst []uint32, p []byte) []uint32 {
+	for len(p) > moraine.BlockSize {
+		dst = append(dst, Sum(p[:moraine.BlockSize]))
+		p = p[moraine.BlockSize:]
+	}
+	if len(p) > 0 {
+		dst = append(dst, Sum(p))
+	}
+	return dst
+}
+
+// BlockCount returns how many sums Blocks makes of total bytes.
+func BlockCount(total int64) int {
+	return int((total + moraine.BlockSize - 1) / moraine.BlockSize)
+}
+
+// CombineBlocks returns the sum of total bytes whose blocks have the sums
+// given. It panics unless len(blocks) is BlockCount(total).
+func CombineBlocks(blocks []uint32, total int64) uint32 {
+	if len(blocks) != BlockCount(total) {
+		panic(fmt.Sprintf("crc: %d block sums for %d bytes", len(blocks), total))
+	}
+	if len(blocks) == 0 {
+		return 0
+	}
+	sum := blocks[0]
+	if len(blocks) == 1 {
+		return sum
+	}
+	last := len(blocks) - 1
+	for _, b := range blocks[1:last] {
+		sum = shiftBlock.apply(sum) ^ b
+	}
+	return Combine(sum, blocks[last], total-int64(last)*moraine.BlockSize)
+}

@@ -1,0 +1,174 @@
+// Package lint holds the shape of the source tree: which package may import
+// which. It has no code, only tests.
+package lint
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/morainefs/moraine"
+
+// arrow allows what matches From to import what matches any of To. Both are
+// folders below the module; a folder stands for all below it, "." for the root
+// package alone.
+type arrow struct {
+	From string
+	To   []string
+}
+
+// arrows is the whole table. Imports point down; a folder may always import
+// itself and what is below it, the root package, and internal/. The most
+// specific From decides.
+var arrows = []arrow{
+	{"cmd", []string{"*"}},
+	{"integration", []string{"*"}},
+	{"agent", []string{"client", "transport"}},
+	{"fuse", []string{"client", "transport"}},
+	{"s3", []string{"client", "transport"}},
+	{"tiers/mover", []string{"client", "transport"}},
+	{"client", []string{"transport", "internal/erasure"}},
+	{"chunkserver", []string{"transport", "tiers"}},
+	{"metadata", []string{"transport"}},
+	{"metadata/state", []string{"transport/wire"}},
+	{"metadata/place", nil},
+	{"metadata/raftstore", []string{"metadata/state"}},
+	{"transport", nil},
+	{"tiers", nil},
+	{"internal", nil},
+	{".", nil},
+}
+
+// only names the folders that may import a library, for libraries that could
+// be replaced.
+var only = map[string][]string{
+	"github.com/cockroachdb/pebble/v2":                        {"metadata/raftstore", "tiers/disk", "internal/vfs/pebblevfs"},
+	"github.com/hashicorp/raft":                               {"metadata/raftstore"},
+	"github.com/hashicorp/raft-wal":                           {"metadata/raftstore"},
+	"github.com/klauspost/reedsolomon":                        {"internal/erasure"},
+	"github.com/spf13/cobra":                                  {"cmd"},
+	"github.com/goccy/go-yaml":                                {"cmd"},
+	"github.com/jedib0t/go-pretty/v6":                         {"cmd"},
+	"github.com/prometheus/client_golang/prometheus/promhttp": {"cmd"},
+}
+
+// exempt lists the imports that break the table on purpose, with the reason.
+// The benchmark of bare Raft is the limit that the metadata service is held
+// against, so it needs the bare libraries.
+var exempt = map[string]string{
+	"integration/bench/bareraft": "measures hashicorp/raft, raft-wal and pebble alone",
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	// TestImports are left out: a test may look up.
+}
+
+// TestArrows fails on an import that points up or sideways.
+func TestArrows(t *testing.T) {
+	for _, p := range packages(t) {
+		from := folder(p.ImportPath)
+		if _, ok := exempt[from]; ok {
+			continue
+		}
+		for _, imp := range p.Imports {
+			if strings.HasPrefix(imp, module) && !allowed(from, folder(imp)) {
+				t.Errorf("%s imports %s: the arrow points up or sideways", from, folder(imp))
+			}
+			for lib, folders := range only {
+				if within(imp, lib) && !anyWithin(from, folders) {
+					t.Errorf("%s imports %s, which belongs to %s alone", from, imp, strings.Join(folders, ", "))
+				}
+			}
+			if from == "." && strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
+				t.Errorf("the root package imports %s: it takes the standard library only", imp)
+			}
+		}
+	}
+}
+
+// TestStateIsPure fails when the state machine imports what a pure function has
+// no use for.
+func TestStateIsPure(t *testing.T) {
+	for _, p := range packages(t) {
+		if f := folder(p.ImportPath); f != "metadata/state" && f != "metadata/place" {
+			continue
+		}
+		for _, imp := range p.Imports {
+			switch imp {
+			case "time", "os", "net", "math/rand", "math/rand/v2", "crypto/rand", "log/slog", "sync":
+				t.Errorf("%s imports %s", p.ImportPath, imp)
+			}
+		}
+	}
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", module+"/...")
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var all []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 5 {
+		t.Fatalf("go list names only %d packages", len(all))
+	}
+	return all
+}
+
+func folder(importPath string) string {
+	f := strings.TrimPrefix(strings.TrimPrefix(importPath, module), "/")
+	if f == "" {
+		return "."
+	}
+	return f
+}
+
+func allowed(from, to string) bool {
+	if to == "." || within(to, from) || (within(to, "internal") && to != "internal/erasure") {
+		return true
+	}
+	var best *arrow
+	for i := range arrows {
+		if within(from, arrows[i].From) && (best == nil || len(arrows[i].From) > len(best.From)) {
+			best = &arrows[i]
+		}
+	}
+	if best == nil {
+		return false
+	}
+	// Siblings below one top-level folder are reached through its own arrow.
+	return within(to, best.From) || anyWithin(to, best.To)
+}
+
+func anyWithin(path string, folders []string) bool {
+	for _, f := range folders {
+		if f == "*" || within(path, f) {
+			return true
+		}
+	}
+	return false
+}
+
+func within(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, folder+"/")
+}
