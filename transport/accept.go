@@ -1,0 +1,262 @@
+package transport
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const tlsHandshakeByte = 0x16
+
+// shake does the server's side of a handshake. The first byte tells TLS from a
+// frame.
+func (s *Server) shake(ctx context.Context, nc net.Conn) (*serverConn, error) {
+	tune(nc)
+	if err := nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)); err != nil {
+		return nil, lost(nc.RemoteAddr().String(), err)
+	}
+	raw := newReader(nc, helloReadBuffer, s.now)
+	if err := raw.fill(1); err != nil {
+		return nil, lost(nc.RemoteAddr().String(), err)
+	}
+	isTLS := raw.buf[raw.r] == tlsHandshakeByte
+	var c *serverConn
+	var err error
+	switch {
+	case isTLS && s.cfg.Mode == Insecure:
+		return nil, &moraine.Error{Op: "transport.hello", Ref: nc.RemoteAddr().String(), Kind: moraine.Unauthenticated,
+			Err: errors.New("the caller speaks TLS, but this server runs in mode insecure")}
+	case isTLS:
+		c, err = s.shakeTLS(ctx, nc, raw)
+	default:
+		c, err = s.hello(ctx, plainStream{nc}, raw, nil)
+	}
+	if err == nil {
+		err = nc.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		return nil, lost(nc.RemoteAddr().String(), err)
+	}
+	return c, nil
+}
+
+func (s *Server) shakeTLS(ctx context.Context, nc net.Conn, raw *reader) (*serverConn, error) {
+	under := &sink{Conn: nc, in: raw}
+	tc := tls.Server(under, serverTLS(s.deps.Identity))
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	st := &tlsStream{Conn: tc, sink: under}
+	cs := tc.ConnectionState()
+	return s.hello(ctx, st, newReader(st, helloReadBuffer, s.now), &cs)
+}
+
+// hello answers a caller's hello, with an error where it is refused. cs is nil
+// on a connection in clear.
+func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.ConnectionState) (*serverConn, error) {
+	h := new(wire.Hello)
+	sent, err := readHello(r, 0, h)
+	if err != nil {
+		return nil, err
+	}
+	peer, reply, err := s.judge(st, r, h, sent, cs)
+	if err != nil {
+		writeHello(st, flagReply|flagError, 1, ErrorToWire(err)) //nolint:errcheck // it is refused in any case
+		return nil, err
+	}
+	class := Class(h.Class)
+	limit := s.cfg.MaxControl
+	if class == Bulk {
+		limit = s.cfg.MaxBulk
+	}
+	reply.MaxInFlight = uint32(limit)
+	if _, err := writeHello(st, flagReply, 1, reply); err != nil {
+		return nil, err
+	}
+	r.resize(readBuffer(class))
+	if t, ok := st.(*tlsStream); ok {
+		t.fit(class)
+	}
+	return newServerConn(ctx, s, class, st, r, peer, limit, reply.Incarnation), nil
+}
+
+// judge decides on a hello. In clear, in mode crc, it also has the caller prove
+// itself.
+func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls.ConnectionState) (*Peer, *wire.HelloReply, error) {
+	version, err := chooseVersion(h)
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster := *s.cluster.Load()
+	reply := &wire.HelloReply{Version: version, Features: h.Features & features, Cluster: uuidBytes(cluster), Node: s.cfg.Node,
+		Role: string(s.cfg.Role), Incarnation: s.incarnation.Load(), Release: s.cfg.Release}
+	peer, err := s.identify(st, r, h, sent, cs, reply)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.admit(peer, h, cluster); err != nil {
+		return nil, nil, err
+	}
+	if cs != nil && s.cfg.Mode == CRC && Class(h.Class) == Control {
+		if reply.KeyId, err = s.keys.add(cs, peer, s.clock.Now()); err != nil {
+			return nil, nil, err
+		}
+	}
+	return peer, reply, nil
+}
+
+// identify finds out who the caller is.
+func (s *Server) identify(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls.ConnectionState, reply *wire.HelloReply) (*Peer, error) {
+	addr := st.RemoteAddr().String()
+	switch {
+	case cs != nil:
+		claims, err := verifyPeer(*cs, s.deps.Identity, s.clock.Now(), x509.ExtKeyUsageClientAuth)
+		if err != nil {
+			return nil, err
+		}
+		peer := peerOf(claims, addr)
+		return &peer, nil
+	case s.cfg.Mode == Insecure:
+		claims := pki.Claims{Cluster: moraine.UUID{1}, Role: pki.Role(h.Role), Node: h.Node, Scope: h.Scope, ReadOnly: h.ReadOnly, Squash: h.Squash}
+		if err := claims.Validate(); err != nil { // the cluster is looked at in admit
+			return nil, err
+		}
+		peer := peerOf(claims, addr)
+		var err error
+		if peer.Cluster, err = uuidOf(h.Cluster); peer.Cluster.IsZero() {
+			peer.Cluster = *s.cluster.Load()
+		}
+		return &peer, err
+	case s.cfg.Mode == CRC && Class(h.Class) != Control && len(h.KeyId) > 0:
+		return s.challenge(st, r, h, sent, reply)
+	}
+	return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Unauthenticated,
+		Err: fmt.Errorf("this server runs in mode %s: connections of class %v in clear are refused", s.cfg.Mode, Class(h.Class))}
+}
+
+// challenge has a caller in clear prove that it holds the key of an earlier
+// control connection, after proving the same to it.
+func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, reply *wire.HelloReply) (*Peer, error) {
+	key, peer := s.keys.find(h.KeyId, s.clock.Now())
+	if key == nil {
+		return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Stale,
+			Err: errors.New("the key is not known here (any more): a new control connection gives another")}
+	}
+	if len(h.Nonce) != nonceLen {
+		return nil, badFrame("a nonce of %d bytes", len(h.Nonce))
+	}
+	nonce := make([]byte, nonceLen)
+	rand.Read(nonce) //nolint:errcheck // never fails
+	first := &wire.HelloReply{Version: reply.Version, Nonce: nonce, Proof: proof(key, proofOfServer, sent, nonce)}
+	if _, err := writeHello(st, flagReply, 1, first); err != nil {
+		return nil, err
+	}
+	var got wire.HelloProof
+	if _, err := readHello(r, 0, &got); err != nil {
+		return nil, err
+	}
+	if !hmac.Equal(got.Proof, proof(key, proofOfClient, sent, nonce)) {
+		return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Unauthenticated,
+			Err: errors.New("the proof of the control connection's key is wrong")}
+	}
+	peer.Addr = st.RemoteAddr().String()
+	return peer, nil
+}
+
+// admit decides whether peer may have what its hello asks for.
+func (s *Server) admit(peer *Peer, h *wire.Hello, cluster moraine.UUID) error {
+	bad := func(kind moraine.Kind, format string, args ...any) error {
+		return &moraine.Error{Op: "transport.hello", Ref: peer.Node, Kind: kind, Err: fmt.Errorf(format, args...)}
+	}
+	asked, err := uuidOf(h.Cluster)
+	if err != nil {
+		return err
+	}
+	class := Class(h.Class)
+	switch {
+	case !asked.IsZero() && !cluster.IsZero() && asked != cluster:
+		return bad(moraine.WrongCluster, "the caller wants cluster %v, this is %v", asked, cluster)
+	case h.Node != peer.Node:
+		return bad(moraine.PermissionDenied, "the certificate of %s cannot speak as %q", peer.Node, h.Node)
+	case h.Role != "" && Role(h.Role) != peer.Role:
+		return bad(moraine.PermissionDenied, "the certificate of a %s cannot speak as a %q", peer.Role, h.Role)
+	case class != Control && class != Bulk && class != Raft:
+		return bad(moraine.Unimplemented, "no such class of connection: %d", h.Class)
+	case class == Raft && (peer.Role != RoleMetadata || s.cfg.Role != RoleMetadata):
+		return bad(moraine.PermissionDenied, "the log is among metadata servers: a %s called a %s", peer.Role, s.cfg.Role)
+	}
+	if !needsToken(peer.Role, class) {
+		return nil
+	}
+	peer.Token, err = VerifyToken(h.Token, peer, s.deps.Keys, s.clock.Now())
+	return err
+}
+
+// keyTable holds the keys of control connections in mode crc.
+type keyTable struct {
+	mu   sync.Mutex // guards what follows
+	keys map[string]*tableKey
+	fifo []string
+}
+
+type tableKey struct {
+	key   []byte
+	peer  Peer
+	until time.Time
+}
+
+const (
+	// maxKeys bounds the table; the oldest goes, and its caller is answered
+	// Stale and makes another.
+	maxKeys = 32 << 10
+	// keyLife is how long after its making a key opens connections.
+	keyLife = 24 * time.Hour
+)
+
+func newKeyTable() *keyTable { return &keyTable{keys: make(map[string]*tableKey)} }
+
+// add derives the key of a control connection and returns its id.
+func (t *keyTable) add(cs *tls.ConnectionState, peer *Peer, now time.Time) ([]byte, error) {
+	key, err := cs.ExportKeyingMaterial(keyLabel, nil, 32)
+	if err != nil {
+		return nil, err
+	}
+	id := make([]byte, 16)
+	rand.Read(id) //nolint:errcheck // never fails
+	until := now.Add(keyLife)
+	if end := cs.PeerCertificates[0].NotAfter; end.Before(until) {
+		until = end
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.fifo) >= maxKeys {
+		delete(t.keys, t.fifo[0])
+		t.fifo = t.fifo[1:]
+	}
+	t.keys[string(id)] = &tableKey{key: key, peer: *peer, until: until}
+	t.fifo = append(t.fifo, string(id))
+	return id, nil
+}
+
+// find returns a key and a copy of its peer; nil where there is none.
+func (t *keyTable) find(id []byte, now time.Time) ([]byte, *Peer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.keys[string(id)]
+	if k == nil || now.After(k.until) {
+		return nil, nil
+	}
+	peer := k.peer
+	return k.key, &peer
+}

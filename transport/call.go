@@ -1,0 +1,427 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Call is one request from its caller's side.
+type Call struct {
+	Kind    Kind
+	Class   Class
+	Message proto.Message
+	// Payload follows the message. It is not copied and must not change until
+	// the call returns; it is not looked at afterwards.
+	Payload [][]byte
+	// Reply is merged from the reply's message.
+	Reply proto.Message
+	// Dst takes the reply's payload, which must fit. Nothing writes into it
+	// after the call has returned.
+	Dst []byte
+	// Each, if not nil, is called with consecutive pieces of Dst as they
+	// arrive, as Payload.ReadInto does, and never after the call has returned.
+	Each func(piece []byte)
+}
+
+// Caller sends requests to one server. Call returns the length of the reply's
+// payload.
+type Caller interface {
+	Call(ctx context.Context, c *Call) (received int, err error)
+}
+
+// clientConn is the calling end of one connection.
+//
+// A goroutine reads (readLoop). A call belongs to its caller until it is in
+// calls; who deletes it from there ends it: the reader, that then delivers a
+// reply, or the caller, that gave up; never both. While the reader fills a
+// caller's buffer the caller cannot leave: it asks the reader to let go
+// (divert) and waits.
+type clientConn struct {
+	pool        *Pool
+	peer        *peer
+	class       Class
+	addr        string
+	stream      stream
+	r           *reader
+	w           *writer
+	remote      Peer
+	incarnation uint64
+	slots       chan struct{} // one for each request that the server takes at once
+
+	busy    atomic.Int32           // calls that chose this connection
+	pending atomic.Int64           // bytes of requests that were not answered
+	lastUse atomic.Int64           // start of the last call
+	shown   atomic.Pointer[[]byte] // the token that the server has seen last
+
+	mu     sync.Mutex // guards what follows
+	calls  map[uint64]*call
+	nextID uint64
+	err    error
+	closed bool
+	goAway bool
+	owed   int64 // when the first call began since the server was last heard
+
+	current *call // being received; the reader's own
+	traffic traffic
+}
+
+// call is a Call under way.
+type call struct {
+	*Call
+	frame  outFrame
+	size   int64
+	done   chan struct{} // gets one value when reply or err is set
+	reply  *buffer
+	isErr  bool
+	n      int
+	err    error
+	paid   bool // the request has a payload, and frame is in use
+	freed  bool // the request's payload is, and frame.done is spent
+	divert atomic.Bool
+}
+
+var calls = sync.Pool{New: func() any {
+	return &call{done: make(chan struct{}, 1), frame: outFrame{done: make(chan struct{}, 1)}}
+}}
+
+// inlineBytes is how much may be under way to a server for a caller still to
+// write by itself: so little fits into the sockets' buffers, so that the write
+// does not block, and the caller can leave when its context ends.
+const inlineBytes = 64 << 10
+
+// errNotSent says that a connection had ended before anything of a request was
+// sent: it may go over another.
+type errNotSent struct{ error }
+
+func (e errNotSent) Unwrap() error { return e.error }
+
+// do sends c and waits for its reply.
+func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		c.pool.metrics.limited.WithLabelValues(sideClient.String()).Inc()
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return 0, gaveUp(ctx, req.Kind.String(), c.addr)
+		}
+	}
+	defer func() { <-c.slots }()
+	c.lastUse.Store(c.pool.now())
+	cl := calls.Get().(*call)
+	cl.Call = req
+	id, err := c.start(ctx, cl)
+	if err != nil {
+		cl.recycle()
+		return 0, err
+	}
+	select {
+	case <-cl.done:
+	case <-ctx.Done():
+		c.cancel(id, cl)
+	}
+	if cl.paid && !cl.freed {
+		// An early answer: the payload may still be leaving.
+		select {
+		case <-cl.frame.done:
+		case <-ctx.Done():
+			cl.freed = true
+			c.w.abandon(&cl.frame)
+		}
+	}
+	c.pending.Add(-cl.size)
+	n, err := cl.result(ctx, c.addr)
+	cl.recycle()
+	return n, err
+}
+
+// start registers and sends cl. On error neither happened.
+func (c *clientConn) start(ctx context.Context, cl *call) (uint64, error) {
+	h := header{class: c.class, kind: cl.Kind, trace: traceOf(ctx), incarnation: c.incarnation, deadline: millisLeft(ctx)}
+	payload := 0
+	for _, p := range cl.Payload {
+		payload += len(p)
+	}
+	if payload > MaxPayload {
+		return 0, &moraine.Error{Op: cl.Kind.String(), Kind: moraine.TooLarge, Err: fmt.Errorf("a payload of %d bytes, %d at most", payload, MaxPayload)}
+	}
+	h.payloadLen = uint32(payload)
+	c.mu.Lock()
+	if c.closed || c.goAway {
+		err := c.err
+		c.mu.Unlock()
+		if err == nil {
+			err = lost(c.addr, errShutdown)
+		}
+		return 0, errNotSent{err}
+	}
+	c.nextID++
+	h.id = c.nextID
+	c.mu.Unlock()
+	head, err := encodeFrame(&h, cl.Message)
+	if err != nil {
+		return 0, err
+	}
+	cl.size = int64(len(head.b) + payload)
+	cl.paid = payload > 0
+	inline := c.pending.Add(cl.size) <= inlineBytes
+	if err := c.register(h.id, cl); err != nil {
+		head.release()
+		c.pending.Add(-cl.size)
+		return 0, err
+	}
+	// A failing send means that the connection is ending: close ends every call
+	// that is registered, this one too.
+	if !cl.paid {
+		c.w.sendSmall(head, inline) //nolint:errcheck // see above
+	} else {
+		cl.frame.head, cl.frame.payload = head, cl.Payload
+		c.w.send(&cl.frame, inline) //nolint:errcheck // see above
+	}
+	return h.id, nil
+}
+
+func (c *clientConn) register(id uint64, cl *call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errNotSent{c.err}
+	}
+	if c.owed <= c.r.last.Load() {
+		c.owed = c.pool.now()
+	}
+	c.calls[id] = cl
+	return nil
+}
+
+// cancel ends a call whose caller gave up. When it returns the call is over,
+// one way or the other, and nothing writes into its Dst.
+func (c *clientConn) cancel(id uint64, cl *call) {
+	c.mu.Lock()
+	mine := c.calls[id] == cl
+	if mine {
+		delete(c.calls, id)
+	}
+	c.mu.Unlock()
+	if !mine { // the reader, or close, has it
+		cl.divert.Store(true)
+		c.stream.SetReadDeadline(aLongTimeAgo) //nolint:errcheck // fails only on a closed connection, which ends the call
+		<-cl.done
+		return
+	}
+	cl.err = errGaveUp
+	if cl.paid {
+		cl.freed = true
+		if !c.w.abandon(&cl.frame) {
+			return
+		}
+	}
+	head, err := encodeFrame(&header{class: c.class, kind: cl.Kind, flags: flagCancel, id: id}, nil)
+	if err == nil {
+		c.w.sendSmall(head, false) //nolint:errcheck // a connection that has ended cancels by itself
+	}
+}
+
+// errGaveUp stands for the end of the caller's context.
+var errGaveUp = context.Canceled
+
+// result returns what came of the call.
+func (cl *call) result(ctx context.Context, addr string) (int, error) {
+	if cl.reply != nil {
+		defer cl.reply.release()
+	}
+	switch {
+	case cl.err == errGaveUp:
+		return 0, gaveUp(ctx, cl.Kind.String(), addr)
+	case cl.err != nil:
+		return 0, cl.err
+	case cl.isErr:
+		var e wire.Error
+		if err := proto.Unmarshal(cl.reply.b, &e); err != nil {
+			return 0, badReply(cl.Kind, addr, err)
+		}
+		return 0, ErrorFromWire(&e)
+	}
+	if cl.Reply != nil {
+		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(cl.reply.b, cl.Reply); err != nil {
+			return 0, badReply(cl.Kind, addr, err)
+		}
+	}
+	return cl.n, nil
+}
+
+func badReply(k Kind, addr string, err error) error {
+	return &moraine.Error{Op: k.String(), Ref: addr, Kind: moraine.Internal, Err: fmt.Errorf("reply: %w", err)}
+}
+
+func (cl *call) recycle() {
+	if cl.freed {
+		return // the writer may still hold the frame, though not its payload
+	}
+	*cl = call{done: cl.done, frame: outFrame{done: cl.frame.done}}
+	calls.Put(cl)
+}
+
+// readLoop delivers replies until the connection ends.
+func (c *clientConn) readLoop() {
+	c.r.interrupted = c.onInterrupt
+	var h header
+	for {
+		err := c.r.header(&h)
+		if err == nil {
+			err = c.receive(&h)
+		}
+		if err != nil {
+			c.close(err)
+			return
+		}
+	}
+}
+
+// onInterrupt runs in the reader when a caller asked it to let go.
+func (c *clientConn) onInterrupt() error {
+	if err := c.stream.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if cl := c.current; cl != nil && cl.divert.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// receive handles the frame that h begins.
+func (c *clientConn) receive(h *header) error {
+	if h.flags&flagGoAway != 0 {
+		c.mu.Lock()
+		c.goAway = true
+		c.mu.Unlock()
+	}
+	var cl *call
+	if h.flags&flagReply != 0 {
+		c.mu.Lock()
+		cl = c.calls[h.id]
+		delete(c.calls, h.id)
+		c.mu.Unlock()
+	}
+	if cl == nil { // a ping, the reply to a call that was given up, or news that we do not know
+		return c.r.discard(int(h.messageLen) + int(h.payloadLen))
+	}
+	return c.deliver(h, cl)
+}
+
+// deliver reads a reply for cl, and ends cl.
+func (c *clientConn) deliver(h *header, cl *call) error {
+	reply, err := c.r.message(h)
+	if err != nil {
+		cl.end(lost(c.addr, err))
+		return err
+	}
+	cl.reply, cl.isErr = reply, h.flags&flagError != 0
+	n := int(h.payloadLen)
+	if n > len(cl.Dst) {
+		cl.end(&moraine.Error{Op: cl.Kind.String(), Ref: c.addr, Kind: moraine.Internal,
+			Err: fmt.Errorf("a reply of %d bytes where at most %d were asked for", n, len(cl.Dst))})
+		return c.r.discard(n)
+	}
+	got, err := c.readPayload(cl, n)
+	if err != nil {
+		cl.end(lost(c.addr, err))
+		return err
+	}
+	if got < n { // diverted
+		cl.end(errGaveUp)
+		return c.r.discard(n - got)
+	}
+	cl.n = n
+	cl.end(nil)
+	return nil
+}
+
+func (cl *call) end(err error) {
+	cl.err = err
+	cl.done <- struct{}{}
+}
+
+// readPayload reads n bytes into cl.Dst, or fewer where the caller wants to go.
+func (c *clientConn) readPayload(cl *call, n int) (int, error) {
+	c.current = cl
+	defer func() { c.current = nil }()
+	got := 0
+	for got < n {
+		piece := cl.Dst[got:min(got+pieceSize, n)]
+		m, err := c.r.fullUntil(piece, &cl.divert)
+		if err != nil || m < len(piece) {
+			return got + m, err
+		}
+		if cl.Each != nil {
+			cl.Each(piece)
+		}
+		got += m
+	}
+	return got, nil
+}
+
+// close ends the connection and every call on it with err. It may be called
+// more than once.
+func (c *clientConn) close(err error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	c.err = lost(c.addr, err)
+	ended := c.calls
+	c.calls = nil
+	c.mu.Unlock()
+	c.stream.Close() //nolint:errcheck // nothing is owed on it
+	c.w.stop(c.err)
+	for _, cl := range ended {
+		cl.end(c.err)
+	}
+	c.pool.onClosed(c)
+}
+
+// usable reports whether new calls may take the connection.
+func (c *clientConn) usable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed && !c.goAway
+}
+
+// check looks after the connection, every second or so.
+func (c *clientConn) check(now int64, cfg *PoolConfig) {
+	c.mu.Lock()
+	closed, owed, goAway := c.closed, c.owed, c.goAway
+	c.mu.Unlock()
+	// A call that was given up still counts as owed: callers with short
+	// deadlines must not keep a dead connection alive.
+	heard, busy := c.r.last.Load(), c.busy.Load() > 0
+	silent := time.Duration(now - max(heard, owed))
+	quiet := time.Duration(now - c.w.last.Load())
+	switch {
+	case closed:
+	case (busy || owed > heard) && silent > cfg.DeadAfter:
+		c.pool.metrics.dead.WithLabelValues(sideClient.String()).Inc()
+		c.close(errSilent)
+	case busy:
+	case goAway:
+		c.close(errShutdown)
+	case time.Duration(now-c.lastUse.Load()) > cfg.IdleTimeout:
+		c.close(errIdle)
+	case quiet > cfg.PingInterval:
+		head, err := encodeFrame(&header{class: c.class, kind: KindPing}, nil)
+		if err == nil {
+			c.w.sendSmall(head, false) //nolint:errcheck // a failed write closes the connection
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package transport
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// sharedKey is what both ends of a control connection derived in mode crc.
+type sharedKey struct {
+	id  []byte
+	key []byte
+	// server is who the control connection's certificate said the server is.
+	server Peer
+}
+
+// greeted is what a handshake yields.
+type greeted struct {
+	stream stream
+	r      *reader
+	remote Peer
+	reply  *wire.HelloReply
+	token  []byte     // shown
+	key    *sharedKey // on a TLS connection to a server in mode crc
+}
+
+// connect opens one connection.
+func (pr *peer) connect(ctx context.Context, class Class, addr string) (*clientConn, error) {
+	g, err := pr.greet(ctx, class, addr)
+	if err != nil {
+		return nil, err
+	}
+	p := pr.pool
+	c := &clientConn{
+		pool: p, peer: pr, class: class, addr: addr, stream: g.stream, r: g.r, remote: g.remote,
+		incarnation: g.reply.Incarnation, calls: make(map[uint64]*call),
+		slots: make(chan struct{}, max(1, min(g.reply.MaxInFlight, maxInFlight))),
+	}
+	c.w = newWriter(g.stream, p.now, p.routine.run, c.close)
+	c.lastUse.Store(p.now())
+	if needsToken(p.cfg.Role, class) {
+		c.shown.Store(&g.token)
+	}
+	if g.key != nil {
+		pr.mu.Lock()
+		pr.shared = g.key
+		pr.mu.Unlock()
+	}
+	return c, nil
+}
+
+// greet dials addr and shakes hands. In mode crc it first makes sure of a key.
+func (pr *peer) greet(ctx context.Context, class Class, addr string) (*greeted, error) {
+	p := pr.pool
+	if p.id != nil && p.cfg.Mode != Insecure {
+		if err := p.id.Check(p.clock.Now()); err != nil {
+			return nil, err
+		}
+	}
+	if p.cfg.Mode.encrypts(class) || p.cfg.Mode == Insecure {
+		return pr.greetWith(ctx, class, addr, nil)
+	}
+	for try := 0; ; try++ {
+		key, err := pr.sharedKey(ctx)
+		if err != nil {
+			return nil, err
+		}
+		g, err := pr.greetWith(ctx, class, addr, key)
+		if err == nil || !errors.Is(err, moraine.Stale) || try > 0 {
+			return g, err
+		}
+		pr.dropKey(key) // the server was started anew
+	}
+}
+
+// sharedKey returns the key for connections in clear, over a control connection
+// where there is none yet.
+func (pr *peer) sharedKey(ctx context.Context) (*sharedKey, error) {
+	for {
+		pr.mu.Lock()
+		key := pr.shared
+		pr.mu.Unlock()
+		if key != nil {
+			return key, nil
+		}
+		c, err := pr.acquire(ctx, Control)
+		if err != nil {
+			return nil, err
+		}
+		c.busy.Add(-1)
+		pr.mu.Lock()
+		key = pr.shared
+		pr.mu.Unlock()
+		if key == nil {
+			return nil, &moraine.Error{Op: "transport.dial", Ref: pr.name(), Kind: moraine.Unauthenticated,
+				Err: errors.New("the server gave no key for connections in clear: it does not run in mode crc")}
+		}
+	}
+}
+
+// dropKey forgets key and the control connection that it came from.
+func (pr *peer) dropKey(key *sharedKey) {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	if pr.shared != key {
+		return
+	}
+	pr.shared = nil
+	for _, c := range pr.conns[Control] {
+		c.mu.Lock()
+		c.goAway = true
+		c.mu.Unlock()
+	}
+}
+
+func (pr *peer) greetWith(ctx context.Context, class Class, addr string, key *sharedKey) (*greeted, error) {
+	p := pr.pool
+	network, address := splitAddress(addr)
+	dialer := net.Dialer{}
+	nc, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, lost(addr, err)
+	}
+	tune(nc)
+	// Closing is what ends a handshake whose time is over.
+	stop := context.AfterFunc(ctx, func() { nc.Close() }) //nolint:errcheck // nothing is owed on it
+	g, err := pr.shake(ctx, nc, class, addr, key)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = pr.checkServer(g)
+	}
+	if err == nil {
+		return g, nil
+	}
+	nc.Close() //nolint:errcheck // nothing is owed on it
+	var refused *refusedError
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused.error
+	case ctx.Err() != nil:
+		return nil, lost(addr, fmt.Errorf("no handshake within %v", p.cfg.DialTimeout))
+	}
+	return nil, lost(addr, err)
+}
+
+// shake does TLS, if any, and the hello.
+func (pr *peer) shake(ctx context.Context, nc net.Conn, class Class, addr string, key *sharedKey) (*greeted, error) {
+	p := pr.pool
+	g := &greeted{remote: Peer{Addr: addr}}
+	var state *tls.ConnectionState
+	if p.cfg.Mode.encrypts(class) {
+		under := newSink(nc, p.now)
+		tc := tls.Client(under, clientTLS(p.id, p.clock.Now))
+		if err := tc.HandshakeContext(ctx); err != nil {
+			return nil, tlsError(err, addr)
+		}
+		cs := tc.ConnectionState()
+		state = &cs
+		claims, err := verifyPeer(cs, p.id, p.clock.Now(), x509.ExtKeyUsageServerAuth)
+		if err != nil {
+			return nil, err
+		}
+		g.remote = peerOf(claims, addr)
+		st := &tlsStream{Conn: tc, sink: under}
+		st.fit(class)
+		g.stream = st
+	} else {
+		g.stream = plainStream{nc}
+	}
+	g.r = newReader(g.stream, readBuffer(class), p.now)
+	if err := pr.hello(g, class, key); err != nil {
+		return nil, err
+	}
+	if state != nil && len(g.reply.KeyId) > 0 {
+		exported, err := state.ExportKeyingMaterial(keyLabel, nil, 32)
+		if err != nil {
+			return nil, err
+		}
+		g.key = &sharedKey{id: g.reply.KeyId, key: exported, server: g.remote}
+	}
+	return g, nil
+}
+
+// hello introduces the caller and reads who the server is.
+func (pr *peer) hello(g *greeted, class Class, key *sharedKey) error {
+	p := pr.pool
+	h := &wire.Hello{
+		MinVersion: frameVersion, MaxVersion: frameVersion, Features: features, Cluster: uuidBytes(p.cfg.Cluster),
+		Node: p.cfg.Node, Class: uint32(class), Release: p.cfg.Release, Role: string(p.cfg.Role),
+		Scope: p.cfg.Scope, ReadOnly: p.cfg.ReadOnly, Squash: p.cfg.Squash,
+	}
+	if needsToken(p.cfg.Role, class) {
+		h.Token = p.currentToken()
+		g.token = h.Token
+	}
+	if key != nil {
+		h.KeyId = key.id
+		h.Nonce = make([]byte, nonceLen)
+		rand.Read(h.Nonce) //nolint:errcheck // never fails
+	}
+	sent, err := writeHello(g.stream, 0, 1, h)
+	if err != nil {
+		return err
+	}
+	g.reply = new(wire.HelloReply)
+	if _, err := readHello(g.r, flagReply, g.reply); err != nil {
+		return err
+	}
+	if key != nil {
+		if err := pr.prove(g, key, sent); err != nil {
+			return err
+		}
+		g.remote = key.server
+		g.remote.Addr = pr.name()
+	}
+	cluster, err := uuidOf(g.reply.Cluster)
+	if err != nil {
+		return err
+	}
+	if p.cfg.Mode == Insecure {
+		g.remote.Cluster, g.remote.Role, g.remote.Node, g.remote.Scope = cluster, Role(g.reply.Role), g.reply.Node, "/"
+	}
+	if !p.cfg.Cluster.IsZero() && !cluster.IsZero() && cluster != p.cfg.Cluster {
+		return &moraine.Error{Op: "transport.hello", Ref: g.remote.Addr, Kind: moraine.WrongCluster,
+			Err: fmt.Errorf("the server is of cluster %v, not of %v", cluster, p.cfg.Cluster)}
+	}
+	return nil
+}
+
+// prove checks the server's proof and gives ours.
+func (pr *peer) prove(g *greeted, key *sharedKey, sent []byte) error {
+	if len(g.reply.Nonce) != nonceLen || !hmac.Equal(g.reply.Proof, proof(key.key, proofOfServer, sent, g.reply.Nonce)) {
+		return &moraine.Error{Op: "transport.hello", Ref: pr.name(), Kind: moraine.Unauthenticated,
+			Err: errors.New("the server does not know the key of its control connection")}
+	}
+	if _, err := writeHello(g.stream, 0, 2, &wire.HelloProof{Proof: proof(key.key, proofOfClient, sent, g.reply.Nonce)}); err != nil {
+		return err
+	}
+	g.reply = new(wire.HelloReply)
+	_, err := readHello(g.r, flagReply, g.reply)
+	return err
+}
+
+// checkServer refuses a server that is not the one that was asked for.
+func (pr *peer) checkServer(g *greeted) error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "transport.hello", Ref: g.remote.Addr, Kind: moraine.PermissionDenied, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case g.remote.Role != pr.role:
+		return bad("the server there is a %s, not a %s", g.remote.Role, pr.role)
+	case pr.node != "" && g.remote.Node != pr.node:
+		return bad("the server there is %s, not %s", g.remote.Node, pr.node)
+	case g.reply.Node != g.remote.Node:
+		return bad("the server there says that it is %s, its certificate that it is %s", g.reply.Node, g.remote.Node)
+	}
+	return nil
+}
+
+// tlsError says what a failed TLS handshake most likely means.
+func tlsError(err error, addr string) error {
+	var e *moraine.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	var header tls.RecordHeaderError
+	if errors.As(err, &header) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		err = fmt.Errorf("%w (does the server run in mode insecure?)", err)
+	}
+	return &moraine.Error{Op: "transport.tls", Ref: addr, Kind: moraine.Unavailable, Err: err}
+}
+
+// DialRaft opens a connection of class Raft to the metadata server at addr:
+// a stream of raw bytes, which the caller closes. It does not belong to the
+// pool's bounds.
+func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
+	if p.cfg.Role != RoleMetadata {
+		return nil, &moraine.Error{Op: "transport.DialRaft", Ref: addr, Kind: moraine.PermissionDenied,
+			Err: fmt.Errorf("a %s cannot take part in the log", p.cfg.Role)}
+	}
+	if timeout <= 0 {
+		timeout = p.cfg.DialTimeout
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
+	defer cancel()
+	pr := p.peer(RoleMetadata, "", []string{addr})
+	g, err := pr.greet(ctx, Raft, addr)
+	if err != nil {
+		return nil, err
+	}
+	return heldConn{g.stream, g.r}, nil
+}

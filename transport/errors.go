@@ -1,0 +1,102 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+var (
+	errStuck    = errors.New("the peer does not take what is sent")
+	errSilent   = errors.New("nothing was heard from the peer")
+	errShutdown = errors.New("shutting down")
+	errIdle     = errors.New("idle")
+)
+
+// LeaderHint is the cause of a NotLeader error where the node that answered
+// knows who leads. Find it with errors.As.
+type LeaderHint struct {
+	ID        string
+	Addresses []string
+}
+
+func (h *LeaderHint) Error() string {
+	return "the leader is " + h.ID + " at " + strings.Join(h.Addresses, ", ")
+}
+
+// ErrorToWire returns err as it travels; nil for nil. What is no *moraine.Error
+// is Internal, or what its context's end was.
+func ErrorToWire(err error) *wire.Error {
+	if err == nil {
+		return nil
+	}
+	w := &wire.Error{Kind: uint32(kindOf(err)), Text: err.Error()}
+	var e *moraine.Error
+	if errors.As(err, &e) {
+		w.Op, w.Ref, w.Text = e.Op, e.Ref, ""
+		if e.Err != nil {
+			w.Text = e.Err.Error()
+		}
+	}
+	var hint *LeaderHint
+	if errors.As(err, &hint) {
+		w.LeaderId, w.Leader = hint.ID, hint.Addresses
+	}
+	return w
+}
+
+// ErrorFromWire returns the *moraine.Error that w holds, nil for nil. A
+// LeaderHint in it is found by errors.As.
+func ErrorFromWire(w *wire.Error) error {
+	if w == nil {
+		return nil
+	}
+	e := &moraine.Error{Op: w.Op, Ref: w.Ref}
+	if w.Kind <= uint32(^moraine.Kind(0)) {
+		e.Kind = moraine.Kind(w.Kind)
+	}
+	switch {
+	case len(w.Leader) > 0 || w.LeaderId != "":
+		e.Err = &LeaderHint{ID: w.LeaderId, Addresses: w.Leader}
+	case w.Text != "":
+		e.Err = errors.New(w.Text)
+	}
+	return e
+}
+
+// kindOf is moraine.KindOf that knows the ends of contexts.
+func kindOf(err error) moraine.Kind {
+	var e *moraine.Error
+	var k moraine.Kind
+	switch {
+	case errors.As(err, &e):
+		return e.Kind
+	case errors.As(err, &k):
+		return k
+	case errors.Is(err, context.DeadlineExceeded):
+		return moraine.Timeout
+	case errors.Is(err, context.Canceled):
+		return moraine.Canceled
+	}
+	return moraine.Internal
+}
+
+// gaveUp is the error of a call whose ctx ended.
+func gaveUp(ctx context.Context, op, ref string) error {
+	kind := moraine.Canceled
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		kind = moraine.Timeout
+	}
+	return &moraine.Error{Op: op, Ref: ref, Kind: kind}
+}
+
+// kindName is the outcome of err as a label of a metric.
+func kindName(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return kindOf(err).String()
+}

@@ -1,0 +1,117 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// ChunkService is a chunkserver as its transport sees it. Methods may be called
+// concurrently; ctx knows the caller (PeerFrom).
+type ChunkService interface {
+	// PutChunk stores p, which it must read or discard before it returns.
+	PutChunk(ctx context.Context, req *wire.PutChunk, p Payload) (*wire.PutChunkReply, error)
+	// GetChunk returns the reply and the payload that follows it, which stays
+	// unchanged until release (not nil where there is a payload) is called,
+	// once. On error there is nothing to release.
+	GetChunk(ctx context.Context, req *wire.GetChunk) (reply *wire.GetChunkReply, payload [][]byte, release func(), err error)
+	SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error)
+	StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error)
+}
+
+// HandlerForMetadata serves m. A request that came without what its kind needs
+// is refused; one for a chunkserver is Unimplemented.
+func HandlerForMetadata(m Metadata) Handler { return metadataHandler{m} }
+
+type metadataHandler struct{ m Metadata }
+
+// Serve implements Handler.
+func (h metadataHandler) Serve(ctx context.Context, req *Request) (*Response, error) {
+	if err := refusePayload(req); err != nil {
+		return nil, err
+	}
+	r, ok := req.Message.(*wire.MetaRequest)
+	if !ok {
+		return nil, unimplemented(req)
+	}
+	resp, err := h.m.Do(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &Response{Message: resp}, nil
+}
+
+// HandlerForChunks serves s. Chunks travel on bulk connections only, so that
+// none is touched without a token.
+func HandlerForChunks(s ChunkService) Handler { return chunkHandler{s} }
+
+type chunkHandler struct{ s ChunkService }
+
+// Serve implements Handler.
+func (h chunkHandler) Serve(ctx context.Context, req *Request) (*Response, error) {
+	if req.Class != Bulk && req.Kind != KindStatDevices {
+		return nil, &moraine.Error{Op: req.Kind.String(), Kind: moraine.PermissionDenied,
+			Err: fmt.Errorf("not on a connection of class %v", req.Class)}
+	}
+	if r, ok := req.Message.(*wire.PutChunk); ok {
+		return h.put(ctx, r, req.Payload)
+	}
+	if err := refusePayload(req); err != nil {
+		return nil, err
+	}
+	switch r := req.Message.(type) {
+	case *wire.GetChunk:
+		reply, payload, release, err := h.s.GetChunk(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &Response{Message: reply, Payload: payload, Release: release}, nil
+	case *wire.SyncDevices:
+		reply, err := h.s.SyncDevices(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &Response{Message: reply}, nil
+	case *wire.StatDevices:
+		reply, err := h.s.StatDevices(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &Response{Message: reply}, nil
+	}
+	return nil, unimplemented(req)
+}
+
+func (h chunkHandler) put(ctx context.Context, r *wire.PutChunk, p Payload) (*Response, error) {
+	if p == nil {
+		p = emptyPayload{}
+	}
+	reply, err := h.s.PutChunk(ctx, r, p)
+	if err != nil {
+		return nil, err
+	}
+	return &Response{Message: reply}, nil
+}
+
+// emptyPayload is that of a chunk of no bytes.
+type emptyPayload struct{}
+
+func (emptyPayload) Len() int                            { return 0 }
+func (emptyPayload) ReadInto([]byte, func([]byte)) error { return nil }
+func (emptyPayload) Discard() error                      { return nil }
+
+func refusePayload(req *Request) error {
+	if req.Payload == nil {
+		return nil
+	}
+	if err := req.Payload.Discard(); err != nil {
+		return err
+	}
+	return &moraine.Error{Op: req.Kind.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("an unexpected payload of %d bytes", req.Payload.Len())}
+}
+
+func unimplemented(req *Request) error {
+	return &moraine.Error{Op: req.Kind.String(), Kind: moraine.Unimplemented, Err: fmt.Errorf("this server does not take such requests")}
+}

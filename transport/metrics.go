@@ -1,0 +1,151 @@
+package transport
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts what a server or a pool does. One Metrics may serve both in a
+// process: the label side tells them apart.
+type Metrics struct {
+	connections *prometheus.GaugeVec     // side, class
+	requests    *prometheus.CounterVec   // side, kind, outcome
+	seconds     *prometheus.HistogramVec // side, kind
+	inFlight    *prometheus.GaugeVec     // side, class
+	sent        *prometheus.CounterVec   // side, class
+	received    *prometheus.CounterVec   // side, class
+	dials       *prometheus.CounterVec   // outcome
+	refused     *prometheus.CounterVec   // reason
+	dead        *prometheus.CounterVec   // side
+	limited     *prometheus.CounterVec   // side
+	panics      prometheus.Counter
+
+	sides [2]sideMetrics
+}
+
+type side int
+
+const (
+	sideClient side = iota
+	sideServer
+)
+
+func (s side) String() string { return [...]string{"client", "server"}[s] }
+
+func (c Class) String() string {
+	switch c {
+	case Control:
+		return "control"
+	case Bulk:
+		return "bulk"
+	case Raft:
+		return "raft"
+	}
+	return "unknown"
+}
+
+func (k Kind) String() string {
+	switch k {
+	case KindHello:
+		return "hello"
+	case KindPing:
+		return "ping"
+	case KindRefreshToken:
+		return "refresh_token"
+	case KindMeta:
+		return "meta"
+	case KindPutChunk:
+		return "put_chunk"
+	case KindGetChunk:
+		return "get_chunk"
+	case KindSyncDevices:
+		return "sync_devices"
+	case KindStatDevices:
+		return "stat_devices"
+	}
+	return "unknown"
+}
+
+// sideMetrics are the collectors of the hot path, looked up once.
+type sideMetrics struct {
+	seconds  [maxMetricKind]atomic.Pointer[prometheus.Observer]
+	outcomes [maxMetricKind][maxMetricOutcome]atomic.Pointer[prometheus.Counter]
+	inFlight [Raft + 1]prometheus.Gauge
+}
+
+const (
+	maxMetricKind    = 64
+	maxMetricOutcome = 64
+)
+
+// NewMetrics makes the collectors and registers them with reg, if that is not
+// nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_transport_" + name, Help: help}, labels)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_transport_" + name, Help: help}, labels)
+	}
+	m := &Metrics{
+		connections: gauge("connections", "Connections open.", "side", "class"),
+		requests:    counter("requests_total", "Requests ended, by outcome.", "side", "kind", "outcome"),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_transport_request_seconds",
+			Help: "Time from the start of a request to its end.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 16)}, []string{"side", "kind"}),
+		inFlight: gauge("in_flight_requests", "Requests under way.", "side", "class"),
+		sent:     counter("sent_bytes_total", "Bytes sent.", "side", "class"),
+		received: counter("received_bytes_total", "Bytes received.", "side", "class"),
+		dials:    counter("dials_total", "Connections that were tried, by outcome.", "outcome"),
+		refused:  counter("refused_connections_total", "Connections that a server refused, by reason.", "reason"),
+		dead:     counter("dead_peers_total", "Connections closed because the peer was silent or stuck.", "side"),
+		limited:  counter("limit_waits_total", "Times that a request waited for others to end, at a connection's limit.", "side"),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_transport_handler_panics_total",
+			Help: "Handlers that panicked; each is a bug."}),
+	}
+	for _, s := range []side{sideClient, sideServer} {
+		for c := Control; c <= Raft; c++ {
+			m.sides[s].inFlight[c] = m.inFlight.WithLabelValues(s.String(), c.String())
+		}
+	}
+	if reg != nil {
+		reg.MustRegister(m.connections, m.requests, m.seconds, m.inFlight, m.sent, m.received, m.dials, m.refused, m.dead, m.limited, m.panics)
+	}
+	return m
+}
+
+// done counts a request that ended after d with err.
+func (m *Metrics) done(s side, k Kind, d time.Duration, err error) {
+	i, o := 0, 0
+	if k < maxMetricKind {
+		i = int(k)
+	}
+	if err != nil {
+		o = int(min(kindOf(err), maxMetricOutcome-2)) + 1
+	}
+	sm := &m.sides[s]
+	h := sm.seconds[i].Load()
+	if h == nil {
+		v := m.seconds.WithLabelValues(s.String(), k.String())
+		h = &v
+		sm.seconds[i].Store(h)
+	}
+	(*h).Observe(d.Seconds())
+	c := sm.outcomes[i][o].Load()
+	if c == nil {
+		v := m.requests.WithLabelValues(s.String(), k.String(), kindName(err))
+		c = &v
+		sm.outcomes[i][o].Store(c)
+	}
+	(*c).Inc()
+}
+
+// traffic moves what a connection counted since the last call into m.
+type traffic struct{ sent, received uint64 }
+
+func (t *traffic) report(m *Metrics, s side, c Class, sent, received uint64) {
+	m.sent.WithLabelValues(s.String(), c.String()).Add(float64(sent - t.sent))
+	m.received.WithLabelValues(s.String(), c.String()).Add(float64(received - t.received))
+	t.sent, t.received = sent, received
+}

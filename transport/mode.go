@@ -1,0 +1,119 @@
+package transport
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/pki"
+)
+
+// Mode is how connections are protected. Both ends must have the same.
+type Mode string
+
+const (
+	// Secure encrypts everything with TLS 1.3.
+	Secure Mode = "secure"
+	// CRC encrypts control connections. Bulk and Raft connections prove by a
+	// key from such a connection who they are, and then go in clear, under the
+	// checksums of what they carry: for networks on which nobody listens or
+	// tampers, at a fraction of the cost.
+	CRC Mode = "crc"
+	// Insecure has no certificates: everybody is who he says he is. For one
+	// machine, and for tests.
+	Insecure Mode = "insecure"
+)
+
+// Validate reports whether m is one of the modes.
+func (m Mode) Validate() error {
+	switch m {
+	case Secure, CRC, Insecure:
+		return nil
+	}
+	return &moraine.Error{Op: "transport.Mode", Ref: string(m), Kind: moraine.InvalidArgument, Err: errors.New("the mode is secure, crc or insecure")}
+}
+
+// encrypts reports whether connections of a class run over TLS.
+func (m Mode) encrypts(c Class) bool { return m == Secure || m == CRC && c == Control }
+
+// keyLabel names the key that both ends of a control connection derive, in
+// mode CRC (RFC 5705).
+const keyLabel = "EXPORTER-moraine-data-connection"
+
+// serverTLS configures the accepting end. It takes any certificate, so that
+// one that is refused can be told why in the answer to its hello: nothing else
+// of the connection is looked at before verifyPeer has passed.
+func serverTLS(id *pki.Identity) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ClientAuth: tls.RequireAnyClientCert,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			cert, _, _ := id.Current()
+			return cert, nil
+		},
+		SessionTicketsDisabled:      true, // a resumed session would outlive a certificate
+		DynamicRecordSizingDisabled: true,
+	}
+}
+
+// clientTLS configures the calling end, which leaves in the handshake when the
+// server is not of the cluster. There are no host names: who the server must be
+// is its role and node, which the caller compares.
+func clientTLS(id *pki.Identity, now func() time.Time) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, by role and node instead of host names
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			_, err := verifyPeer(cs, id, now(), x509.ExtKeyUsageServerAuth)
+			return err
+		},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			cert, _, _ := id.Current()
+			return cert, nil
+		},
+		DynamicRecordSizingDisabled: true,
+	}
+}
+
+// verifyPeer returns who the other end of a TLS connection is.
+func verifyPeer(cs tls.ConnectionState, id *pki.Identity, now time.Time, use x509.ExtKeyUsage) (pki.Claims, error) {
+	_, own, roots := id.Current()
+	raw := make([][]byte, len(cs.PeerCertificates))
+	for i, c := range cs.PeerCertificates {
+		raw[i] = c.Raw
+	}
+	claims, err := pki.Verify(raw, roots, now, use)
+	if err != nil {
+		return claims, err
+	}
+	if claims.Cluster != own.Cluster {
+		return claims, &moraine.Error{Op: "transport.hello", Ref: claims.Node, Kind: moraine.WrongCluster,
+			Err: fmt.Errorf("its certificate is of cluster %v, ours of %v", claims.Cluster, own.Cluster)}
+	}
+	return claims, nil
+}
+
+func peerOf(c pki.Claims, addr string) Peer {
+	return Peer{Cluster: c.Cluster, Role: c.Role, Node: c.Node, Scope: c.Scope, ReadOnly: c.ReadOnly, Squash: c.Squash, Addr: addr}
+}
+
+// splitAddress returns the network and address of host:port or unix:PATH.
+func splitAddress(addr string) (network, address string) {
+	if p, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return "unix", p
+	}
+	return "tcp", addr
+}
+
+// joinAddress is the opposite of splitAddress.
+func joinAddress(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "unix:" + a.String()
+	}
+	return a.String()
+}

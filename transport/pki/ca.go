@@ -1,0 +1,318 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/morainefs/moraine"
+)
+
+// Names of the authority's files in its directory.
+const (
+	CACertFile = "ca.crt"
+	CAKeyFile  = "ca.key"
+)
+
+// clockSkew is how far the clocks of two nodes may differ before a new
+// certificate is refused as not yet valid.
+const clockSkew = 5 * time.Minute
+
+// CA is the certificate authority of one cluster. Safe for concurrent use.
+type CA struct {
+	cluster moraine.UUID
+	cert    *x509.Certificate
+	key     *ecdsa.PrivateKey
+}
+
+// NewCA makes the authority of a cluster, valid for ttl from now on.
+func NewCA(cluster moraine.UUID, now time.Time, ttl time.Duration) (*CA, error) {
+	if cluster.IsZero() {
+		return nil, &moraine.Error{Op: "pki.NewCA", Kind: moraine.InvalidArgument, Err: errors.New("no cluster id")}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, wrap("pki.NewCA", "", err)
+	}
+	tmpl := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: "Moraine cluster " + cluster.String()},
+		URIs:                  []*url.URL{caURI(cluster)},
+		NotBefore:             now.Add(-clockSkew),
+		NotAfter:              now.Add(ttl),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	if tmpl.SerialNumber, err = serial(); err != nil {
+		return nil, wrap("pki.NewCA", "", err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		return nil, wrap("pki.NewCA", "", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, wrap("pki.NewCA", "", err)
+	}
+	return &CA{cluster: cluster, cert: cert, key: key}, nil
+}
+
+// LoadCA reads ca.crt and ca.key in dir.
+func LoadCA(dir string) (*CA, error) {
+	certPath, keyPath := filepath.Join(dir, CACertFile), filepath.Join(dir, CAKeyFile)
+	certPEM, err := os.ReadFile(certPath)
+	if err != nil {
+		return nil, wrap("pki.LoadCA", certPath, err)
+	}
+	keyPEM, err := os.ReadFile(keyPath)
+	if err != nil {
+		return nil, wrap("pki.LoadCA", keyPath, err)
+	}
+	certs, err := parseCerts(certPEM)
+	if err != nil {
+		return nil, wrap("pki.LoadCA", certPath, err)
+	}
+	key, err := parseKey(keyPEM)
+	if err != nil {
+		return nil, wrap("pki.LoadCA", keyPath, err)
+	}
+	for _, c := range certs { // a rotated ca.crt holds the old authority too
+		cluster, err := clusterOfCA(c)
+		if err == nil && key.PublicKey.Equal(c.PublicKey) {
+			return &CA{cluster: cluster, cert: c, key: key}, nil
+		}
+	}
+	return nil, wrap("pki.LoadCA", keyPath, errors.New("is not the key of any authority in "+certPath))
+}
+
+// Cluster returns the cluster whose authority this is.
+func (ca *CA) Cluster() moraine.UUID { return ca.cluster }
+
+// CertPEM returns the authority's certificate, which every node needs.
+func (ca *CA) CertPEM() []byte { return encodePEM("CERTIFICATE", ca.cert.Raw) }
+
+// Save writes ca.crt and ca.key (readable by its owner only) into dir, which it
+// makes if need be. It refuses to overwrite an authority.
+func (ca *CA) Save(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, CAKeyFile)); !errors.Is(err, fs.ErrNotExist) {
+		return &moraine.Error{Op: "pki.Save", Ref: dir, Kind: moraine.Exists, Err: errors.New("an authority is there already")}
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(ca.key)
+	if err != nil {
+		return wrap("pki.Save", dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return wrap("pki.Save", dir, err)
+	}
+	if err := writeFile(filepath.Join(dir, CAKeyFile), encodePEM("PRIVATE KEY", der), 0o600); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, CACertFile), ca.CertPEM(), 0o644)
+}
+
+// Request is what Issue certifies.
+type Request struct {
+	Role Role
+	Node string
+	// Scope is "/" if empty.
+	Scope    string
+	ReadOnly bool
+	// NoSquash lets root stay root. Servers are never squashed.
+	NoSquash bool
+	// Hosts are names and IP addresses for tools that check them (browsers on
+	// the admin port); Moraine itself goes by role and node.
+	Hosts []string
+	// TTL is how long the certificate is valid: 1 year if zero, and never
+	// longer than the authority's.
+	TTL time.Duration
+	// Now is the time of issue.
+	Now time.Time
+}
+
+// Certificate is an issued certificate and its private key.
+type Certificate struct {
+	Claims   Claims
+	NotAfter time.Time
+	CertPEM  []byte
+	KeyPEM   []byte
+	caPEM    []byte
+}
+
+// Issue makes a key and certifies it for r.
+func (ca *CA) Issue(r Request) (*Certificate, error) {
+	if r.Scope == "" {
+		r.Scope = "/"
+	}
+	if r.TTL == 0 {
+		r.TTL = 365 * 24 * time.Hour
+	}
+	claims := Claims{Cluster: ca.cluster, Role: r.Role, Node: r.Node, Scope: r.Scope, ReadOnly: r.ReadOnly,
+		Squash: !r.NoSquash && !r.Role.Server()}
+	if err := claims.Validate(); err != nil {
+		return nil, err
+	}
+	tmpl := leafTemplate(claims, r)
+	if tmpl.NotAfter.After(ca.cert.NotAfter) {
+		tmpl.NotAfter = ca.cert.NotAfter
+	}
+	var err error
+	if tmpl.SerialNumber, err = serial(); err != nil {
+		return nil, wrap("pki.Issue", r.Node, err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, wrap("pki.Issue", r.Node, err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, key.Public(), ca.key)
+	if err != nil {
+		return nil, wrap("pki.Issue", r.Node, err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, wrap("pki.Issue", r.Node, err)
+	}
+	return &Certificate{Claims: claims, NotAfter: tmpl.NotAfter, CertPEM: encodePEM("CERTIFICATE", der),
+		KeyPEM: encodePEM("PRIVATE KEY", keyDER), caPEM: ca.CertPEM()}, nil
+}
+
+func leafTemplate(c Claims, r Request) *x509.Certificate {
+	tmpl := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: c.Node, OrganizationalUnit: []string{string(c.Role)}},
+		URIs:                  []*url.URL{c.URI()},
+		NotBefore:             r.Now.Add(-clockSkew),
+		NotAfter:              r.Now.Add(r.TTL),
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if c.Role.Server() || c.Role == RoleGateway {
+		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	for _, h := range r.Hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else {
+			tmpl.DNSNames = append(tmpl.DNSNames, h)
+		}
+	}
+	return tmpl
+}
+
+// Save writes NAME.crt, NAME.key (readable by its owner only) and the
+// authority's ca.crt into dir, each whole or not at all. The certificate is
+// replaced last, so that a process that reloads in between finds a pair that
+// does not match, and keeps the one it has.
+func (c *Certificate) Save(dir, name string) error {
+	if !ValidNode(name) {
+		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument, Err: errors.New("not a file name")}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return wrap("pki.Save", dir, err)
+	}
+	f := FilesIn(dir, name)
+	if have, err := os.ReadFile(f.CA); err != nil || !bytes.Contains(have, bytes.TrimSpace(c.caPEM)) {
+		if err := writeFile(f.CA, append(have, c.caPEM...), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := writeFile(f.Key, c.KeyPEM, 0o600); err != nil {
+		return err
+	}
+	return writeFile(f.Cert, c.CertPEM, 0o644)
+}
+
+func caURI(cluster moraine.UUID) *url.URL {
+	return &url.URL{Scheme: scheme, Host: cluster.String(), Path: "/ca"}
+}
+
+func clusterOfCA(c *x509.Certificate) (moraine.UUID, error) {
+	if !c.IsCA || len(c.URIs) != 1 || c.URIs[0].Scheme != scheme || c.URIs[0].Path != "/ca" {
+		return moraine.UUID{}, fmt.Errorf("%q is not the authority of a cluster", c.Subject.CommonName)
+	}
+	return moraine.ParseUUID(c.URIs[0].Host)
+}
+
+func serial() (*big.Int, error) {
+	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+}
+
+// writeFile replaces path by data, whole or not at all.
+func writeFile(path string, data []byte, perm fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return wrap("pki.Save", path, err)
+	}
+	defer os.Remove(f.Name()) // fails, as it should, after the rename
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return wrap("pki.Save", path, err)
+	}
+	return nil
+}
+
+func encodePEM(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func parseCerts(p []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for block, rest := pem.Decode(p); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		certs = append(certs, c)
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("holds no certificate")
+	}
+	return certs, nil
+}
+
+func parseKey(p []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(p)
+	if block == nil {
+		return nil, errors.New("holds no private key")
+	}
+	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := k.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("holds a %T, not an ECDSA key", k)
+	}
+	return key, nil
+}
+
+func wrap(op, ref string, err error) error {
+	kind := moraine.IOError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		kind = moraine.NotFound
+	case errors.Is(err, fs.ErrPermission):
+		kind = moraine.PermissionDenied
+	}
+	return &moraine.Error{Op: op, Ref: ref, Kind: kind, Err: err}
+}

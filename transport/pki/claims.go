@@ -1,0 +1,179 @@
+// Package pki makes and checks the certificates by which the parts of a
+// cluster know each other: a certificate authority per cluster, one
+// certificate per node or user, and the identity that a process presents,
+// which follows its files when they are rotated.
+//
+// It does not open connections and does not decide who may do what: it says
+// who somebody is (Claims), proved by a chain to the cluster's authority.
+//
+// The path of an identity: `NewCA` once per cluster -> `(*CA).Issue` for each
+// node -> files in a directory (ca.crt, NAME.crt, NAME.key) -> `LoadIdentity`
+// in the process that uses them -> package transport shows the certificate in
+// TLS handshakes and calls Verify on what the other end shows.
+//
+// The form of a certificate is in docs/formats/certificate.md.
+package pki
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/morainefs/moraine"
+)
+
+// Role is what a certificate says its holder may be.
+type Role string
+
+// The roles. Servers (metadata, chunkserver) speak for the cluster; the others
+// speak for users.
+const (
+	RoleMetadata    Role = "metadata"
+	RoleChunkserver Role = "chunkserver"
+	RoleGateway     Role = "gateway"
+	RoleClient      Role = "client"
+	RoleAdmin       Role = "admin"
+)
+
+// Valid reports whether r is one of the roles.
+func (r Role) Valid() bool {
+	switch r {
+	case RoleMetadata, RoleChunkserver, RoleGateway, RoleClient, RoleAdmin:
+		return true
+	}
+	return false
+}
+
+// Server reports whether holders of r accept connections.
+func (r Role) Server() bool { return r == RoleMetadata || r == RoleChunkserver }
+
+// Claims is who a certificate's holder is.
+type Claims struct {
+	Cluster moraine.UUID
+	Role    Role
+	// Node is the node id, unique in its cluster: 1 to 128 of a-z A-Z 0-9 . _ -
+	Node string
+	// Scope is the directory that the holder is confined to: a clean absolute
+	// path, "/" for everything.
+	Scope    string
+	ReadOnly bool
+	// Squash maps root to nobody.
+	Squash bool
+}
+
+const (
+	scheme     = "moraine"
+	maxNodeLen = 128
+)
+
+// Validate reports what is wrong with c.
+func (c Claims) Validate() error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "pki.Claims", Ref: c.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case c.Cluster.IsZero():
+		return bad("no cluster id")
+	case !c.Role.Valid():
+		return bad("no such role: %q", c.Role)
+	case !ValidNode(c.Node):
+		return bad("a node id is 1 to %d characters of a-z A-Z 0-9 . _ -, not %q", maxNodeLen, c.Node)
+	case !strings.HasPrefix(c.Scope, "/") || path.Clean(c.Scope) != c.Scope:
+		return bad("a scope is a clean absolute path, not %q", c.Scope)
+	case c.Role.Server() && (c.Scope != "/" || c.ReadOnly):
+		return bad("a %s has no scope and is not read-only", c.Role)
+	}
+	return nil
+}
+
+// ValidNode reports whether id may name a node.
+func ValidNode(id string) bool {
+	if id == "" || len(id) > maxNodeLen || id == "." || id == ".." {
+		return false
+	}
+	for _, r := range []byte(id) {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '.', r == '_', r == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// URI is the form of c in a certificate:
+// moraine://CLUSTER/ROLE/NODE?scope=/a&ro=1&squash=0.
+func (c Claims) URI() *url.URL {
+	q := url.Values{}
+	q.Set("scope", c.Scope)
+	q.Set("ro", bit(c.ReadOnly))
+	q.Set("squash", bit(c.Squash))
+	return &url.URL{Scheme: scheme, Host: c.Cluster.String(), Path: "/" + string(c.Role) + "/" + c.Node, RawQuery: q.Encode()}
+}
+
+// ParseURI reads what URI writes. A missing scope is "/", a missing ro is 0 and
+// a missing squash is 1; parameters that it does not know are refused, since
+// one may be a restriction.
+func ParseURI(u *url.URL) (Claims, error) {
+	bad := func(err error) (Claims, error) {
+		return Claims{}, &moraine.Error{Op: "pki.ParseURI", Ref: u.Redacted(), Kind: moraine.InvalidArgument, Err: err}
+	}
+	if u.Scheme != scheme || u.User != nil || u.Fragment != "" {
+		return bad(fmt.Errorf("not a %s:// name", scheme))
+	}
+	cluster, err := moraine.ParseUUID(u.Host)
+	if err != nil {
+		return bad(err)
+	}
+	parts := strings.Split(u.Path, "/")
+	if len(parts) != 3 || parts[0] != "" {
+		return bad(fmt.Errorf("the path is not /ROLE/NODE"))
+	}
+	c := Claims{Cluster: cluster, Role: Role(parts[1]), Node: parts[2], Scope: "/", Squash: true}
+	q, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return bad(err)
+	}
+	for name, vals := range q {
+		if len(vals) != 1 {
+			return bad(fmt.Errorf("%s is given %d times", name, len(vals)))
+		}
+		v := vals[0]
+		var ok bool
+		switch name {
+		case "scope":
+			c.Scope, ok = v, true
+		case "ro":
+			c.ReadOnly, ok = parseBit(v)
+		case "squash":
+			c.Squash, ok = parseBit(v)
+		}
+		if !ok {
+			return bad(fmt.Errorf("parameter %s=%q is not understood", name, v))
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return bad(err)
+	}
+	return c, nil
+}
+
+// ClaimsOf returns the claims in a certificate, whose chain it does not check.
+func ClaimsOf(cert *x509.Certificate) (Claims, error) {
+	if cert.IsCA || len(cert.URIs) != 1 {
+		return Claims{}, &moraine.Error{Op: "pki.ClaimsOf", Ref: cert.Subject.CommonName, Kind: moraine.Unauthenticated,
+			Err: fmt.Errorf("not a certificate of a node: it must hold exactly one %s:// name", scheme)}
+	}
+	return ParseURI(cert.URIs[0])
+}
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+func parseBit(s string) (v, ok bool) { return s == "1", s == "0" || s == "1" }

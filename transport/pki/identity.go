@@ -1,0 +1,223 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+)
+
+// Files are the paths of what an identity is made of, all PEM.
+type Files struct {
+	CA   string // authorities that are trusted; more than one while they are rotated
+	Cert string
+	Key  string
+}
+
+// FilesIn returns the files of name in dir: ca.crt, NAME.crt, NAME.key.
+func FilesIn(dir, name string) Files {
+	return Files{CA: filepath.Join(dir, CACertFile), Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
+}
+
+// Identity is what a process presents, and whom it trusts. It follows its
+// files: each use looks whether one was changed, and loads them again if they
+// then form a whole; connections that are open stay so. Safe for concurrent
+// use.
+type Identity struct {
+	files Files
+
+	mu    sync.Mutex // guards what follows; held over the reading of small files
+	now   loaded
+	stamp [3]fileStamp
+}
+
+type loaded struct {
+	cert   *tls.Certificate
+	claims Claims
+	roots  *x509.CertPool
+}
+
+type fileStamp struct {
+	size  int64
+	mtime time.Time
+}
+
+// LoadIdentity reads files. It fails where they do not form a whole: key and
+// certificate must match, and an authority in CA must have issued it. An
+// expired certificate loads; what uses it is told so in one clear line.
+func LoadIdentity(files Files) (*Identity, error) {
+	id := &Identity{files: files}
+	id.stamp = id.stamps()
+	var err error
+	if id.now, err = load(files); err != nil {
+		return nil, err
+	}
+	return id, nil
+}
+
+// Current returns the certificate to present, its claims, and the authorities
+// to trust, as the files have them now. The results must not be changed.
+func (id *Identity) Current() (*tls.Certificate, Claims, *x509.CertPool) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if s := id.stamps(); s != id.stamp {
+		// While files are being replaced they may not match: what we have
+		// stays, and since the stamp does too, the next use tries again.
+		if l, err := load(id.files); err == nil && l.claims.Cluster == id.now.claims.Cluster {
+			id.now, id.stamp = l, s
+		}
+	}
+	return id.now.cert, id.now.claims, id.now.roots
+}
+
+// Claims returns who the identity is.
+func (id *Identity) Claims() Claims {
+	_, c, _ := id.Current()
+	return c
+}
+
+// NotAfter returns when the certificate expires.
+func (id *Identity) NotAfter() time.Time {
+	cert, _, _ := id.Current()
+	return cert.Leaf.NotAfter
+}
+
+// Check returns an error that says what to do where the certificate is not
+// valid at now.
+func (id *Identity) Check(now time.Time) error {
+	cert, claims, _ := id.Current()
+	return checkTime(cert.Leaf, claims, now)
+}
+
+func (id *Identity) stamps() (s [3]fileStamp) {
+	for i, p := range []string{id.files.CA, id.files.Cert, id.files.Key} {
+		if st, err := os.Stat(p); err == nil {
+			s[i] = fileStamp{st.Size(), st.ModTime()}
+		}
+	}
+	return s
+}
+
+func load(f Files) (loaded, error) {
+	var l loaded
+	caPEM, err := os.ReadFile(f.CA)
+	if err != nil {
+		return l, wrap("pki.LoadIdentity", f.CA, err)
+	}
+	certPEM, err := os.ReadFile(f.Cert)
+	if err != nil {
+		return l, wrap("pki.LoadIdentity", f.Cert, err)
+	}
+	keyPEM, err := os.ReadFile(f.Key)
+	if err != nil {
+		return l, wrap("pki.LoadIdentity", f.Key, err)
+	}
+	if err := checkMode(f.Key); err != nil {
+		return l, err
+	}
+	cas, err := parseCerts(caPEM)
+	if err != nil {
+		return l, wrap("pki.LoadIdentity", f.CA, err)
+	}
+	l.roots = x509.NewCertPool()
+	for _, c := range cas {
+		l.roots.AddCert(c)
+	}
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return l, wrap("pki.LoadIdentity", f.Cert, err)
+	}
+	l.cert = &cert
+	// An expired certificate still loads: it is enough that it once was good.
+	for _, at := range append([]*x509.Certificate{cert.Leaf}, cas...) {
+		if l.claims, err = Verify(cert.Certificate, l.roots, at.NotBefore, x509.ExtKeyUsageClientAuth); err == nil {
+			break
+		}
+	}
+	return l, err
+}
+
+// checkMode refuses a private key that others than its owner and group may read.
+func checkMode(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return wrap("pki.LoadIdentity", path, err)
+	}
+	if st.Mode().Perm()&0o037 != 0 {
+		return &moraine.Error{Op: "pki.LoadIdentity", Ref: path, Kind: moraine.PermissionDenied,
+			Err: fmt.Errorf("a private key must be closed to others, but its mode is %v: chmod 600 it", fs.FileMode(st.Mode().Perm()))}
+	}
+	return nil
+}
+
+// Verify checks the chain that the other end of a connection showed (its own
+// certificate first) against roots at now, for the given use (client or server
+// authentication), and returns whom it names. Host names are not looked at: a
+// node is known by its role and id, wherever it runs. Errors have kind
+// Unauthenticated.
+func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUsage) (Claims, error) {
+	if len(raw) == 0 {
+		return Claims{}, unauthenticated("", errors.New("no certificate was shown"))
+	}
+	leaf, err := x509.ParseCertificate(raw[0])
+	if err != nil {
+		return Claims{}, unauthenticated("", err)
+	}
+	claims, err := ClaimsOf(leaf)
+	if err != nil {
+		return Claims{}, unauthenticated(leaf.Subject.CommonName, err)
+	}
+	if err := checkTime(leaf, claims, now); err != nil {
+		return Claims{}, err
+	}
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use}})
+	if err != nil {
+		return Claims{}, unauthenticated(claims.Node, verifyText(err, claims))
+	}
+	for _, chain := range chains {
+		if cluster, err := clusterOfCA(chain[len(chain)-1]); err == nil && cluster == claims.Cluster {
+			return claims, nil
+		}
+	}
+	return Claims{}, unauthenticated(claims.Node, fmt.Errorf("its authority is not that of cluster %v, which it names", claims.Cluster))
+}
+
+func verifyText(err error, c Claims) error {
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("the certificate of %s %s (cluster %v) was not issued by an authority that is trusted here", c.Role, c.Node, c.Cluster)
+	}
+	var invalid x509.CertificateInvalidError
+	if errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage {
+		return fmt.Errorf("the certificate of %s %s does not allow this use: a %s cannot be a server", c.Role, c.Node, c.Role)
+	}
+	return err
+}
+
+func checkTime(leaf *x509.Certificate, c Claims, now time.Time) error {
+	const day = "2006-01-02 15:04 MST"
+	switch {
+	case now.After(leaf.NotAfter):
+		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s expired on %s: issue a new one with `moraine cert issue DIR %s %s`",
+			c.Role, c.Node, leaf.NotAfter.UTC().Format(day), c.Role, c.Node))
+	case now.Before(leaf.NotBefore):
+		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s is valid only from %s: check the clocks",
+			c.Role, c.Node, leaf.NotBefore.UTC().Format(day)))
+	}
+	return nil
+}
+
+func unauthenticated(node string, err error) error {
+	var e *moraine.Error
+	if errors.As(err, &e) && e.Kind == moraine.Unauthenticated {
+		return err
+	}
+	return &moraine.Error{Op: "pki.Verify", Ref: node, Kind: moraine.Unauthenticated, Err: err}
+}

@@ -1,0 +1,314 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// PoolConfig says who calls, and bounds what a pool holds. In the modes secure
+// and crc, who calls is in the certificate: Role, Node and what follows them
+// are then optional, and must agree with it where given.
+type PoolConfig struct {
+	Mode Mode
+	// Cluster is checked against every server; zero takes any (mode insecure
+	// only: a certificate names its cluster).
+	Cluster  moraine.UUID
+	Role     Role
+	Node     string
+	Scope    string // "/" if empty
+	ReadOnly bool
+	Squash   bool
+	// Release is told to servers, for people.
+	Release string
+
+	// BulkConnections is how many a server gets, spread over its addresses (2).
+	BulkConnections int
+	// RequestTimeout is the deadline of calls whose context has none (60 s).
+	RequestTimeout time.Duration
+	// DialTimeout bounds one attempt at one address, handshake included (5 s).
+	DialTimeout time.Duration
+	// MinBackoff and MaxBackoff bound the wait after a failed attempt (20 ms, 2 s).
+	MinBackoff, MaxBackoff time.Duration
+	// DeadAfter is how long a server that owes an answer may be silent (8 s);
+	// while it works on one it says so every 2 s.
+	DeadAfter time.Duration
+	// PingInterval is how long a connection may be quiet before its server is
+	// told that the caller lives (15 s).
+	PingInterval time.Duration
+	// IdleTimeout closes connections that were not used for so long (2 min).
+	IdleTimeout time.Duration
+}
+
+// PoolDeps is what a test replaces.
+type PoolDeps struct {
+	// Identity is required in the modes secure and crc.
+	Identity *pki.Identity
+	Clock    clock.Clock
+	Log      *slog.Logger
+	Metrics  *Metrics
+}
+
+func (c *PoolConfig) setDefaults(id *pki.Identity) {
+	if c.Mode == "" {
+		c.Mode = Secure
+	}
+	if id != nil && c.Mode != Insecure {
+		claims := id.Claims()
+		if c.Cluster.IsZero() {
+			c.Cluster = claims.Cluster
+		}
+		if c.Role == "" {
+			c.Role = claims.Role
+		}
+		if c.Node == "" {
+			c.Node = claims.Node
+		}
+	}
+	if c.Scope == "" {
+		c.Scope = "/"
+	}
+	setDefault(&c.BulkConnections, 2)
+	setDefault(&c.RequestTimeout, time.Minute)
+	setDefault(&c.DialTimeout, 5*time.Second)
+	setDefault(&c.MinBackoff, 20*time.Millisecond)
+	setDefault(&c.MaxBackoff, 2*time.Second)
+	setDefault(&c.DeadAfter, 8*time.Second)
+	setDefault(&c.PingInterval, 15*time.Second)
+	setDefault(&c.IdleTimeout, 2*time.Minute)
+}
+
+func (c *PoolConfig) validate(id *pki.Identity) error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "transport.NewPool", Ref: c.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	if err := c.Mode.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case c.Mode != Insecure && id == nil:
+		return bad("mode %s needs a certificate", c.Mode)
+	case !c.Role.Valid():
+		return bad("no such role: %q", c.Role)
+	case !pki.ValidNode(c.Node):
+		return bad("a node id is needed, not %q", c.Node)
+	case c.BulkConnections < 1 || c.BulkConnections > 64:
+		return bad("%d bulk connections: 1 to 64 are possible", c.BulkConnections)
+	case c.MinBackoff <= 0 || c.MaxBackoff < c.MinBackoff:
+		return bad("a backoff of %v to %v", c.MinBackoff, c.MaxBackoff)
+	case min(c.RequestTimeout, c.DialTimeout, c.DeadAfter, c.PingInterval, c.IdleTimeout) < time.Millisecond:
+		return bad("timeouts must be at least %v", time.Millisecond)
+	}
+	if c.Mode != Insecure {
+		if claims := id.Claims(); claims.Node != c.Node || claims.Role != c.Role || claims.Cluster != c.Cluster {
+			return bad("the certificate is of %s %s in cluster %v, not of %s %s in %v",
+				claims.Role, claims.Node, claims.Cluster, c.Role, c.Node, c.Cluster)
+		}
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Pool holds the connections of one caller to any number of servers. It is a
+// Dialer. Connections are made when they are first needed; a lost one is made
+// again by the next call, with a backoff while that fails, during which calls
+// fail at once. Safe for concurrent use.
+//
+// Its goroutines (a reader for each connection, attempts to connect, one that
+// looks after all) begin with calls and have ended when Close returns. Locks:
+// peer.mu before clientConn.mu; Pool.mu is taken alone.
+type Pool struct {
+	cfg     PoolConfig
+	id      *pki.Identity
+	clock   clock.Clock
+	log     *slog.Logger
+	metrics *Metrics
+	start   time.Time
+	routine goroutines
+	ctx     context.Context // ends at Close; of connections, not of calls
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	peers  map[string]*peer
+	token  []byte
+	kept   bool // the keeper runs
+	closed bool
+}
+
+// NewPool returns a pool that has no connection yet.
+func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
+	cfg.setDefaults(deps.Identity)
+	if err := cfg.validate(deps.Identity); err != nil {
+		return nil, err
+	}
+	p := &Pool{cfg: cfg, id: deps.Identity, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, peers: make(map[string]*peer)}
+	if p.clock == nil {
+		p.clock = clock.System{}
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if p.metrics == nil {
+		p.metrics = NewMetrics(nil)
+	}
+	p.start = p.clock.Now()
+	// The pool is its connections' owner; no caller's context may end them.
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p, nil
+}
+
+// now is the clock of connections: nanoseconds since the pool was made.
+func (p *Pool) now() int64 { return int64(p.clock.Now().Sub(p.start)) }
+
+// Metadata implements Dialer.
+func (p *Pool) Metadata(addrs []string) Metadata {
+	return NewMetadataClient(p.peer(RoleMetadata, "", addrs))
+}
+
+// Chunks implements Dialer.
+func (p *Pool) Chunks(node string, addrs []string) Chunks {
+	return NewChunksClient(p.peer(RoleChunkserver, node, addrs))
+}
+
+// peer returns the server of that role (and node, if not empty) at addrs.
+func (p *Pool) peer(role Role, node string, addrs []string) *peer {
+	addrs = slices.Sorted(slices.Values(addrs))
+	key := string(role) + "\x00" + node + "\x00" + strings.Join(addrs, "\x00")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pr := p.peers[key]
+	if pr == nil {
+		pr = newPeer(p, key, role, node, addrs)
+		if !p.closed {
+			p.peers[key] = pr
+		}
+	}
+	return pr
+}
+
+// adopt puts a peer that was forgotten back, before it gets a connection.
+func (p *Pool) adopt(pr *peer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return &moraine.Error{Op: "transport.Pool", Kind: moraine.Unavailable, Err: errShutdown}
+	}
+	if p.peers[pr.key] == nil {
+		p.peers[pr.key] = pr
+	}
+	if !p.kept {
+		p.kept = true
+		p.routine.run(p.keep)
+	}
+	return nil
+}
+
+// SetToken implements Dialer.
+func (p *Pool) SetToken(token []byte) {
+	token = append([]byte(nil), token...)
+	p.mu.Lock()
+	p.token = token
+	peers := make([]*peer, 0, len(p.peers))
+	for _, pr := range p.peers {
+		peers = append(peers, pr)
+	}
+	p.mu.Unlock()
+	for _, pr := range peers {
+		pr.forgive()
+		for _, c := range pr.open(Bulk) {
+			p.refresh(c)
+		}
+	}
+}
+
+func (p *Pool) currentToken() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.token
+}
+
+// refresh shows the present token on a connection that was opened with an
+// earlier one, without waiting for the answer.
+func (p *Pool) refresh(c *clientConn) {
+	if !needsToken(p.cfg.Role, c.class) {
+		return
+	}
+	p.routine.run(func() {
+		token := p.currentToken()
+		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.RequestTimeout)
+		defer cancel()
+		req := &Call{Kind: KindRefreshToken, Class: c.class, Message: &wire.RefreshToken{Token: token}}
+		if _, err := c.do(ctx, req); err != nil && !errors.Is(err, moraine.Unavailable) {
+			p.log.Warn("session token refused", "addr", c.addr, "err", err)
+			c.close(err)
+		}
+	})
+}
+
+// keep looks after all connections until the pool is closed.
+func (p *Pool) keep() {
+	tick := p.clock.NewTicker(min(time.Second, p.cfg.DeadAfter/4, p.cfg.IdleTimeout/4))
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		p.mu.Lock()
+		peers := make([]*peer, 0, len(p.peers))
+		for _, pr := range p.peers {
+			peers = append(peers, pr)
+		}
+		p.mu.Unlock()
+		now := p.now()
+		for _, pr := range peers {
+			if pr.check(now) {
+				p.forget(pr)
+			}
+		}
+	}
+}
+
+// forgetAfter is how long a server that nobody calls is remembered.
+const forgetAfter = time.Hour
+
+func (p *Pool) forget(pr *peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.peers[pr.key] == pr {
+		delete(p.peers, pr.key)
+	}
+}
+
+// Close ends all connections; calls under way fail with Unavailable. It returns
+// when all goroutines of the pool have ended. It returns nil.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	peers := p.peers
+	p.peers = nil
+	p.mu.Unlock()
+	p.cancel()
+	for _, pr := range peers {
+		pr.close()
+	}
+	p.routine.wait()
+	return nil
+}

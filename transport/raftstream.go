@@ -1,0 +1,86 @@
+package transport
+
+import (
+	"net"
+	"sync"
+)
+
+// raftListener hands connections of class Raft to the log's own transport.
+type raftListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+
+	mu   sync.Mutex // guards addr
+	addr string
+}
+
+func newRaftListener(addr string) *raftListener {
+	return &raftListener{conns: make(chan net.Conn), closed: make(chan struct{}), addr: addr}
+}
+
+// RaftListener returns the listener whose connections are those of class Raft,
+// each from another metadata server of the cluster, authenticated, and from
+// then on raw bytes. Its address is the server's first one.
+func (s *Server) RaftListener() net.Listener { return s.raft }
+
+func (l *raftListener) setAddr(addr string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.addr = addr
+}
+
+// serve offers c to Accept, and returns when c is closed.
+func (l *raftListener) serve(c *serverConn) {
+	rc := &raftConn{heldConn: heldConn{c.stream, c.r}, done: make(chan struct{})}
+	select {
+	case l.conns <- rc:
+		select {
+		case <-rc.done:
+		case <-l.closed:
+			rc.Close() //nolint:errcheck // nothing is owed on it
+		}
+	case <-l.closed:
+		rc.Close() //nolint:errcheck // nothing is owed on it
+	}
+}
+
+func (l *raftListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept and all connections.
+func (l *raftListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *raftListener) Addr() net.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return raftAddr(l.addr)
+}
+
+// raftAddr is an address in the form of the settings.
+type raftAddr string
+
+func (raftAddr) Network() string  { return "moraine" }
+func (a raftAddr) String() string { return string(a) }
+
+// raftConn tells when it is closed.
+type raftConn struct {
+	heldConn
+	once sync.Once
+	done chan struct{}
+}
+
+func (c *raftConn) Close() error {
+	err := c.heldConn.Close()
+	c.once.Do(func() { close(c.done) })
+	return err
+}

@@ -1,0 +1,234 @@
+package transport
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+)
+
+// pieceSize is how much of a payload is handed to `each` at once, in bytes:
+// small enough to be in cache still when it is summed.
+const pieceSize = 256 << 10
+
+// Sizes of a reader's buffer, in bytes: during the handshake and, after it, by
+// class. A bulk connection's is small, since the part of a payload that it
+// happens to take in must be copied out.
+const (
+	helloReadBuffer   = 2 << 10
+	controlReadBuffer = 32 << 10
+	bulkReadBuffer    = 8 << 10
+)
+
+func readBuffer(c Class) int {
+	if c == Control {
+		return controlReadBuffer
+	}
+	return bulkReadBuffer
+}
+
+// reader takes frames off a connection. One goroutine uses it at a time.
+type reader struct {
+	src  io.Reader
+	buf  []byte
+	r, w int // buf[r:w] is read and not yet used
+
+	// interrupted, if not nil, is called when a read ran into a deadline, and
+	// says whether to go on; the reader itself sets no deadlines.
+	interrupted func() error
+	// last is when bytes last arrived, in nanoseconds of the connection's clock.
+	now  func() int64
+	last atomic.Int64
+	// bytes counts what arrived.
+	bytes atomic.Uint64
+}
+
+func newReader(src io.Reader, size int, now func() int64) *reader {
+	r := &reader{src: src, buf: make([]byte, size), now: now}
+	r.last.Store(now())
+	return r
+}
+
+// resize gives the reader a buffer of another size, which must hold what is
+// buffered.
+func (r *reader) resize(size int) {
+	buf := make([]byte, max(size, r.w-r.r))
+	r.w = copy(buf, r.buf[r.r:r.w])
+	r.r, r.buf = 0, buf
+}
+
+// read is one read from the connection.
+func (r *reader) read(p []byte) (int, error) {
+	for {
+		n, err := r.src.Read(p)
+		if n > 0 {
+			r.last.Store(r.now())
+			r.bytes.Add(uint64(n))
+			return n, nil
+		}
+		switch {
+		case err == nil:
+			continue
+		case r.interrupted != nil && errors.Is(err, os.ErrDeadlineExceeded):
+			if err := r.interrupted(); err != nil {
+				return 0, err
+			}
+		default:
+			return 0, err
+		}
+	}
+}
+
+// fill makes at least n bytes (no more than the buffer holds) available.
+func (r *reader) fill(n int) error {
+	if r.w-r.r >= n {
+		return nil
+	}
+	if r.r > 0 {
+		copy(r.buf, r.buf[r.r:r.w])
+		r.w -= r.r
+		r.r = 0
+	}
+	for r.w < n {
+		m, err := r.read(r.buf[r.w:])
+		if err != nil {
+			if err == io.EOF && r.w > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		r.w += m
+	}
+	return nil
+}
+
+// Read implements io.Reader, so that what is buffered is not lost when a
+// connection changes hands.
+func (r *reader) Read(p []byte) (int, error) {
+	if r.r < r.w {
+		n := copy(p, r.buf[r.r:r.w])
+		r.r += n
+		return n, nil
+	}
+	return r.read(p)
+}
+
+// full reads exactly len(p) bytes, straight into p beyond what is buffered.
+func (r *reader) full(p []byte) error {
+	n := copy(p, r.buf[r.r:r.w])
+	r.r += n
+	for n < len(p) {
+		m, err := r.read(p[n:])
+		if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		n += m
+	}
+	return nil
+}
+
+// fullUntil is full that stops early, without an error, when stop is set; the
+// connection's reads must then be interrupted. It returns how much it read.
+func (r *reader) fullUntil(p []byte, stop *atomic.Bool) (int, error) {
+	n := copy(p, r.buf[r.r:r.w])
+	r.r += n
+	for n < len(p) && !stop.Load() {
+		m, err := r.read(p[n:])
+		n += m
+		switch {
+		case err == nil:
+		case stop.Load() && errors.Is(err, os.ErrDeadlineExceeded):
+			return n, nil
+		case err == io.EOF:
+			return n, io.ErrUnexpectedEOF
+		default:
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// header reads the next frame's header.
+func (r *reader) header(h *header) error {
+	if err := r.fill(8); err != nil {
+		return err
+	}
+	n, err := headerSize(r.buf[r.r:r.w])
+	if err != nil {
+		return err
+	}
+	if err := r.fill(n); err != nil {
+		return err
+	}
+	err = h.decode(r.buf[r.r : r.r+n])
+	r.r += n
+	return err
+}
+
+// message reads the message that h announces into a buffer that the caller
+// releases, and checks its CRC.
+func (r *reader) message(h *header) (*buffer, error) {
+	b := getBuffer(int(h.messageLen))
+	if err := r.full(b.b); err != nil {
+		b.release()
+		return nil, err
+	}
+	if got := crc.Sum(b.b); got != h.messageCRC {
+		b.release()
+		return nil, badFrame("the message's CRC is %08x, not %08x", got, h.messageCRC)
+	}
+	return b, nil
+}
+
+// payload reads len(dst) bytes into dst, and calls each (if not nil) with
+// consecutive pieces of pieceSize and a rest.
+func (r *reader) payload(dst []byte, each func([]byte)) error {
+	for len(dst) > 0 {
+		piece := dst[:min(pieceSize, len(dst))]
+		if err := r.full(piece); err != nil {
+			return err
+		}
+		if each != nil {
+			each(piece)
+		}
+		dst = dst[len(piece):]
+	}
+	return nil
+}
+
+// discard reads n bytes and drops them.
+func (r *reader) discard(n int) error {
+	have := min(n, r.w-r.r)
+	r.r += have
+	if n -= have; n == 0 {
+		return nil
+	}
+	scratch := getBuffer(min(n, pieceSize))
+	defer scratch.release()
+	for n > 0 {
+		m := min(n, len(scratch.b))
+		if err := r.full(scratch.b[:m]); err != nil {
+			return err
+		}
+		n -= m
+	}
+	return nil
+}
+
+// lost turns the end of a connection into the error that its requests get.
+func lost(ref string, err error) error {
+	var e *moraine.Error
+	if errors.As(err, &e) && e.Kind != moraine.Corrupt {
+		return err
+	}
+	if err == io.EOF {
+		err = errors.New("the peer closed the connection")
+	}
+	return &moraine.Error{Op: "transport", Ref: ref, Kind: moraine.Unavailable, Err: err}
+}

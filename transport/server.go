@@ -1,0 +1,413 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport/pki"
+	"golang.org/x/time/rate"
+)
+
+// maxInFlight bounds what either end believes of the other's limits.
+const maxInFlight = 64 << 10
+
+// ServerConfig says who serves, where, and within which bounds.
+type ServerConfig struct {
+	// Addresses to listen at: host:port (port 0: any) or unix:PATH.
+	Addresses []string
+	Mode      Mode
+	// Cluster may be zero in mode insecure, until SetCluster.
+	Cluster moraine.UUID
+	Role    Role
+	Node    string
+	Release string
+
+	// MaxConnections bounds connections of all classes (16,384).
+	MaxConnections int
+	// MaxControl and MaxBulk bound the requests under way on one connection
+	// (1,024 and 256).
+	MaxControl, MaxBulk int
+	// HandshakeTimeout bounds TLS and hello (5 s).
+	HandshakeTimeout time.Duration
+	// PingInterval is how often a caller that waits is told that its server
+	// lives (2 s).
+	PingInterval time.Duration
+	// IdleTimeout closes connections from which nothing was heard (90 s).
+	IdleTimeout time.Duration
+	// StallTimeout closes connections whose peer neither takes nor sends what
+	// it began to (30 s).
+	StallTimeout time.Duration
+	// DrainTimeout is how long requests under way may take to end when the
+	// server stops (5 s).
+	DrainTimeout time.Duration
+}
+
+// ServerDeps is what a test replaces.
+type ServerDeps struct {
+	Handler Handler
+	// Identity is required in the modes secure and crc.
+	Identity *pki.Identity
+	// Keys finds the keys of session tokens. Without it no token is good, and
+	// only servers may use bulk connections.
+	Keys    Keys
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+func (c *ServerConfig) setDefaults(id *pki.Identity) {
+	setDefault(&c.Mode, Secure)
+	if id != nil && c.Mode != Insecure {
+		claims := id.Claims()
+		setDefault(&c.Cluster, claims.Cluster)
+		setDefault(&c.Role, claims.Role)
+		setDefault(&c.Node, claims.Node)
+	}
+	setDefault(&c.MaxConnections, 16<<10)
+	setDefault(&c.MaxControl, 1024)
+	setDefault(&c.MaxBulk, 256)
+	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	setDefault(&c.PingInterval, 2*time.Second)
+	setDefault(&c.IdleTimeout, 90*time.Second)
+	setDefault(&c.StallTimeout, 30*time.Second)
+	setDefault(&c.DrainTimeout, 5*time.Second)
+}
+
+func (c *ServerConfig) validate(deps *ServerDeps) error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "transport.NewServer", Ref: c.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	if err := c.Mode.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case deps.Handler == nil:
+		return bad("no handler")
+	case len(c.Addresses) == 0:
+		return bad("no address to listen at")
+	case c.Mode != Insecure && deps.Identity == nil:
+		return bad("mode %s needs a certificate", c.Mode)
+	case !c.Role.Server():
+		return bad("a %q is no server", c.Role)
+	case !pki.ValidNode(c.Node):
+		return bad("a node id is needed, not %q", c.Node)
+	case c.MaxConnections < 1 || c.MaxControl < 1 || c.MaxBulk < 1 || c.MaxControl > maxInFlight || c.MaxBulk > maxInFlight:
+		return bad("limits must be 1 to %d", maxInFlight)
+	case min(c.HandshakeTimeout, c.PingInterval, c.IdleTimeout, c.StallTimeout, c.DrainTimeout) < time.Millisecond:
+		return bad("timeouts must be at least %v", time.Millisecond)
+	}
+	if c.Mode != Insecure {
+		if claims := deps.Identity.Claims(); claims.Node != c.Node || claims.Role != c.Role || claims.Cluster != c.Cluster {
+			return bad("the certificate is of %s %s in cluster %v, not of %s %s in %v",
+				claims.Role, claims.Node, claims.Cluster, c.Role, c.Node, c.Cluster)
+		}
+	}
+	return nil
+}
+
+// Server accepts connections and hands their requests to one Handler. A handler
+// that panics costs its caller an Internal error, and is logged and counted:
+// requests are independent of each other, and the state that a server must not
+// go on with (a device, a state machine) guards itself.
+type Server struct {
+	cfg      ServerConfig
+	deps     ServerDeps
+	log      *slog.Logger
+	metrics  *Metrics
+	clock    clock.Clock
+	start    time.Time
+	routine  goroutines
+	workers  *workers
+	refusals *rate.Limiter // of log lines; the metric counts all
+	raft     *raftListener
+	keys     *keyTable
+	ready    chan struct{}
+	slots    chan struct{} // one for each connection
+
+	cluster     atomic.Pointer[moraine.UUID]
+	incarnation atomic.Uint64
+
+	mu        sync.Mutex // guards what follows
+	conns     map[*serverConn]struct{}
+	fresh     map[net.Conn]struct{} // shaking hands
+	addresses []string
+	stopping  bool
+}
+
+// NewServer checks cfg and deps; it opens nothing.
+func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
+	cfg.setDefaults(deps.Identity)
+	if err := cfg.validate(&deps); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, deps: deps, log: deps.Log, metrics: deps.Metrics, clock: deps.Clock, keys: newKeyTable(), workers: newWorkers(), refusals: rate.NewLimiter(5, 20),
+		ready: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
+		conns: make(map[*serverConn]struct{}), fresh: make(map[net.Conn]struct{})}
+	if s.clock == nil {
+		s.clock = clock.System{}
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.metrics == nil {
+		s.metrics = NewMetrics(nil)
+	}
+	s.start = s.clock.Now()
+	s.raft = newRaftListener(cfg.Addresses[0])
+	s.cluster.Store(&cfg.Cluster)
+	return s, nil
+}
+
+// SetCluster tells a server in mode insecure, which has no certificate to know
+// it from, the cluster that it belongs to. Callers of another are refused from
+// then on.
+func (s *Server) SetCluster(id moraine.UUID) { s.cluster.Store(&id) }
+
+// SetIncarnation tells the server the number of the cluster's metadata history.
+// Connections that were made under another get Unavailable, and end.
+func (s *Server) SetIncarnation(n uint64) { s.incarnation.Store(n) }
+
+// Ready is closed when the server listens at all its addresses.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Addresses returns where the server listens, once it is ready, with the ports
+// that it was given for port 0.
+func (s *Server) Addresses() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.addresses...)
+}
+
+// now is the clock of connections: nanoseconds since the server was made.
+func (s *Server) now() int64 { return int64(s.clock.Now().Sub(s.start)) }
+
+// Run listens and serves until ctx ends; then it tells callers to go elsewhere,
+// gives requests under way DrainTimeout, and returns nil when all its
+// goroutines have ended. It may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	listeners, err := s.listen(ctx)
+	if err != nil {
+		return err
+	}
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx while they drain
+	defer cancel()
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		s.routine.run(func() { failed <- s.accept(base, l) })
+	}
+	close(s.ready)
+	err = s.serveUntil(ctx, failed)
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	for _, l := range listeners {
+		l.Close() //nolint:errcheck // it may have failed already
+	}
+	s.raft.Close() //nolint:errcheck // returns nil
+	s.drain()
+	cancel()
+	s.closeAll()
+	s.routine.wait()
+	s.workers.stop()
+	return err
+}
+
+// serveUntil looks after connections until ctx ends or a listener fails.
+func (s *Server) serveUntil(ctx context.Context, failed <-chan error) error {
+	tick := s.clock.NewTicker(min(time.Second, s.cfg.PingInterval/2, s.cfg.IdleTimeout/4, s.cfg.StallTimeout/4))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-tick.C:
+			now := s.now()
+			for _, c := range s.all() {
+				c.check(now)
+			}
+		}
+	}
+}
+
+func (s *Server) listen(ctx context.Context) ([]net.Listener, error) {
+	var listeners []net.Listener
+	var addresses []string
+	for _, addr := range s.cfg.Addresses {
+		l, err := listen(ctx, addr)
+		if err != nil {
+			for _, l := range listeners {
+				l.Close() //nolint:errcheck // nothing was accepted
+			}
+			return nil, &moraine.Error{Op: "transport.listen", Ref: addr, Kind: moraine.IOError, Err: err}
+		}
+		listeners = append(listeners, l)
+		addresses = append(addresses, joinAddress(l.Addr()))
+	}
+	s.mu.Lock()
+	s.addresses = addresses
+	s.mu.Unlock()
+	s.raft.setAddr(addresses[0])
+	return listeners, nil
+}
+
+// listen opens one listener. A unix socket that nobody answers at is what a
+// killed process left, and is replaced.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	network, address := splitAddress(addr)
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, network, address)
+	if err == nil || network != "unix" {
+		return l, err
+	}
+	if c, dialErr := net.DialTimeout(network, address, time.Second); dialErr == nil {
+		c.Close() //nolint:errcheck // it was only a question
+		return nil, err
+	}
+	if st, statErr := os.Lstat(address); statErr != nil || st.Mode()&os.ModeSocket == 0 {
+		return nil, err
+	}
+	if err := os.Remove(address); err != nil {
+		return nil, err
+	}
+	return lc.Listen(ctx, network, address)
+}
+
+// accept takes connections until the listener is closed.
+func (s *Server) accept(ctx context.Context, l net.Listener) error {
+	var wait time.Duration
+	for {
+		s.slots <- struct{}{} // at the bound callers wait in the kernel's queue; closing connections frees slots
+		nc, err := l.Accept()
+		if err == nil {
+			wait = 0
+			s.routine.run(func() {
+				defer func() { <-s.slots }()
+				s.serveConn(ctx, nc)
+			})
+			continue
+		}
+		<-s.slots
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		// Out of file descriptors, most likely: others may free some.
+		wait = min(max(2*wait, 5*time.Millisecond), time.Second)
+		s.log.Warn("cannot accept", "addr", l.Addr().String(), "err", err)
+		select {
+		case <-s.clock.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// serveConn shakes hands and serves one connection until it ends.
+func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
+	if !s.track(nc) {
+		nc.Close() //nolint:errcheck // nothing was said on it
+		return
+	}
+	c, err := s.shake(ctx, nc)
+	s.untrack(nc)
+	if err != nil {
+		s.metrics.refused.WithLabelValues(kindName(err)).Inc()
+		if s.refusals.Allow() {
+			s.log.Info("connection refused", "addr", nc.RemoteAddr().String(), "err", err)
+		}
+		nc.Close() //nolint:errcheck // it was refused
+		return
+	}
+	class := c.class.String()
+	gauge := s.metrics.connections.WithLabelValues(sideServer.String(), class)
+	gauge.Inc()
+	defer gauge.Dec()
+	if c.class == Raft {
+		s.raft.serve(c)
+		return
+	}
+	if !s.add(c) {
+		c.close(errShutdown)
+		return
+	}
+	c.serveUntilClosed()
+	s.remove(c)
+	s.log.Debug("connection ended", "node", c.peer.Load().Node, "class", class, "err", c.err)
+}
+
+func (s *Server) track(nc net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		s.fresh[nc] = struct{}{}
+	}
+	return !s.stopping
+}
+
+func (s *Server) untrack(nc net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.fresh, nc)
+}
+
+func (s *Server) add(c *serverConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		s.conns[c] = struct{}{}
+	}
+	return !s.stopping
+}
+
+func (s *Server) remove(c *serverConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+func (s *Server) all() []*serverConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	conns := make([]*serverConn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}
+
+// drain sends callers away and waits for what is under way.
+func (s *Server) drain() {
+	conns := s.all()
+	for _, c := range conns {
+		c.sendGoAway()
+	}
+	deadline := s.clock.After(s.cfg.DrainTimeout)
+	for _, c := range conns {
+		select {
+		case <-c.drained():
+		case <-deadline:
+			return
+		}
+	}
+}
+
+func (s *Server) closeAll() {
+	s.mu.Lock()
+	for nc := range s.fresh {
+		nc.Close() //nolint:errcheck // nothing is owed on it
+	}
+	s.mu.Unlock()
+	for _, c := range s.all() {
+		c.close(errShutdown)
+	}
+}

@@ -1,0 +1,202 @@
+package transport
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// stream is a connection after its handshake.
+type stream interface {
+	net.Conn
+	// writeVec writes all of bufs, which it consumes. A write deadline that
+	// comes ends it with os.ErrDeadlineExceeded and bufs at what is left to
+	// write; another call, even with nothing left, must then complete it.
+	writeVec(bufs *net.Buffers) error
+}
+
+// plainStream is a connection in clear: buffers leave in one writev.
+type plainStream struct{ net.Conn }
+
+func (s plainStream) writeVec(bufs *net.Buffers) error {
+	_, err := bufs.WriteTo(s.Conn)
+	return err
+}
+
+// tlsStream is an encrypted connection. What a record holds was copied by its
+// encryption anyway, so that records are gathered below it (sink) and leave in
+// large writes.
+type tlsStream struct {
+	*tls.Conn
+	sink  *sink
+	small []byte // joins a header and what follows it into one record
+}
+
+const (
+	tlsRecord = 16 << 10
+	// tlsReadBuffer is how much of bulk traffic is fetched at once, encrypted.
+	tlsReadBuffer = 128 << 10
+	tlsSinkSize   = 128 << 10
+)
+
+// fit fits what is below TLS to a connection of class c.
+func (s *tlsStream) fit(c Class) {
+	if c == Control {
+		s.sink.in.resize(controlReadBuffer)
+	} else {
+		s.sink.in.resize(tlsReadBuffer)
+	}
+	s.sink.direct(c == Raft)
+}
+
+func (s *tlsStream) writeVec(bufs *net.Buffers) error {
+	s.sink.gather()
+	for _, b := range *bufs {
+		if room := tlsRecord - len(s.small); len(s.small) > 0 || len(b) < tlsRecord/2 {
+			n := min(room, len(b))
+			s.small = append(s.small, b[:n]...)
+			b = b[n:]
+			if len(s.small) < tlsRecord {
+				continue
+			}
+			if err := s.flushSmall(); err != nil {
+				return err
+			}
+		}
+		if len(b) > 0 {
+			if _, err := s.Conn.Write(b); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.flushSmall(); err != nil {
+		return err
+	}
+	*bufs = (*bufs)[len(*bufs):]
+	return s.sink.flush()
+}
+
+func (s *tlsStream) flushSmall() error {
+	if len(s.small) == 0 {
+		return nil
+	}
+	_, err := s.Conn.Write(s.small)
+	s.small = s.small[:0]
+	return err
+}
+
+// Close ends the connection without a farewell: frames tell where they end, and
+// a farewell could block.
+func (s *tlsStream) Close() error { return s.sink.Conn.Close() }
+
+// sink is the connection below TLS: reads come out of a buffer, since a record
+// is small beside what a read may fetch, and writes are gathered between gather
+// and flush. TLS does not survive a write that fails, so that after the
+// handshake a deadline that comes is hidden from it: what could not be written
+// is kept, and flush tells.
+type sink struct {
+	net.Conn
+	in *reader
+
+	mu    sync.Mutex // guards what follows; held over writes, since reading may cause some too (key updates, alerts)
+	hold  bool
+	late  bool // a deadline came: nothing is written until flush
+	ready bool // the handshake is over
+	plain bool // outside of gather and flush writes go straight on, deadlines and all
+	out   []byte
+}
+
+func newSink(c net.Conn, now func() int64) *sink {
+	return &sink{Conn: c, in: newReader(c, helloReadBuffer, now)}
+}
+
+func (s *sink) Read(p []byte) (int, error) {
+	if s.in.r == s.in.w {
+		if len(p) >= len(s.in.buf) {
+			return s.in.read(p)
+		}
+		s.in.r, s.in.w = 0, 0
+		n, err := s.in.read(s.in.buf)
+		if err != nil {
+			return 0, err
+		}
+		s.in.w = n
+	}
+	return s.in.Read(p)
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ready || s.plain && !s.hold {
+		return s.Conn.Write(p)
+	}
+	s.out = append(s.out, p...)
+	if !s.late && (!s.hold || len(s.out) >= tlsSinkSize-tlsRecord) {
+		if err := s.flushLocked(); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// direct tells whether the connection's user writes and sets deadlines by
+// itself, as on a stream of the log.
+func (s *sink) direct(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plain = yes
+}
+
+func (s *sink) gather() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold, s.ready = true, true
+}
+
+// flush writes what was gathered. It returns os.ErrDeadlineExceeded where a
+// deadline came at any time since gather; nothing is lost then.
+func (s *sink) flush() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold = false
+	if !s.late {
+		if err := s.flushLocked(); err != nil {
+			return err
+		}
+	}
+	if s.late {
+		s.late = false
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func (s *sink) flushLocked() error {
+	if len(s.out) == 0 {
+		return nil
+	}
+	n, err := s.Conn.Write(s.out)
+	s.out = s.out[:copy(s.out, s.out[n:])]
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.late, err = true, nil
+	}
+	if cap(s.out) > 4*tlsSinkSize && len(s.out) == 0 {
+		s.out = nil // it grew while a deadline had come
+	}
+	return err
+}
+
+// heldConn is a connection of which a reader already holds some bytes.
+type heldConn struct {
+	net.Conn
+	r *reader
+}
+
+func (c heldConn) Read(p []byte) (int, error) { return c.r.Read(p) }
+
+// aLongTimeAgo interrupts a read when it is set as its deadline.
+var aLongTimeAgo = time.Unix(1, 0)

@@ -1,0 +1,6 @@
+// Package wire holds the protobuf messages that clients, metadata servers and
+// chunkservers exchange. The .proto files are the reference; fields are
+// append-only.
+package wire
+
+//go:generate protoc --go_out=. --go_opt=paths=source_relative common.proto hello.proto chunk.proto checkpoint.proto metadata.proto
