@@ -1,0 +1,385 @@
+package state
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// clusterPasses check what concerns devices, repair, jobs and checkpoints.
+func (c *checker) clusterPasses() []func() error {
+	return []func() error{c.fleetCounts, c.graves, c.repairs, c.intents, c.jobIndexes, c.allSteps, c.stepIndexes, c.attempts}
+}
+
+func (c *checker) fleetCounts() error {
+	var want fleet
+	on := make(map[moraine.DeviceID]string)
+	err := c.each(tabHost, func(key, value []byte) error {
+		h := &host{id: string(key[3:])}
+		if err := h.decode(value); err != nil {
+			return err
+		}
+		live := uint32(0)
+		for _, id := range h.devices {
+			d, err := c.device(id)
+			if err != nil {
+				return err
+			}
+			if on[id] != "" || d == nil || d.host != h.id {
+				c.problem("host %s lists device %d, which it does not have, or another has too", h.id, id)
+				continue
+			}
+			on[id] = h.id
+			if d.state != deviceRetired {
+				live++
+			}
+		}
+		if live != h.live {
+			c.problem("host %s counts %d devices and has %d", h.id, h.live, live)
+		}
+		want.devices += uint64(live)
+		if live > 0 {
+			want.hosts++
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	have, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	if have != want {
+		c.problem("the fleet counts %+v and is %+v", have, want)
+	}
+	var leaked uint64
+	err = c.devices(func(d *device) {
+		if on[d.id] != d.host {
+			c.problem("device %d is on host %q, which does not list it", d.id, d.host)
+		}
+		leaked += d.unknownBytes
+	})
+	if n, _ := c.counters(); n[cLeakedBytes] != leaked {
+		c.problem("%d bytes are counted as leaked and %d are", n[cLeakedBytes], leaked)
+	}
+	return err
+}
+
+// graves checks the two tables of tombstones against each other.
+func (c *checker) graves() error {
+	var bytes uint64
+	places := make(map[string]bool)
+	err := c.each(tabTombstone, func(key, value []byte) error {
+		s, err := decodeTombstone(value)
+		if err != nil {
+			return err
+		}
+		bytes += uint64(s.bytes)
+		id, chunk := moraine.DeviceID(binary.BigEndian.Uint32(key[3:])), chunkOfKey(key)
+		places[string(c.k.tombstoneAt(id, chunk))] = true
+		at, since, ok, err := c.tombstoneOf(id, chunk)
+		if err != nil {
+			return err
+		}
+		if !ok || at != s || since != binary.BigEndian.Uint64(key[7:]) {
+			c.problem("the tombstone of %s on device %d is not found by its chunk", chunk, id)
+		}
+		if st := c.stripes[chunk.Stripe]; st != nil && s.below > st.Version+1 {
+			c.problem("the tombstone of %s on device %d is for versions below %d, the stripe has %d", chunk, id, s.below, st.Version)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n, _ := c.counters(); n[cPendingBytes] != bytes {
+		c.problem("%d bytes are counted as pending and %d are", n[cPendingBytes], bytes)
+	}
+	return c.each(tabTombstoneAt, func(key, _ []byte) error {
+		if !places[string(key)] {
+			c.problem("place %x has no tombstone", key)
+		}
+		return nil
+	})
+}
+
+// repairs checks the repair queue against its order, its counters and the jobs.
+func (c *checker) repairs() error {
+	var want counters
+	waiting := make(map[string]bool)
+	err := c.each(tabRepairStripe, func(key, value []byte) error {
+		i := &repairItem{stripe: moraine.StripeID(lastU64(key))}
+		if err := i.decode(value); err != nil {
+			return err
+		}
+		t := tx{count: want}
+		t.countRepair(i, 1)
+		want = t.count
+		if c.stripes[i.stripe] == nil {
+			c.problem("stripe %s waits for repair and does not exist", i.stripe)
+		}
+		if i.job == 0 {
+			waiting[string(c.k.repair(i.spare, i.stripe))] = true
+			return nil
+		}
+		j, err := c.job(i.job)
+		if err != nil {
+			return err
+		}
+		if j == nil || !j.live() || !slices.Contains(j.stripes, i.stripe) {
+			c.problem("stripe %s is under repair by job %s, which does not repair it", i.stripe, i.job)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	have, err := c.counters()
+	if err != nil {
+		return err
+	}
+	for _, n := range []counter{cRepairQueued, cRepairRunning, cLostStripes} {
+		if have[n] != want[n] {
+			c.problem("counter %d of the repair queue is %d and should be %d", n, have[n], want[n])
+		}
+	}
+	for n := cSpare; n <= cSpareMany; n++ {
+		if have[n] != want[n] {
+			c.problem("%d stripes are counted with %d hosts to spare, %d have", have[n], n-cSpare, want[n])
+		}
+	}
+	err = c.each(tabRepair, func(key, _ []byte) error {
+		if !waiting[string(key)] {
+			c.problem("the repair queue has %x, which waits for nothing", key)
+		}
+		delete(waiting, string(key))
+		return nil
+	})
+	if len(waiting) > 0 {
+		c.problem("%d stripes wait for repair and do not stand in the queue", len(waiting))
+	}
+	return err
+}
+
+// intents checks that each live intent is of a live repair that has its stripe.
+func (c *checker) intents() error {
+	return c.each(tabIntent, func(key, value []byte) error {
+		in := &intent{chunk: chunkOfKey(key)}
+		if err := in.decode(value); err != nil {
+			return err
+		}
+		j, err := c.job(in.job)
+		if err != nil {
+			return err
+		}
+		if j == nil || !j.live() || !slices.Contains(j.stripes, in.chunk.Stripe) {
+			c.problem("intent %s is of job %s, which does not repair it", in.chunk, in.job)
+		}
+		s := c.stripes[in.chunk.Stripe]
+		if s != nil && (int(in.chunk.Index) >= len(s.Chunks) || in.base > s.Version || in.version <= in.base) {
+			c.problem("intent %s has version %d after %d, the stripe %d", in.chunk, in.version, in.base, s.Version)
+		}
+		if d, err := c.device(in.device); err != nil || d == nil {
+			c.problem("intent %s is for device %d, which does not exist", in.chunk, in.device)
+		}
+		return nil
+	})
+}
+
+// jobIndexes checks that every job stands in the one index that it should.
+func (c *checker) jobIndexes() error {
+	want := make(map[string]bool)
+	ended := uint64(0)
+	err := c.each(tabJob, func(key, value []byte) error {
+		j := &job{id: moraine.JobID(lastU64(key))}
+		if err := j.decode(value); err != nil {
+			return err
+		}
+		switch {
+		case j.state == wire.JobState_JOB_STATE_PENDING:
+			want[string(c.k.jobReady(uint8(j.kind), j.after, j.id))] = true
+		case j.live():
+			want[string(c.k.jobLease(j.until, j.id))] = true
+		default:
+			want[string(c.k.jobEnded(j.updated, j.id))] = true
+			ended++
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n, _ := c.counters(); n[cJobsEnded] != ended {
+		c.problem("%d ended jobs are counted and %d are there", n[cJobsEnded], ended)
+	}
+	for _, table := range []byte{tabJobReady, tabJobLease, tabJobEnded} {
+		err := c.each(table, func(key, _ []byte) error {
+			if !want[string(key)] {
+				c.problem("index %x of jobs has %x, which no job stands for", table, key)
+			}
+			delete(want, string(key))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(want) > 0 {
+		c.problem("%d jobs stand in no index", len(want))
+	}
+	return nil
+}
+
+// allSteps checks checkpoints against their parts, blocks, directories and jobs.
+func (c *checker) allSteps() error {
+	unnamed := 0
+	err := c.each(tabStep, func(key, value []byte) error {
+		s := &step{id: stepOfKey(key)}
+		if err := s.decode(value); err != nil {
+			return err
+		}
+		live := s.state == stepOpen || s.state == stepSealed
+		if live {
+			unnamed++
+			if err := c.liveStep(s); err != nil {
+				return err
+			}
+		}
+		if dir := c.inodes[s.dir]; live && (dir == nil || dir.typ != typeDirectory || dir.parent != moraine.InodeID(s.id.run) || dir.nlink == 0) {
+			c.problem("step %s has no directory without a name", s.id)
+		}
+		_, open, err := c.r.Get(c.k.openStep(s.id))
+		if err != nil {
+			return err
+		}
+		_, committed, err := c.r.Get(c.k.runCommit(s.id))
+		if err != nil {
+			return err
+		}
+		if open != (s.state == stepOpen) || committed != (s.state == stepCommitted) {
+			c.problem("step %s is %s; open %t, committed %t by the indexes", s.id, s.state, open, committed)
+		}
+		return nil
+	})
+	if unnamed != c.doomed {
+		c.problem("%d directories have no name, %d steps are being saved", c.doomed, unnamed)
+	}
+	return err
+}
+
+// liveStep checks a step that is being saved or checked.
+func (c *checker) liveStep(s *step) error {
+	sealed := uint32(0)
+	for rank := range s.world {
+		p, err := c.partRecord(s.id, rank)
+		if err != nil {
+			return err
+		}
+		if p != nil && p.sealed {
+			sealed++
+		}
+		if p != nil && !p.sealed {
+			_, ok, err := c.r.Get(c.k.sessionStep(p.session, s.id, rank))
+			if err != nil {
+				return err
+			}
+			if !ok || !c.known(p.session) {
+				c.problem("step %s waits for rank %d, whose session %s is gone or does not know", s.id, rank, p.session)
+			}
+		}
+	}
+	missing, err := c.missingRanks(s)
+	if err != nil {
+		return err
+	}
+	if sealed != s.sealed || len(missing) != min(int(s.world-sealed), MaxMissing) || (s.state == stepSealed) != (sealed == s.world) {
+		c.problem("step %s (%s) counts %d sealed ranks of %d, has %d, and misses %d", s.id, s.state, s.sealed, s.world, sealed, len(missing))
+	}
+	if s.state != stepSealed {
+		return nil
+	}
+	j, err := c.job(s.job)
+	if err != nil {
+		return err
+	}
+	if j == nil || !j.live() || j.step != s.id {
+		c.problem("step %s is sealed and job %s does not check it", s.id, s.job)
+	}
+	return nil
+}
+
+// stepIndexes checks what points at steps.
+func (c *checker) stepIndexes() error {
+	for _, table := range []byte{tabOpenStep, tabRunCommit} {
+		err := c.each(table, func(key, _ []byte) error {
+			id := stepOfKey(key)
+			if table == tabRunCommit {
+				id.step = ^id.step
+			}
+			s, err := c.stepRecord(id)
+			if err == nil && s == nil {
+				c.problem("index %x has step %s, which does not exist", table, id)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.each(tabSessionStep, func(key, _ []byte) error {
+		if id := moraine.SessionID(binary.BigEndian.Uint64(key[3:])); !c.known(id) {
+			c.problem("session %s is gone and steps wait for it", id)
+		}
+		return nil
+	})
+}
+
+// attempts checks runs against their attempts, and who joined them.
+func (c *checker) attempts() error {
+	committed := make(map[moraine.RunID]uint64)
+	err := c.each(tabRunCommit, func(key, _ []byte) error {
+		committed[stepOfKey(key).run]++
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = c.each(tabRun, func(key, value []byte) error {
+		r := &run{id: moraine.RunID(lastU64(key))}
+		if err := r.decode(value); err != nil {
+			return err
+		}
+		if r.committed != committed[r.id] {
+			c.problem("run %s counts %d committed steps and has %d", moraine.InodeID(r.id), r.committed, committed[r.id])
+		}
+		for n := uint32(1); n <= r.attempt; n++ {
+			a, err := c.attempt(r.id, n)
+			if err != nil {
+				return err
+			}
+			known, err := c.attemptOf(r.id, a.launch)
+			if err != nil {
+				return err
+			}
+			if known != n || a.parent.attempt >= n {
+				c.problem("attempt %d of run %s: launch %q is attempt %d, the parent %s", n, moraine.InodeID(r.id), a.launch, known, a.parent)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.each(tabSessRun, func(key, _ []byte) error {
+		id := moraine.SessionID(binary.BigEndian.Uint64(key[3:]))
+		r, n := moraine.RunID(binary.BigEndian.Uint64(key[11:])), binary.BigEndian.Uint32(key[19:])
+		_, ok, err := c.r.Get(c.k.attemptSession(r, n, id))
+		if err == nil && (!ok || !c.known(id)) {
+			c.problem("session %s joined attempt %d of run %s, which does not know, or the session is gone", id, n, moraine.InodeID(r))
+		}
+		return err
+	})
+}

@@ -1,0 +1,169 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// cluster is the identity of the cluster and what is true of all of it.
+type cluster struct {
+	uuid         moraine.UUID
+	incarnation  moraine.Incarnation
+	featureLevel uint64
+}
+
+const clusterVersion = 1
+
+func (c *cluster) encode() []byte {
+	b := append([]byte{clusterVersion}, c.uuid[:]...)
+	b = putUvarint(b, uint64(c.incarnation))
+	return putUvarint(b, c.featureLevel)
+}
+
+func (c *cluster) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(clusterVersion)
+	for i := range c.uuid {
+		c.uuid[i] = d.byte()
+	}
+	c.incarnation = moraine.Incarnation(d.u8())
+	c.featureLevel = d.uvarint()
+	return d.end("cluster")
+}
+
+// cluster returns the cluster's record; Unavailable before Init.
+func (v *view) cluster() (*cluster, error) {
+	b, ok, err := v.r.Get(v.k.meta(metaCluster))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fail(moraine.Unavailable, "apply", "", "the cluster has not been initialized yet")
+	}
+	c := &cluster{}
+	return c, c.decode(b)
+}
+
+// init writes the first records: the identity, and in partition 0 the root
+// directory, whose number is moraine.RootInode. The same Init again changes
+// nothing.
+func (m *Machine) init(t *tx, op *statepb.Init) (*wire.MetaResponse, error) {
+	if len(op.GetCluster()) != len(moraine.UUID{}) || op.GetIncarnation() != 1 {
+		return nil, fail(moraine.InvalidArgument, "init", "", "want a UUID of 16 bytes and incarnation 1")
+	}
+	c := &cluster{uuid: moraine.UUID(op.GetCluster()), incarnation: moraine.Incarnation(op.GetIncarnation()), featureLevel: 1}
+	_, ok, err := t.Get(t.k.meta(metaCluster))
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		have, err := t.cluster()
+		if err != nil {
+			return nil, err
+		}
+		if have.uuid != c.uuid {
+			return nil, fail(moraine.WrongCluster, "init", have.uuid.String(), "already the state of another cluster than %s", c.uuid)
+		}
+		return done(), nil
+	}
+	t.put(t.k.meta(metaCluster), c.encode())
+	if t.k.p != moraine.ID(moraine.RootInode).Partition() {
+		return done(), nil
+	}
+	_, err = m.makeInode(t, inode{typ: typeDirectory, mode: 0o755, nlink: 2})
+	return done(), err
+}
+
+// tick advances cluster time, and does a bounded piece of cleaning up after
+// sessions that ended.
+func (m *Machine) tick(t *tx, op *statepb.Tick) (*wire.MetaResponse, error) {
+	if op.GetMillis() > maxTickMillis {
+		return nil, fail(moraine.InvalidArgument, "tick", "", "%d ms is more than %d", op.GetMillis(), maxTickMillis)
+	}
+	t.count[cClusterTime] += op.GetMillis()
+	if err := t.compareSums(op); err != nil {
+		return nil, err
+	}
+	if t.count[cEndedSessions] == 0 {
+		return done(), nil
+	}
+	prefix := t.k.table(tabEndedSession)
+	ended, err := t.keysUnder(prefix, maxTickSessions)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range ended {
+		budget := cleanBudget - len(t.order)
+		if budget <= 0 {
+			break
+		}
+		if err := m.cleanSession(t, moraine.SessionID(lastU64(key)), budget); err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// maxTickSessions bounds how many ended sessions one Tick cleans up after.
+const maxTickSessions = 64
+
+// maxTickMillis bounds how far one Tick advances cluster time.
+const maxTickMillis = 1000
+
+func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	if op.GetLevel() < c.featureLevel {
+		return nil, fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.featureLevel)
+	}
+	if op.GetLevel() > moraine.FeatureLevel {
+		// A level that this build cannot speak: applying what follows would
+		// diverge, so the node stops here.
+		return nil, fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
+	}
+	c.featureLevel = op.GetLevel()
+	t.put(t.k.meta(metaCluster), c.encode())
+	return done(), nil
+}
+
+const signingKeyVersion = 1
+
+// addSigningKey keeps the key that session tokens are signed with from now on.
+// The same key again changes nothing.
+func (m *Machine) addSigningKey(t *tx, op *statepb.AddSigningKey) (*wire.MetaResponse, error) {
+	key := op.GetKey()
+	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetPrivateKey()) != 32 {
+		return nil, fail(moraine.InvalidArgument, "add signing key", "", "want an id and an Ed25519 key of 32 + 32 bytes")
+	}
+	v := putBytes(putBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetPrivateKey())
+	old, ok, err := t.Get(t.k.signingKey(key.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	if ok && string(old) != string(v) {
+		return nil, fail(moraine.Exists, "add signing key", "", "id %d is another key", key.GetId())
+	}
+	t.put(t.k.signingKey(key.GetId()), v)
+	return done(), nil
+}
+
+// signingKeys returns all keys, oldest id first.
+func (v *view) signingKeys() ([]*wire.SigningKey, error) {
+	var out []*wire.SigningKey
+	var bad error
+	prefix := v.k.table(tabSigningKey)
+	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		d := dec{b: value}
+		d.version(signingKeyVersion)
+		out = append(out, &wire.SigningKey{Id: lastU64(key), PublicKey: d.bytes(), PrivateKey: d.bytes()})
+		bad = d.end("signing key")
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, err
+}

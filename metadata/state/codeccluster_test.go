@@ -1,0 +1,61 @@
+package state
+
+import (
+	"bytes"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// record is a value that decodes into itself.
+type record interface {
+	encode() []byte
+	decode([]byte) error
+}
+
+// again makes a codec's decoder of a record's constructor.
+func again[R record](fresh func() R) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		r := fresh()
+		err := r.decode(b)
+		return r.encode(), err
+	}
+}
+
+// clusterCodecs are the values that concern devices, repair, jobs and
+// checkpoints.
+var clusterCodecs = []codec{
+	{"device", (&device{uuid: moraine.UUID{1, 15: 2}, host: "n1", state: deviceDraining, capacity: 1 << 42, epoch: 9, reason: "full",
+		passed: 1000, unknownBytes: 4096, unknownChunks: 1, scan: 1<<40 | 4}).encode(), again(func() *device { return &device{} })},
+	{"host", (&host{rack: "r1", addresses: []string{"10.0.0.1:7000", "unix:/run/x"}, admin: "10.0.0.1:7001", release: "v0.1",
+		devices: []moraine.DeviceID{1, 2, 300}, live: 2}).encode(), again(func() *host { return &host{} })},
+	{"fleet", (&fleet{hosts: 6, devices: 12}).encode(), again(func() *fleet { return &fleet{} })},
+	{"presence", (&tx{index: 70000}).presence(), func(b []byte) ([]byte, error) {
+		at, err := decodePresence(b)
+		return (&tx{index: at}).presence(), err
+	}},
+	{"tombstone", tombstone{below: 3, bytes: 1 << 22}.encode(), func(b []byte) ([]byte, error) {
+		s, err := decodeTombstone(b)
+		return s.encode(), err
+	}},
+	{"repair-item", (&repairItem{spare: 1, bad: 1<<31 | 1, since: 5000, job: 1<<40 | 7, tries: 2, after: 9000}).encode(), again(func() *repairItem { return &repairItem{} })},
+	{"intent", (&intent{job: 1<<40 | 7, device: 4, version: 3, base: 2}).encode(), again(func() *intent { return &intent{} })},
+	{"ended-intent", endedIntent{at: 77, since: 5000}.encode(), func(b []byte) ([]byte, error) {
+		e, err := decodeEndedIntent(b)
+		return e.encode(), err
+	}},
+	{"job", (&job{kind: wire.JobKind_JOB_KIND_COMMIT_STEP, state: wire.JobState_JOB_STATE_RUNNING, holder: "n2", epoch: 3, until: 15000, done: 1,
+		total: 4, err: "no memory", created: 10, updated: 20, subject: "attempt-1/step-10", step: stepID{1<<40 | 9, 1, 10}, target: 8,
+		cursor: []byte{1, 2}, leases: 3, tries: 2, after: 12000, stripes: []moraine.StripeID{1<<40 | 1}}).encode(), again(func() *job { return &job{} })},
+	{"run", (&run{attempt: 3, committed: 17}).encode(), again(func() *run { return &run{} })},
+	{"attempt", (&attempt{launch: "slurm-77-1", job: "77", restart: 1, resolved: true, parent: stepID{1<<40 | 9, 1, 10}}).encode(), again(func() *attempt { return &attempt{} })},
+	{"open-step", (&step{state: stepOpen, world: 4, sealed: 1, dir: 1<<40 | 30, timeout: 60000, lastSeal: 5000, bytes: 100, level: moraine.NVMe, protects: 2}).encode(),
+		again(func() *step { return &step{} })},
+	{"aborted-step", (&step{state: stepAborted, world: 4, sealed: 2, reason: "missing: ranks 1, 3", missing: []uint32{1, 3}}).encode(), again(func() *step { return &step{} })},
+	{"committed-step", (&step{state: stepCommitted, world: 4, sealed: 4, dir: 1<<40 | 30, timeout: 60000, lastSeal: 5000, bytes: 1 << 40, level: moraine.NVMe,
+		at: 1 << 60, degraded: 1, protects: 1, job: 1<<40 | 9, digest: bytes.Repeat([]byte{7}, 32)}).encode(), again(func() *step { return &step{} })},
+	{"begun-part", (&part{session: 1<<40 | 2}).encode(), again(func() *part { return &part{} })},
+	{"sealed-part", (&part{session: 1<<40 | 2, sealed: true, digest: [32]byte{9}, files: []partFile{{1<<40 | 31, "model-00001-of-00004.safetensors", 0xdeadbeef, 1 << 33}}}).encode(),
+		again(func() *part { return &part{} })},
+	{"block", (&block{sealed: []byte{0x0f}, digest: bytes.Repeat([]byte{8}, 32)}).encode(), again(func() *block { return &block{} })},
+}

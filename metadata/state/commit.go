@@ -1,0 +1,426 @@
+package state
+
+import (
+	"sort"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// commitWork is a Commit being applied.
+type commitWork struct {
+	op      *wire.Commit
+	i       *inode
+	stripes []*moraine.Stripe
+	extents []moraine.Extent
+	level   moraine.Level
+	// Of the new stripes: the least protection, and how many have less than
+	// their scheme promises.
+	protects int
+	degraded int
+}
+
+// commit changes the content of a file in one entry: new stripes, the extents
+// that name them, and the file's name if it gets one. It applies only while the
+// session and its grants are live and the stripe numbers are unused; a commit
+// that is there already, just so, is answered as it was.
+func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
+	w, err := m.parseCommit(t, op)
+	if err != nil {
+		return nil, err
+	}
+	again, err := m.committedBefore(t, w)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		return m.commitReply(t, w)
+	}
+	if g := op.GetExpectGeneration(); g != 0 && moraine.Generation(g) != w.i.generation {
+		return nil, fail(moraine.Conflict, "commit", w.i.id.String(), "generation is %d, not %d", w.i.generation, g)
+	}
+	if err := m.takeStripes(t, w.stripes); err != nil {
+		return nil, err
+	}
+	for _, s := range w.stripes {
+		t.insertStripe(s)
+	}
+	if err := m.layExtents(t, w); err != nil {
+		return nil, err
+	}
+	if err := m.judgeStripes(t, w); err != nil {
+		return nil, err
+	}
+	m.stampCommit(t, w)
+	if err := t.raiseGeneration(w.i); err != nil {
+		return nil, err
+	}
+	if l := op.GetLink(); l != nil {
+		if err := m.linkCommitted(t, w.i, l); err != nil {
+			return nil, err
+		}
+	}
+	t.putInode(w.i)
+	return m.commitReply(t, w)
+}
+
+func (m *Machine) commitReply(t *tx, w *commitWork) (*wire.MetaResponse, error) {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
+		Attr: w.i.attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded),
+	}}}, nil
+}
+
+// parseCommit holds a Commit against every rule that the present content does
+// not matter for.
+func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
+	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	ref := i.id.String()
+	switch {
+	case i.typ == typeDirectory:
+		return nil, fail(moraine.IsDirectory, "commit", ref, "")
+	case i.typ != typeFile:
+		return nil, fail(moraine.InvalidArgument, "commit", ref, "not a regular file")
+	case i.owner != 0 && i.owner != t.session.id:
+		return nil, fail(moraine.PermissionDenied, "commit", ref, "another session is writing it")
+	case op.GetMode() < wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetMode() > wire.CommitMode_COMMIT_MODE_APPEND:
+		return nil, fail(moraine.InvalidArgument, "commit", ref, "mode %d", op.GetMode())
+	case len(op.GetStripes()) > moraine.MaxCommitStripes || len(op.GetExtents()) > moraine.MaxCommitExtents:
+		return nil, fail(moraine.TooLarge, "commit", ref, "%d stripes and %d extents; %d and %d at most",
+			len(op.GetStripes()), len(op.GetExtents()), moraine.MaxCommitStripes, moraine.MaxCommitExtents)
+	case op.GetSize() > MaxFileSize:
+		return nil, fail(moraine.TooLarge, "commit", ref, "%d bytes, %d at most", op.GetSize(), uint64(MaxFileSize))
+	}
+	if err := t.within(t.scope, i); err != nil {
+		return nil, err
+	}
+	w := &commitWork{op: op, i: i, level: moraine.NVMe}
+	if l := op.GetLevel(); l != 0 {
+		w.level = moraine.Level(min(l, uint32(moraine.NVMe)))
+	}
+	if err := w.parseStripes(); err != nil {
+		return nil, err
+	}
+	return w, w.parseExtents()
+}
+
+func (w *commitWork) parseStripes() error {
+	chunks := 0
+	for _, ws := range w.op.GetStripes() {
+		s, err := stripeFromWire(ws, w.i.tenant)
+		if err != nil {
+			return err
+		}
+		if chunks += len(s.Chunks); chunks > moraine.MaxCommitChunks {
+			return fail(moraine.TooLarge, "commit", w.i.id.String(), "more than %d chunks", moraine.MaxCommitChunks)
+		}
+		for _, c := range s.Chunks {
+			w.level = min(w.level, c.Level)
+		}
+		w.stripes = append(w.stripes, s)
+	}
+	sort.Slice(w.stripes, func(a, b int) bool { return w.stripes[a].ID < w.stripes[b].ID })
+	for n := 1; n < len(w.stripes); n++ {
+		if w.stripes[n].ID == w.stripes[n-1].ID {
+			return fail(moraine.InvalidArgument, "commit", w.stripes[n].ID.String(), "the stripe is named twice")
+		}
+	}
+	return nil
+}
+
+// stripe returns the new stripe id, nil if the commit brings none of that
+// number.
+func (w *commitWork) stripe(id moraine.StripeID) *moraine.Stripe {
+	n := sort.Search(len(w.stripes), func(n int) bool { return w.stripes[n].ID >= id })
+	if n < len(w.stripes) && w.stripes[n].ID == id {
+		return w.stripes[n]
+	}
+	return nil
+}
+
+// parseExtents checks the extents and counts the live bytes of each stripe.
+func (w *commitWork) parseExtents() error {
+	base := int64(0)
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
+		base = w.i.size
+	}
+	bad := func(n int, why string) error {
+		return fail(moraine.InvalidArgument, "commit", w.i.id.String(), "extent %d %s", n, why)
+	}
+	end := base
+	for n, we := range w.op.GetExtents() {
+		const most = MaxFileSize
+		if we.GetLength() == 0 || we.GetLength() > most || we.GetOffset() > most || we.GetStripeOffset() > most ||
+			uint64(base)+we.GetOffset()+we.GetLength() > most {
+			return bad(n, "is empty, or past the largest size of a file")
+		}
+		e := moraine.Extent{Offset: base + int64(we.GetOffset()), Length: int64(we.GetLength()),
+			Stripe: moraine.StripeID(we.GetStripe()), StripeOffset: int64(we.GetStripeOffset())}
+		if e.Offset < end {
+			return bad(n, "overlaps the one before it, or is out of order")
+		}
+		end = e.End()
+		s := w.stripe(e.Stripe)
+		if s == nil {
+			return bad(n, "names a stripe that the commit does not bring")
+		}
+		if e.StripeOffset+e.Length > s.Length {
+			return bad(n, "reaches past the end of its stripe")
+		}
+		s.LiveBytes += e.Length
+		w.extents = append(w.extents, e)
+	}
+	for _, s := range w.stripes {
+		if s.LiveBytes == 0 || s.LiveBytes > s.Length {
+			return fail(moraine.InvalidArgument, "commit", s.ID.String(), "extents name %d of its %d bytes", s.LiveBytes, s.Length)
+		}
+	}
+	return nil
+}
+
+// committedBefore reports whether this very commit is in place already, as
+// where its answer was lost and the client sends it under a new number. Stripe
+// numbers that are in use otherwise, or were once, are Stale.
+func (m *Machine) committedBefore(t *tx, w *commitWork) (bool, error) {
+	known := 0
+	for _, s := range w.stripes {
+		have, err := t.stripe(s.ID)
+		if err != nil {
+			return false, err
+		}
+		if have == nil {
+			continue
+		}
+		if !sameChunks(have, s) {
+			return false, fail(moraine.Stale, "commit", s.ID.String(), "the number holds another stripe")
+		}
+		known++
+	}
+	if known == 0 {
+		return false, nil
+	}
+	stale := func(why string) (bool, error) {
+		return false, fail(moraine.Stale, "commit", w.stripes[0].ID.String(), "its stripes are committed, but %s", why)
+	}
+	if known < len(w.stripes) {
+		return stale("not all of them")
+	}
+	var back int64
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
+		back = w.extents[len(w.extents)-1].End() - w.i.size // what the commit added to the size
+	}
+	for _, e := range w.extents {
+		e.Offset -= back
+		there, err := t.hasExtent(w.i, e)
+		if err != nil {
+			return false, err
+		}
+		if !there {
+			return stale("the file does not have them there")
+		}
+	}
+	if l := w.op.GetLink(); l != nil {
+		e, ok, err := t.lookup(moraine.InodeID(l.GetParent()), l.GetName())
+		if err != nil {
+			return false, err
+		}
+		if !ok || e.inode != w.i.id {
+			return stale("the file does not have that name")
+		}
+	}
+	return true, m.measure(t, w)
+}
+
+// hasExtent reports whether the file maps e's range just as e does.
+func (v *view) hasExtent(i *inode, e moraine.Extent) (bool, error) {
+	if e.Offset < 0 {
+		return false, nil
+	}
+	var have []moraine.Extent
+	err := v.refsFrom(i.content, e.Offset, func(r ref) (more bool, err error) {
+		have, err = v.extsFrom(r, e.Offset, 1)
+		return false, err
+	})
+	return err == nil && len(have) == 1 && have[0] == e, err
+}
+
+// takeStripes marks the numbers as used in the session's grants.
+func (m *Machine) takeStripes(t *tx, stripes []*moraine.Stripe) error {
+	var g *grant
+	for _, s := range stripes { // in order of number, so that each grant is written once
+		if g == nil || !g.covers(s.ID) {
+			if g != nil {
+				t.put(t.k.grant(g.last()), g.encode())
+			}
+			var err error
+			if g, err = t.grantIn(tabGrant, s.ID); err != nil {
+				return err
+			}
+			if g == nil || g.session != t.session.id {
+				return fail(moraine.Stale, "commit", s.ID.String(), "no live grant of the session covers the stripe")
+			}
+		}
+		if g.isUsed(s.ID) {
+			return fail(moraine.Stale, "commit", s.ID.String(), "the stripe was committed before, and is dead")
+		}
+		if g.tenant != s.Tenant {
+			return fail(moraine.CrossTenant, "commit", s.ID.String(), "the grant is for another tenant than the file")
+		}
+		g.use(s.ID)
+	}
+	if g != nil {
+		t.put(t.k.grant(g.last()), g.encode())
+	}
+	return nil
+}
+
+// layExtents changes the content and the size as the mode says.
+func (m *Machine) layExtents(t *tx, w *commitWork) error {
+	i := w.i
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
+		old := i.content
+		i.content, i.refs, i.lastEnd, i.stored, i.size = 0, 0, 0, 0, 0
+		if err := m.appendExtents(t, i, w.extents); err != nil {
+			return err
+		}
+		if err := m.discard(t, old); err != nil {
+			return err
+		}
+	} else if err := m.overlay(t, i, w.extents); err != nil {
+		return err
+	}
+	if n := len(w.extents); n > 0 {
+		i.size = max(i.size, w.extents[n-1].End())
+	}
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_OVERLAY {
+		i.size = max(i.size, int64(w.op.GetSize()))
+	}
+	return nil
+}
+
+// judgeStripes holds the devices of the new stripes against the registry, and
+// puts on the repair queue what protects less than it should.
+func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
+	for _, s := range w.stripes {
+		for n, c := range s.Chunks {
+			d, err := t.device(c.Device)
+			if err != nil {
+				return err
+			}
+			ref := moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}.String()
+			switch {
+			case d == nil || d.state == wire.DeviceState_DEVICE_STATE_RETIRED:
+				return fail(moraine.Stale, "commit", ref, "device %d is gone", c.Device)
+			case c.Level == moraine.Memory && c.Epoch != d.epoch:
+				return fail(moraine.Stale, "commit", ref, "device %d has restarted since", c.Device)
+			}
+		}
+	}
+	if err := m.measure(t, w); err != nil {
+		return err
+	}
+	return nil
+}
+
+// measure finds the least protection of the commit's stripes as they are now,
+// and queues the repair of those that have less than their scheme promises. One
+// that was made by a lesser scheme than was asked for, because too few hosts
+// were up, is degraded too; no repair of its chunks can help it, so that none is
+// queued.
+func (m *Machine) measure(t *tx, w *commitWork) error {
+	for n, s := range w.stripes {
+		s, err := t.mustStripe(s.ID)
+		if err != nil {
+			return err
+		}
+		h, err := t.healthOf(s, 0)
+		if err != nil {
+			return err
+		}
+		if n == 0 || h.protects < w.protects {
+			w.protects = h.protects
+		}
+		if h.sound(s) && h.protects >= int(w.op.GetPromised()) {
+			continue
+		}
+		w.degraded++
+		if h.sound(s) {
+			continue
+		}
+		if err := m.queueRepair(t, s, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stampCommit sets what the commit says about the content as a whole.
+func (m *Machine) stampCommit(t *tx, w *commitWork) {
+	i := w.i
+	i.mtime, i.ctime = t.now, t.now
+	if w.op.GetMtime() != 0 {
+		i.mtime = w.op.GetMtime()
+	}
+	if i.stored == sumLengths(w.extents) {
+		i.level, i.degraded = moraine.NVMe, 0 // nothing is left of what was there before
+	}
+	if len(w.stripes) > 0 {
+		i.level = min(i.level, w.level)
+	}
+	i.degraded += uint64(w.degraded)
+}
+
+// linkCommitted gives an unlinked file of the session its name.
+func (m *Machine) linkCommitted(t *tx, i *inode, l *wire.LinkTarget) error {
+	if err := checkName("link", l.GetName()); err != nil {
+		return err
+	}
+	if i.owner == 0 {
+		return fail(moraine.InvalidArgument, "link", l.GetName(), "the file has a name already")
+	}
+	dir, err := t.directory(moraine.InodeID(l.GetParent()))
+	if err != nil {
+		return err
+	}
+	if dir.tenant != i.tenant {
+		return fail(moraine.CrossTenant, "link", l.GetName(), "")
+	}
+	e, ok, err := t.lookup(dir.id, l.GetName())
+	if err != nil {
+		return err
+	}
+	if ok {
+		if err := m.displace(t, dir, e, l); err != nil {
+			return err
+		}
+	}
+	m.adopt(t, i)
+	m.link(t, dir, l.GetName(), i)
+	return nil
+}
+
+// adopt turns an unlinked file of a session into one that a directory will
+// name; the caller links and writes it.
+func (m *Machine) adopt(t *tx, i *inode) {
+	t.del(t.k.sessionInode(i.owner, i.id))
+	i.owner, i.nlink = 0, 1
+}
+
+// displace takes the regular file that has the name away, if the link may
+// replace it.
+func (m *Machine) displace(t *tx, dir *inode, e dentry, l *wire.LinkTarget) error {
+	switch {
+	case e.typ == typeDirectory:
+		return fail(moraine.IsDirectory, "link", l.GetName(), "")
+	case !l.GetReplace() || e.typ != typeFile:
+		return fail(moraine.Exists, "link", l.GetName(), "")
+	}
+	old, err := t.inode(e.inode)
+	if err != nil {
+		return damaged(err)
+	}
+	m.unlink(t, dir, l.GetName(), e.typ)
+	return m.dropName(t, old, l.GetName())
+}

@@ -1,0 +1,357 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Bounds of a registration.
+const (
+	// MaxHostDevices is the most devices of one host.
+	MaxHostDevices = 256
+	// MaxAddresses is the most addresses of one host.
+	MaxAddresses = 64
+)
+
+// deviceState is a wire.DeviceState.
+type deviceState = wire.DeviceState
+
+const (
+	deviceIn       = wire.DeviceState_DEVICE_STATE_IN
+	deviceOut      = wire.DeviceState_DEVICE_STATE_OUT
+	deviceDraining = wire.DeviceState_DEVICE_STATE_DRAINING
+	deviceRetired  = wire.DeviceState_DEVICE_STATE_RETIRED
+)
+
+// device is the record of one device.
+type device struct {
+	id       moraine.DeviceID // in the key
+	uuid     moraine.UUID
+	host     string
+	state    deviceState
+	capacity uint64 // bytes, as of its last registration
+	// epoch is raised by the first registration of each boot of its host.
+	epoch  moraine.Epoch
+	reason string // of its state
+	// passed is the log index that the last full report of its chunks began
+	// after; it explains everything that ended before.
+	passed uint64
+	// Of the last full report: what nothing explains.
+	unknownBytes, unknownChunks uint64
+	// scan is the job that judges its stripes, or last did.
+	scan moraine.JobID
+}
+
+const deviceVersion = 1
+
+func (d *device) encode() []byte {
+	b := make([]byte, 0, 64+len(d.host)+len(d.reason))
+	b = append(b, deviceVersion)
+	b = append(b, d.uuid[:]...)
+	b = putString(b, d.host)
+	b = append(b, byte(d.state))
+	b = putUvarint(b, d.capacity)
+	b = putUvarint(b, uint64(d.epoch))
+	b = putString(b, d.reason)
+	b = putUvarint(b, d.passed)
+	b = putUvarint(b, d.unknownBytes)
+	b = putUvarint(b, d.unknownChunks)
+	return putFixed64(b, uint64(d.scan))
+}
+
+func (d *device) decode(b []byte) error {
+	r := dec{b: b}
+	r.version(deviceVersion)
+	for i := range d.uuid {
+		d.uuid[i] = r.byte()
+	}
+	d.host = r.string()
+	d.state = deviceState(r.byte())
+	d.capacity = r.uvarint()
+	d.epoch = moraine.Epoch(r.uvarint())
+	d.reason = r.string()
+	d.passed = r.uvarint()
+	d.unknownBytes = r.uvarint()
+	d.unknownChunks = r.uvarint()
+	d.scan = moraine.JobID(r.fixed64())
+	return r.end("device")
+}
+
+func (d *device) toWire() *wire.Device {
+	return &wire.Device{Id: uint32(d.id), Uuid: d.uuid[:], Host: d.host, State: d.state, Capacity: d.capacity, Epoch: uint64(d.epoch), Reason: d.reason}
+}
+
+// serves reports whether what the device holds counts.
+func (d *device) serves() bool { return d.state == deviceIn || d.state == deviceDraining }
+
+// device returns a device's record; nil where there is none.
+func (v *view) device(id moraine.DeviceID) (*device, error) {
+	b, ok, err := v.r.Get(v.k.device(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	d := &device{id: id}
+	return d, d.decode(b)
+}
+
+func (t *tx) putDevice(d *device) { t.put(t.k.device(d.id), d.encode()) }
+
+// registerHost makes a host and its devices known, or known anew: at a new
+// address, with a device that came from another host, after a new boot. A
+// device says the boot epoch that this boot was given before, and 0 the first
+// time: the epoch is raised unless it is the present one. A device that was out
+// is in again, unless its server says that it is broken; one that the host had
+// and does not name any more is out.
+func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse, error) {
+	w := op.GetHost()
+	if err := m.checkHost(t, w); err != nil {
+		return nil, err
+	}
+	h, err := t.host(w.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if h == nil {
+		h = &host{id: w.GetId()}
+	}
+	had := h.devices
+	h.rack, h.addresses, h.admin, h.release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
+	reply := &wire.RegisterHostReply{}
+	for _, wd := range w.GetDevices() {
+		d, err := m.registerDevice(t, h, wd)
+		if err != nil {
+			return nil, err
+		}
+		reply.Devices = append(reply.Devices, d.toWire())
+	}
+	slices.Sort(h.devices)
+	t.putHost(h)
+	if err := m.missingDevices(t, h, had, reply.Devices); err != nil {
+		return nil, err
+	}
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	reply.Cluster, reply.Incarnation = c.uuid[:], uint64(c.incarnation)
+	t.fleetChanged()
+	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
+}
+
+func (m *Machine) checkHost(t *tx, w *wire.Host) error {
+	bad := func(format string, args ...any) error {
+		return fail(moraine.InvalidArgument, "register host", w.GetId(), format, args...)
+	}
+	switch {
+	case w.GetId() == "" || len(w.GetId()) > moraine.MaxNameLen || len(w.GetRack()) > moraine.MaxNameLen:
+		return bad("a host needs an id, of %d bytes at most, as its rack", moraine.MaxNameLen)
+	case t.caller.GetRole() == roleChunkserver && t.caller.GetNode() != w.GetId():
+		return fail(moraine.PermissionDenied, "register host", w.GetId(), "the caller is %q", t.caller.GetNode())
+	case len(w.GetDevices()) > MaxHostDevices || len(w.GetAddresses()) > MaxAddresses:
+		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), MaxHostDevices, MaxAddresses)
+	}
+	seen := make(map[string]bool, len(w.GetDevices()))
+	for _, d := range w.GetDevices() {
+		if len(d.GetUuid()) != len(moraine.UUID{}) || moraine.UUID(d.GetUuid()).IsZero() {
+			return bad("a device needs a UUID of 16 bytes")
+		}
+		if seen[string(d.GetUuid())] {
+			return bad("device %s is named twice", moraine.UUID(d.GetUuid()))
+		}
+		seen[string(d.GetUuid())] = true
+	}
+	return nil
+}
+
+// roleChunkserver is the role of a chunkserver's certificate.
+const roleChunkserver = "chunkserver"
+
+// registerDevice makes one device known on h, which the caller writes.
+func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error) {
+	d, err := m.deviceByUUID(t, moraine.UUID(w.GetUuid()))
+	if err != nil {
+		return nil, err
+	}
+	if d.state == deviceRetired {
+		return d, nil
+	}
+	if d.host != h.id {
+		if err := m.moveDevice(t, d, h); err != nil {
+			return nil, err
+		}
+	}
+	d.capacity = w.GetCapacity()
+	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.epoch {
+		d.epoch++
+	}
+	if d.state == deviceOut && w.GetState() != deviceOut {
+		d.state, d.reason = deviceIn, ""
+		if err := m.scanDevice(t, d); err != nil {
+			return nil, err
+		}
+	}
+	t.putDevice(d)
+	return d, nil
+}
+
+// deviceByUUID finds a device by its identity, or issues a number for it.
+func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID) (*device, error) {
+	b, ok, err := t.Get(t.k.deviceUUID(uuid))
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		r := dec{b: b}
+		r.version(deviceVersion)
+		id := moraine.DeviceID(r.u32())
+		if err := r.end("device identity"); err != nil {
+			return nil, err
+		}
+		d, err := t.device(id)
+		if err == nil && d == nil {
+			err = &moraine.Error{Op: "register host", Ref: uuid.String(), Kind: moraine.Corrupt}
+		}
+		return d, err
+	}
+	d := &device{id: moraine.DeviceID(t.next(cDevice)), uuid: uuid, state: deviceIn}
+	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion}, uint64(d.id)))
+	return d, nil
+}
+
+// moveDevice takes a device from the host that had it to h.
+func (m *Machine) moveDevice(t *tx, d *device, h *host) error {
+	if d.host != "" {
+		old, err := t.host(d.host)
+		if err != nil {
+			return err
+		}
+		if old == nil {
+			return &moraine.Error{Op: "register host", Ref: d.host, Kind: moraine.Corrupt}
+		}
+		old.devices = slices.DeleteFunc(old.devices, func(id moraine.DeviceID) bool { return id == d.id })
+		if err := t.addLive(old, -1); err != nil {
+			return err
+		}
+		t.putHost(old)
+	}
+	d.host = h.id
+	h.devices = append(h.devices, d.id)
+	return t.addLive(h, 1)
+}
+
+// missingDevices declares out what the host had and did not name.
+func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named []*wire.Device) error {
+	for _, id := range had {
+		if slices.ContainsFunc(named, func(d *wire.Device) bool { return d.GetId() == uint32(id) }) {
+			continue
+		}
+		d, err := t.device(id)
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			return &moraine.Error{Op: "register host", Ref: h.id, Kind: moraine.Corrupt}
+		}
+		if !d.serves() {
+			continue
+		}
+		d.state, d.reason = deviceOut, "its host started without it"
+		if err := m.scanDevice(t, d); err != nil {
+			return err
+		}
+		t.putDevice(d)
+	}
+	return nil
+}
+
+// setDeviceState moves a device between its states, as maySetState allows, and
+// has its stripes judged anew. The same state again changes nothing.
+func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResponse, error) {
+	id := moraine.DeviceID(op.GetDevice())
+	ref := "device " + utoa(uint64(id))
+	d, err := t.device(id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case d == nil:
+		return nil, fail(moraine.NotFound, "set device state", ref, "")
+	case len(op.GetReason()) > moraine.MaxNameLen:
+		return nil, fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+	case op.GetState() == d.state:
+		return done(), nil
+	}
+	if err := m.maySetState(t, d, op.GetState()); err != nil {
+		return nil, err
+	}
+	if op.GetState() == deviceRetired {
+		h, err := t.host(d.host)
+		if err != nil {
+			return nil, err
+		}
+		if h == nil {
+			return nil, &moraine.Error{Op: "set device state", Ref: d.host, Kind: moraine.Corrupt}
+		}
+		if err := t.addLive(h, -1); err != nil {
+			return nil, err
+		}
+		t.putHost(h)
+	}
+	d.state, d.reason = op.GetState(), op.GetReason()
+	if err := m.scanDevice(t, d); err != nil {
+		return nil, err
+	}
+	t.putDevice(d)
+	t.fleetChanged()
+	return done(), nil
+}
+
+// maySetState fails where a device must not go to a state.
+//
+//	from       in    out   draining  retired
+//	in               yes   yes       if empty
+//	out        yes         no        yes: what it held is given up
+//	draining   yes   yes             if empty
+//	retired    no    no    no
+func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
+	ref := "device " + utoa(uint64(d.id))
+	no := func(why string) error { return fail(moraine.Conflict, "set device state", ref, "%s", why) }
+	switch {
+	case to != deviceIn && to != deviceOut && to != deviceDraining && to != deviceRetired:
+		return fail(moraine.InvalidArgument, "set device state", ref, "state %d", to)
+	case d.state == deviceRetired:
+		return no("it is retired, for good: format it to use the disk again")
+	case d.state == deviceOut && to == deviceDraining:
+		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
+	case to == deviceRetired && d.state != deviceOut:
+		keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
+		if err != nil {
+			return err
+		}
+		if len(keys) > 0 {
+			return no("it still holds chunks: drain it first, or declare it out")
+		}
+	}
+	return nil
+}
+
+// scanDevice has every stripe with a chunk on the device judged from the start.
+// The caller writes the device.
+func (m *Machine) scanDevice(t *tx, d *device) error {
+	if j, err := t.job(d.scan); err != nil {
+		return err
+	} else if j != nil && j.live() {
+		j.cursor, j.done = nil, 0
+		t.putJob(j)
+		t.events.JobsReady = true
+		return nil
+	}
+	id, err := m.addJob(t, jobSpec{
+		kind: wire.JobKind_JOB_KIND_SCAN_DEVICE, subject: "device " + utoa(uint64(d.id)) + " of " + d.host,
+		target: uint64(d.id),
+	})
+	d.scan = id
+	return err
+}

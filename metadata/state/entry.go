@@ -1,0 +1,85 @@
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"google.golang.org/protobuf/proto"
+)
+
+// A log entry packs the commands that were waiting when it was proposed. Its
+// form is described in docs/formats/log-entry.md:
+//
+//	magic "MOLE" | version 1 | count, uvarint | count x (length, uvarint | command) | CRC32C
+const (
+	entryMagic   = "MOLE"
+	entryVersion = 1
+	// MaxEntryCommands is the most commands in one entry.
+	MaxEntryCommands = 4096
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// EncodeEntry packs encoded commands into one log entry, in order. It panics if
+// there are more than MaxEntryCommands.
+func EncodeEntry(cmds [][]byte) []byte {
+	if len(cmds) > MaxEntryCommands {
+		panic(fmt.Sprintf("state: %d commands in an entry", len(cmds)))
+	}
+	size := len(entryMagic) + 1 + 2*binary.MaxVarintLen32 + 4
+	for _, c := range cmds {
+		size += binary.MaxVarintLen32 + len(c)
+	}
+	b := make([]byte, 0, size)
+	b = append(b, entryMagic...)
+	b = append(b, entryVersion)
+	b = putUvarint(b, uint64(len(cmds)))
+	for _, c := range cmds {
+		b = putBytes(b, c)
+	}
+	return putFixed32(b, crc32.Checksum(b, castagnoli))
+}
+
+// DecodeEntry unpacks a log entry. Damage is Corrupt, an entry of a newer
+// version NewerFormat.
+func DecodeEntry(b []byte) ([]*statepb.Command, error) {
+	bad := func(format string, args ...any) ([]*statepb.Command, error) {
+		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
+	}
+	if len(b) < len(entryMagic)+6 || string(b[:len(entryMagic)]) != entryMagic {
+		return bad("%d bytes, no entry", len(b))
+	}
+	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
+	if have := crc32.Checksum(body, castagnoli); have != sum {
+		return bad("CRC32C is %08x, want %08x", have, sum)
+	}
+	d := dec{b: body[len(entryMagic):]}
+	if v := d.byte(); v != entryVersion {
+		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.NewerFormat,
+			Err: fmt.Errorf("version %d, this build knows %d", v, entryVersion)}
+	}
+	n := d.count(1)
+	if n > MaxEntryCommands {
+		return bad("%d commands", n)
+	}
+	cmds := make([]*statepb.Command, 0, n)
+	for range n {
+		size := d.count(1)
+		if d.err != nil {
+			break
+		}
+		cmd := &statepb.Command{}
+		if err := proto.Unmarshal(d.b[:size], cmd); err != nil {
+			return bad("command %d: %w", len(cmds), err)
+		}
+		d.b = d.b[size:]
+		cmds = append(cmds, cmd)
+	}
+	if err := d.end("log entry"); err != nil {
+		return nil, err
+	}
+	return cmds, nil
+}

@@ -1,0 +1,68 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// readExtents returns the extents of a file from an offset on, with the
+// records of the stripes that they name.
+func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, error) {
+	i, err := v.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := v.within(sc, i); err != nil {
+		return nil, err
+	}
+	ref := i.id.String()
+	switch {
+	case i.typ == typeDirectory:
+		return nil, fail(moraine.IsDirectory, "get extents", ref, "")
+	case i.typ != typeFile:
+		return nil, fail(moraine.InvalidArgument, "get extents", ref, "not a regular file")
+	case op.GetGeneration() != 0 && moraine.Generation(op.GetGeneration()) != i.generation:
+		return nil, fail(moraine.Stale, "get extents", ref, "generation is %d, not %d", i.generation, op.GetGeneration())
+	case op.GetOffset() >= MaxFileSize:
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: &wire.ExtentsReply{Attr: i.attr()}}}, nil
+	}
+	limit := listLimit(op.GetLimit())
+	exts, err := v.extentsOf(i, int64(op.GetOffset()), limit+1)
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.ExtentsReply{Attr: i.attr()}
+	if len(exts) > limit {
+		exts, reply.More = exts[:limit], true
+	}
+	seen := make(map[moraine.StripeID]bool, len(exts))
+	reply.Extents = make([]*wire.Extent, len(exts))
+	for n, e := range exts {
+		reply.Extents[n] = &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length),
+			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)}
+		if seen[e.Stripe] {
+			continue
+		}
+		seen[e.Stripe] = true
+		s, err := v.stripe(e.Stripe)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			return nil, &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt}
+		}
+		reply.Stripes = append(reply.Stripes, stripeToWire(s))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, nil
+}
+
+// extentsOf returns at most limit extents of a file that end past from.
+func (v *view) extentsOf(i *inode, from int64, limit int) ([]moraine.Extent, error) {
+	var out []moraine.Extent
+	err := v.refsFrom(i.content, from, func(r ref) (bool, error) {
+		exts, err := v.extsFrom(r, from, limit-len(out))
+		out = append(out, exts...)
+		return len(out) < limit, err
+	})
+	return out, err
+}

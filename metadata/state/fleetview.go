@@ -1,0 +1,175 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Hosts returns every host with its devices, those that are retired too, by id.
+// Whether they are alive, and how full, is not in the state.
+func (m *Machine) Hosts(r Reader) ([]*wire.Host, error) {
+	v := m.view(r)
+	var out []*wire.Host
+	byID := make(map[string]*wire.Host)
+	var bad error
+	prefix := m.k.table(tabHost)
+	err := r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		h := &host{id: string(key[len(prefix):])}
+		if bad = h.decode(value); bad != nil {
+			return false
+		}
+		w := &wire.Host{Id: h.id, Rack: h.rack, Addresses: h.addresses, AdminAddress: h.admin}
+		out, byID[h.id] = append(out, w), w
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = v.devices(func(d *device) {
+		if h := byID[d.host]; h != nil {
+			h.Devices = append(h.Devices, d.toWire())
+		}
+	})
+	return out, err
+}
+
+// Devices returns every device, by number.
+func (m *Machine) Devices(r Reader) ([]*wire.Device, error) {
+	var out []*wire.Device
+	err := m.view(r).devices(func(d *device) { out = append(out, d.toWire()) })
+	return out, err
+}
+
+// Unknown is what nothing explains on a device, as of its last full report.
+type UnknownChunks struct {
+	Device        moraine.DeviceID
+	Bytes, Chunks uint64
+}
+
+// Unknowns returns the devices that hold chunks which nothing explains.
+func (m *Machine) Unknowns(r Reader) ([]UnknownChunks, error) {
+	var out []UnknownChunks
+	err := m.view(r).devices(func(d *device) {
+		if d.unknownChunks > 0 {
+			out = append(out, UnknownChunks{d.id, d.unknownBytes, d.unknownChunks})
+		}
+	})
+	return out, err
+}
+
+// PendingJobs returns at most limit jobs of the kinds that may be leased or run
+// now: those whose time has come, and leased ones whose lease has ended.
+func (m *Machine) PendingJobs(r Reader, kinds []wire.JobKind, limit int) ([]*wire.Job, error) {
+	v := m.view(r)
+	c, err := v.counters()
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := v.readyJobs(kinds, c[cClusterTime], limit)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.Job, len(jobs))
+	for i, j := range jobs {
+		out[i] = j.toWire()
+	}
+	return out, nil
+}
+
+// RepairCursor is a place in the repair queue; the zero value is its front.
+type RepairCursor struct {
+	key  []byte
+	last bool
+}
+
+// End reports whether the queue ends here.
+func (c RepairCursor) End() bool { return c.last }
+
+// RepairQueue returns at most limit stripes that wait for repair and that no
+// job works on, least redundancy first and those that nothing can be done about
+// last, from a place on; and the place after them. Items that wait for a retry
+// are passed over. It looks at no more than 16 times limit items.
+func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int) ([]*wire.RepairTask, RepairCursor, error) {
+	v := m.view(r)
+	c, err := v.counters()
+	if err != nil {
+		return nil, from, err
+	}
+	prefix := m.k.table(tabRepair)
+	lo := prefix
+	if from.key != nil {
+		lo = from.key
+	}
+	var out []*wire.RepairTask
+	var bad error
+	next := RepairCursor{last: true}
+	seen := 0
+	err = r.Scan(lo, prefixEnd(prefix), func(key, _ []byte) bool {
+		if seen++; len(out) == limit || seen > 16*limit {
+			next = RepairCursor{key: slices.Clone(key)}
+			return false
+		}
+		var task *wire.RepairTask
+		if task, bad = v.waitingTask(moraine.StripeID(lastU64(key)), c[cClusterTime]); task != nil {
+			out = append(out, task)
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, next, err
+}
+
+// waitingTask returns what there is to repair of a stripe on the queue; nil
+// where its time has not come.
+func (v *view) waitingTask(id moraine.StripeID, now uint64) (*wire.RepairTask, error) {
+	i, err := v.repairOf(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case i == nil:
+		return nil, &moraine.Error{Op: "repair queue", Ref: id.String(), Kind: moraine.Corrupt}
+	case i.after > now:
+		return nil, nil
+	}
+	return v.repairTask(i)
+}
+
+// StripesBySpare returns how many stripes on the repair queue survive the loss
+// of 0, 1, 2 ... more hosts; the last element is for all above. Stripes that
+// are lost are not counted.
+func (m *Machine) StripesBySpare(r Reader) ([]uint64, error) {
+	c, err := m.view(r).counters()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(c[cSpare : cSpareMany+1]), nil
+}
+
+// RepairRunning returns how many stripes repair jobs work on.
+func (m *Machine) RepairRunning(r Reader) (uint64, error) {
+	c, err := m.view(r).counters()
+	return c[cRepairRunning], err
+}
+
+// DefaultScheme returns the scheme of new stripes where nothing names one, by
+// the number of registered hosts and devices.
+func (m *Machine) DefaultScheme(r Reader) (moraine.Scheme, error) {
+	f, err := m.view(r).fleet()
+	return moraine.DefaultScheme(int(f.hosts), int(f.devices)), err
+}
+
+// Intent returns the live intent for a chunk; nil where there is none.
+func (m *Machine) Intent(r Reader, chunk moraine.ChunkID) (*wire.Intent, error) {
+	in, err := m.view(r).intent(chunk)
+	if err != nil || in == nil {
+		return nil, err
+	}
+	return in.toWire(), nil
+}

@@ -1,0 +1,192 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxGrant is the most stripes that one grant reserves.
+	MaxGrant = 1024
+	// MaxSessionGrants is the most live grants of one session.
+	MaxSessionGrants = 256
+)
+
+// grant is a range of stripe numbers that one session may fill. Its key is its
+// last number, so that the first key at or past a number is the grant that may
+// cover it.
+type grant struct {
+	first   moraine.StripeID
+	count   uint32
+	session moraine.SessionID
+	tenant  moraine.Tenant
+	// used has a bit for each number that was committed once, so that it is
+	// never committed again after its stripe died.
+	used []byte
+	// Of an ended grant: the log index and the cluster time of its end.
+	endedAt    uint64
+	endedSince uint64
+}
+
+const grantVersion = 1
+
+func (g *grant) last() moraine.StripeID { return g.first + moraine.StripeID(g.count) - 1 }
+
+func (g *grant) covers(id moraine.StripeID) bool { return g.first <= id && id <= g.last() }
+
+func (g *grant) isUsed(id moraine.StripeID) bool {
+	n := id - g.first
+	return g.used[n/8]&(1<<(n%8)) != 0
+}
+
+func (g *grant) use(id moraine.StripeID) {
+	n := id - g.first
+	g.used[n/8] |= 1 << (n % 8)
+}
+
+func (g *grant) encode() []byte {
+	b := make([]byte, 0, 48+len(g.used))
+	b = append(b, grantVersion)
+	b = putFixed64(b, uint64(g.first))
+	b = putUvarint(b, uint64(g.count))
+	b = putFixed64(b, uint64(g.session))
+	b = putUvarint(b, uint64(g.tenant))
+	b = putBytes(b, g.used)
+	b = putUvarint(b, g.endedAt)
+	return putUvarint(b, g.endedSince)
+}
+
+func decodeGrant(b []byte) (*grant, error) {
+	d := dec{b: b}
+	d.version(grantVersion)
+	g := &grant{first: moraine.StripeID(d.fixed64()), count: d.u32()}
+	g.session = moraine.SessionID(d.fixed64())
+	g.tenant = moraine.Tenant(d.u32())
+	g.used = d.bytes()
+	g.endedAt = d.uvarint()
+	g.endedSince = d.uvarint()
+	if d.err == nil && (g.count == 0 || uint32(len(g.used)) != (g.count+7)/8) {
+		d.fail(errShort)
+	}
+	return g, d.end("grant")
+}
+
+// grantIn returns the grant of one of the two tables that covers id, nil if
+// none does.
+func (v *view) grantIn(table byte, id moraine.StripeID) (*grant, error) {
+	var g *grant
+	var bad error
+	prefix := v.k.table(table)
+	err := v.r.Scan(v.k.u64(table, uint64(id)), prefixEnd(prefix), func(_, value []byte) bool {
+		g, bad = decodeGrant(value)
+		return false
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil || g == nil || !g.covers(id) {
+		return nil, err
+	}
+	return g, nil
+}
+
+// grantOf returns the grant that covers a stripe number, live or ended; nil if
+// none is known any more.
+func (v *view) grantOf(id moraine.StripeID) (g *grant, live bool, err error) {
+	if g, err = v.grantIn(tabGrant, id); err != nil || g != nil {
+		return g, g != nil, err
+	}
+	g, err = v.grantIn(tabEndedGrant, id)
+	return g, false, err
+}
+
+// grant reserves stripe numbers for the session. Where each is to go is the
+// leader's advice, added to the reply.
+func (m *Machine) grant(t *tx, op *wire.Grant) (*wire.MetaResponse, error) {
+	if op.GetCount() == 0 || op.GetCount() > MaxGrant {
+		return nil, fail(moraine.InvalidArgument, "grant", "", "%d stripes; 1 to %d can be granted at once", op.GetCount(), MaxGrant)
+	}
+	place := moraine.InodeID(op.GetInode())
+	if place == 0 {
+		place = t.scope.root
+	}
+	i, err := t.inode(place)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.within(t.scope, i); err != nil {
+		return nil, err
+	}
+	live, err := t.keysUnder(t.k.sessionGrants(t.session.id), MaxSessionGrants)
+	if err != nil {
+		return nil, err
+	}
+	if len(live) == MaxSessionGrants {
+		return nil, fail(moraine.TooLarge, "grant", "", "the session has %d grants: end one", MaxSessionGrants)
+	}
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	g := &grant{count: op.GetCount(), session: t.session.id, tenant: i.tenant, used: make([]byte, (op.GetCount()+7)/8)}
+	g.first = moraine.StripeID(moraine.MakeID(t.k.p, c.incarnation, t.count[cStripe]+1))
+	t.count[cStripe] += uint64(g.count)
+	// Both ends must be numbers: MakeID panics where the counter runs out.
+	moraine.MakeID(t.k.p, c.incarnation, t.count[cStripe])
+	t.insert(t.k.grant(g.last()), g.encode())
+	t.insert(t.k.sessionGrant(g.session, g.last()), []byte{grantVersion})
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Grant{Grant: &wire.GrantReply{
+		First: uint64(g.first), Count: g.count, Tenant: uint32(g.tenant),
+	}}}, nil
+}
+
+// endGrant gives back what is left of a grant; one that is over already is
+// fine.
+func (m *Machine) endGrant(t *tx, op *wire.EndGrant) (*wire.MetaResponse, error) {
+	g, err := t.grantIn(tabGrant, moraine.StripeID(op.GetFirst()))
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return done(), nil
+	}
+	if g.session != t.session.id {
+		return nil, fail(moraine.PermissionDenied, "end grant", g.first.String(), "it is another session's")
+	}
+	m.finishGrant(t, g)
+	return done(), nil
+}
+
+// finishGrant ends a grant. It stays as a range that explains the chunks put
+// under it and never committed, until every device has reported past its end.
+func (m *Machine) finishGrant(t *tx, g *grant) {
+	t.del(t.k.grant(g.last()))
+	t.del(t.k.sessionGrant(g.session, g.last()))
+	g.endedAt, g.endedSince = t.index, t.clusterTime()
+	t.put(t.k.endedGrant(g.last()), g.encode())
+}
+
+// endSessionGrants ends at most budget grants of a session.
+func (m *Machine) endSessionGrants(t *tx, id moraine.SessionID, budget int) (int, error) {
+	keys, err := t.keysUnder(t.k.sessionGrants(id), (budget+2)/3)
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		b, ok, err := t.Get(t.k.grant(moraine.StripeID(lastU64(key))))
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			return 0, &moraine.Error{Op: "end grants", Ref: id.String(), Kind: moraine.Corrupt}
+		}
+		g, err := decodeGrant(slices.Clone(b))
+		if err != nil {
+			return 0, err
+		}
+		m.finishGrant(t, g)
+	}
+	return 3 * len(keys), nil
+}

@@ -1,0 +1,273 @@
+package state_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/metadata/state/statetest"
+	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
+)
+
+// bench is a state machine over a store in memory, driven as a service drives
+// it: every command goes through the encoding of a log entry.
+type bench struct {
+	t     testing.TB
+	m     *state.Machine
+	kv    *statetest.KV
+	index uint64
+	wall  int64
+	node  string
+	// fence, if set, is what commands and reads see of kv.
+	fence     *statetest.Fenced
+	partition uint32
+	// entries is the log so far.
+	entries [][]byte
+}
+
+// store is what the machine works on.
+func (b *bench) store() state.KV {
+	if b.fence != nil {
+		return b.fence
+	}
+	return b.kv
+}
+
+func newBench(t testing.TB) *bench {
+	b := &bench{t: t, m: state.New(0), kv: statetest.NewKV(), wall: 1_000_000_000, node: "c1"}
+	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1}}})
+	return b
+}
+
+// newCluster is a bench with n hosts of one device each, device i+1 on host
+// n<i+1>.
+func newCluster(t testing.TB, n int) *bench {
+	b := newBench(t)
+	for i := 1; i <= n; i++ {
+		b.registerHost(fmt.Sprintf("n%d", i), 1)
+	}
+	return b
+}
+
+// registerHost registers a host with some devices, whose UUIDs derive from its
+// name.
+func (b *bench) registerHost(name string, devices int) *wire.RegisterHostReply {
+	h := &wire.Host{Id: name, Addresses: []string{name + ":1"}}
+	for d := range devices {
+		uuid := make([]byte, 16)
+		copy(uuid, name)
+		uuid[15] = byte(d + 1)
+		h.Devices = append(h.Devices, &wire.Device{Uuid: uuid, Capacity: 1 << 40})
+	}
+	resp := b.as(name, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{Host: h}}})
+	b.ok(resp)
+	return resp.GetRegisterHost()
+}
+
+// command fills in what the proposer brings.
+func (b *bench) command(cmd *statepb.Command) *statepb.Command {
+	b.wall += 1_000_000
+	cmd.Version, cmd.WallNanos = 1, b.wall
+	return cmd
+}
+
+// apply applies one command in an entry of its own.
+func (b *bench) apply(cmd *statepb.Command) state.Result {
+	b.t.Helper()
+	return b.applyAll(b.command(cmd))[0]
+}
+
+// applyAll applies commands in one entry.
+func (b *bench) applyAll(cmds ...*statepb.Command) []state.Result {
+	b.t.Helper()
+	var raw [][]byte
+	for _, c := range cmds {
+		p, err := proto.Marshal(c)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		raw = append(raw, p)
+	}
+	b.index++
+	entry := state.EncodeEntry(raw)
+	if b.entries = append(b.entries, entry); len(b.entries) > maxRecorded {
+		b.entries = nil
+	}
+	res, err := applyEntry(b.m, b.store(), b.index, entry)
+	if err != nil {
+		b.t.Fatalf("entry %d: %v", b.index, err)
+	}
+	return res
+}
+
+// applyEntry does what a replica does with a committed entry.
+func applyEntry(m *state.Machine, kv state.KV, index uint64, entry []byte) ([]state.Result, error) {
+	cmds, err := state.DecodeEntry(entry)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := m.Begin(kv, index)
+	if err != nil {
+		return nil, err
+	}
+	var out []state.Result
+	for _, c := range cmds {
+		r, err := batch.Apply(c)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, batch.Flush()
+}
+
+// as applies a request without a session, by node with a role.
+func (b *bench) as(node, role string, req *wire.MetaRequest) *wire.MetaResponse {
+	b.t.Helper()
+	req.Partition = max(req.Partition, b.partition)
+	return b.apply(&statepb.Command{Caller: &statepb.Caller{Node: node, Role: role}, Op: &statepb.Command_Request{Request: req}}).Response
+}
+
+func (b *bench) tick(millis uint64) {
+	b.t.Helper()
+	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: millis}}}).Response)
+}
+
+// ok fails the test unless resp is no failure.
+func (b *bench) ok(resp *wire.MetaResponse) *wire.MetaResponse {
+	b.t.Helper()
+	if e := resp.GetError(); e != nil {
+		b.t.Fatalf("%s: %s: %s: %s", moraine.Kind(e.Kind), e.Op, e.Ref, e.Text)
+	}
+	return resp
+}
+
+// kind returns the Kind of a failure; ok where it is none.
+func kind(resp *wire.MetaResponse) string {
+	if e := resp.GetError(); e != nil {
+		return moraine.Kind(e.Kind).String()
+	}
+	return "ok"
+}
+
+// client is a session that numbers its requests.
+type client struct {
+	*bench
+	id     uint64
+	root   uint64
+	number uint64
+}
+
+// open opens a session of the bench's node; change may be nil.
+func (b *bench) open(change func(*wire.OpenSession)) *client {
+	b.t.Helper()
+	nonce := make([]byte, 16)
+	binary.BigEndian.PutUint64(nonce, b.index+1)
+	op := &wire.OpenSession{Node: b.node, Role: "client", Scope: "/", Nonce: nonce}
+	if change != nil {
+		change(op)
+	}
+	resp := b.ok(b.as(op.Node, op.Role, &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: op}}))
+	return &client{bench: b, id: resp.GetSession().GetSession(), root: resp.GetSession().GetRoot()}
+}
+
+// request wraps an operation as the client's next request.
+func (c *client) request(req *wire.MetaRequest) *wire.MetaRequest {
+	c.number++
+	req.Session, req.Number, req.AckedBelow = c.id, c.number, c.number
+	return req
+}
+
+// do applies a mutation.
+func (c *client) do(req *wire.MetaRequest) *wire.MetaResponse {
+	c.t.Helper()
+	return c.send(c.request(req)).Response
+}
+
+// send applies a request as it is.
+func (c *client) send(req *wire.MetaRequest) state.Result {
+	c.t.Helper()
+	return c.apply(&statepb.Command{Caller: &statepb.Caller{Node: c.node, Role: "client"}, Op: &statepb.Command_Request{Request: req}})
+}
+
+// read answers a read.
+func (c *client) read(req *wire.MetaRequest) *wire.MetaResponse {
+	c.t.Helper()
+	req.Session = c.id
+	resp, err := c.m.Read(c.store(), &statepb.Caller{Node: c.node}, req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp
+}
+
+func (c *client) create(op *wire.Create) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: op}})
+}
+
+func (c *client) mkdir(parent uint64, name string) uint64 {
+	c.t.Helper()
+	return c.ok(c.create(&wire.Create{Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755})).GetEntry().GetAttr().GetInode()
+}
+
+func (c *client) mkfile(parent uint64, name string) uint64 {
+	c.t.Helper()
+	return c.ok(c.create(&wire.Create{Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644})).GetEntry().GetAttr().GetInode()
+}
+
+func (c *client) walk(path string) *wire.MetaResponse {
+	c.t.Helper()
+	return c.read(&wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: path, Follow: true}}})
+}
+
+func (c *client) attr(inode uint64) *wire.Attr {
+	c.t.Helper()
+	return c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: inode}}})).GetEntry().GetAttr()
+}
+
+func (c *client) grant(inode uint64, count uint32) uint64 {
+	c.t.Helper()
+	return c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: inode, Count: count}}})).GetGrant().GetFirst()
+}
+
+func (c *client) commit(op *wire.Commit) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+}
+
+func (c *client) extents(inode, offset uint64, limit uint32) *wire.MetaResponse {
+	c.t.Helper()
+	return c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: inode, Offset: offset, Limit: limit}}})
+}
+
+// stripe is a new stripe of a scheme on devices, of length bytes.
+func stripe(id, length uint64, devices ...uint32) *wire.Stripe {
+	s := &wire.Stripe{Id: id, Scheme: &wire.Scheme{K: 1, M: uint32(len(devices) - 1)}, Length: length}
+	if len(devices) == 6 {
+		s.Scheme = &wire.Scheme{K: 4, M: 2}
+	}
+	for i, d := range devices {
+		s.Chunks = append(s.Chunks, &wire.ChunkState{Device: d, Crc: uint32(id)*31 + uint32(i), Level: uint32(moraine.NVMe)})
+	}
+	return s
+}
+
+func extent(offset, length, stripe, at uint64) *wire.Extent {
+	return &wire.Extent{Offset: offset, Length: length, Stripe: stripe, StripeOffset: at}
+}
+
+// check runs the full-scan verifier.
+func (b *bench) check() {
+	b.t.Helper()
+	if problems, err := b.m.Check(b.store()); err != nil || len(problems) > 0 {
+		b.t.Fatalf("check: %v: %q", err, problems)
+	}
+}
+
+// maxRecorded bounds the log that a bench keeps.
+const maxRecorded = 10_000

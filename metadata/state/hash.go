@@ -1,0 +1,68 @@
+package state
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Sum is the running sum of the keyed hashes of all pairs of a partition: two
+// lanes of 64 bits, each a sum mod 2^64 of XXH64 under a seed of its own.
+// Adding and taking away pairs is O(1), and the order of writes does not
+// matter, so that replicas that hold the same pairs have the same Sum. It
+// finds divergence, not forgery.
+//
+// Kept answers count with their key alone: they are encoded protobuf, whose
+// bytes may differ from one build to the next.
+type Sum [2]uint64
+
+// Seeds of the two lanes. They are part of the format: never change them.
+const (
+	sumSeed0 = 0x4d6f7261696e6531
+	sumSeed1 = 0x73756d206f66206b
+)
+
+// add counts the pair in.
+func (s *Sum) add(key, value []byte) {
+	h := pairHash(key, value)
+	s[0] += h[0]
+	s[1] += h[1]
+}
+
+// remove takes the pair out.
+func (s *Sum) remove(key, value []byte) {
+	h := pairHash(key, value)
+	s[0] -= h[0]
+	s[1] -= h[1]
+}
+
+func pairHash(key, value []byte) Sum {
+	if len(key) > 2 && key[2] == tabAnswer {
+		value = nil
+	}
+	var d xxhash.Digest
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(key)))
+	var h Sum
+	for i, seed := range [2]uint64{sumSeed0, sumSeed1} {
+		d.ResetWithSeed(seed)
+		d.Write(n[:])
+		d.Write(key)
+		d.Write(value)
+		h[i] = d.Sum64()
+	}
+	return h
+}
+
+const sumVersion = 1
+
+func (s Sum) encode() []byte {
+	return putFixed64(putFixed64([]byte{sumVersion}, s[0]), s[1])
+}
+
+func decodeSum(b []byte) (Sum, error) {
+	d := dec{b: b}
+	d.version(sumVersion)
+	s := Sum{d.fixed64(), d.fixed64()}
+	return s, d.end("sum")
+}

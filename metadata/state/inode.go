@@ -1,0 +1,250 @@
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// File types of an inode; the numbers are those of wire.FileType.
+const (
+	typeFile      = uint8(wire.FileType_FILE_TYPE_REGULAR)
+	typeDirectory = uint8(wire.FileType_FILE_TYPE_DIRECTORY)
+	typeSymlink   = uint8(wire.FileType_FILE_TYPE_SYMLINK)
+)
+
+// inode is a file, a directory or a symbolic link.
+type inode struct {
+	id       moraine.InodeID // in the key
+	typ      uint8
+	mode     uint32 // 07777
+	uid, gid uint32
+	nlink    uint32
+	tenant   moraine.Tenant
+	// parent is the directory that names it; 0 for the root, and for what has
+	// no name, but for a checkpoint's directory: its parent is the run's from the
+	// start.
+	parent moraine.InodeID
+	// manyLinks is set for ever once it has had two names: then parent means
+	// nothing to caches.
+	manyLinks bool
+	// owner is the session that holds a file without a name.
+	owner               moraine.SessionID
+	atime, mtime, ctime int64 // wall clock, nanoseconds
+	target              string
+
+	// Of a directory: how many entries, and how many of them are directories.
+	entries uint64
+
+	// Of a file.
+	size       int64
+	stored     int64 // bytes in extents
+	generation moraine.Generation
+	level      moraine.Level
+	degraded   uint64
+	// content names its list of table references; 0 where it has no extent.
+	content uint64
+	// refs counts the references. None ends past lastEnd, and the last one ends
+	// there unless it was cut off.
+	refs    uint64
+	lastEnd int64
+}
+
+const inodeVersion = 1
+
+// Bits that say which parts of an inode record follow.
+const (
+	inodeManyLinks = 1 << iota
+	inodeOwned
+	inodeContent
+	inodeFlags = inodeManyLinks | inodeOwned | inodeContent
+)
+
+func (i *inode) encode() []byte {
+	b := make([]byte, 0, 96+len(i.target))
+	var flags byte
+	if i.manyLinks {
+		flags |= inodeManyLinks
+	}
+	if i.owner != 0 {
+		flags |= inodeOwned
+	}
+	if i.content != 0 {
+		flags |= inodeContent
+	}
+	b = append(b, inodeVersion, i.typ, flags)
+	b = putUvarint(b, uint64(i.mode))
+	b = putUvarint(b, uint64(i.uid))
+	b = putUvarint(b, uint64(i.gid))
+	b = putUvarint(b, uint64(i.nlink))
+	b = putUvarint(b, uint64(i.tenant))
+	b = putFixed64(b, uint64(i.parent))
+	b = putFixed64(b, uint64(i.atime))
+	b = putFixed64(b, uint64(i.mtime))
+	b = putFixed64(b, uint64(i.ctime))
+	if i.owner != 0 {
+		b = putFixed64(b, uint64(i.owner))
+	}
+	switch i.typ {
+	case typeDirectory:
+		b = putUvarint(b, i.entries)
+	case typeSymlink:
+		b = putString(b, i.target)
+	case typeFile:
+		b = putUvarint(b, uint64(i.size))
+		b = putFixed64(b, uint64(i.generation))
+		b = append(b, byte(i.level))
+		if i.content != 0 {
+			b = putUvarint(b, uint64(i.stored))
+			b = putUvarint(b, i.degraded)
+			b = putUvarint(b, i.content)
+			b = putUvarint(b, i.refs)
+			b = putUvarint(b, uint64(i.lastEnd))
+		}
+	}
+	return b
+}
+
+func (i *inode) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(inodeVersion)
+	i.typ = d.byte()
+	flags := d.byte()
+	if flags&^inodeFlags != 0 || (flags&inodeContent != 0 && i.typ != typeFile) {
+		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.typ))
+	}
+	i.manyLinks = flags&inodeManyLinks != 0
+	i.mode = d.u32()
+	i.uid = d.u32()
+	i.gid = d.u32()
+	i.nlink = d.u32()
+	i.tenant = moraine.Tenant(d.u32())
+	i.parent = moraine.InodeID(d.fixed64())
+	i.atime = int64(d.fixed64())
+	i.mtime = int64(d.fixed64())
+	i.ctime = int64(d.fixed64())
+	if flags&inodeOwned != 0 {
+		i.owner = moraine.SessionID(d.fixed64())
+	}
+	switch i.typ {
+	case typeDirectory:
+		i.entries = d.uvarint()
+	case typeSymlink:
+		i.target = d.string()
+	case typeFile:
+		i.size = int64(d.uvarint())
+		i.generation = moraine.Generation(d.fixed64())
+		i.level = moraine.Level(d.byte())
+		if flags&inodeContent != 0 {
+			i.stored = int64(d.uvarint())
+			i.degraded = d.uvarint()
+			i.content = d.uvarint()
+			i.refs = d.uvarint()
+			i.lastEnd = int64(d.uvarint())
+		}
+	default:
+		d.fail(fmt.Errorf("file type %d", i.typ))
+	}
+	if (flags&inodeOwned != 0) != (i.owner != 0) || (flags&inodeContent != 0) != (i.content != 0) {
+		d.fail(fmt.Errorf("flags %02x promise what is 0", flags))
+	}
+	return d.end("inode")
+}
+
+// attr returns the inode as clients see it.
+func (i *inode) attr() *wire.Attr {
+	return &wire.Attr{
+		Inode: uint64(i.id), Type: wire.FileType(i.typ), Mode: i.mode, Uid: i.uid, Gid: i.gid, Nlink: i.nlink,
+		Size: uint64(i.size), Generation: uint64(i.generation), Atime: i.atime, Mtime: i.mtime, Ctime: i.ctime,
+		Parent: uint64(i.parent), Tenant: uint32(i.tenant), Level: uint32(i.level), Target: i.target,
+		Stored: uint64(i.stored), Degraded: i.degraded,
+	}
+}
+
+func entryReply(i *inode) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.attr()}}}
+}
+
+// inode returns the inode id; NotFound where there is none.
+func (v *view) inode(id moraine.InodeID) (*inode, error) {
+	b, ok, err := v.r.Get(v.k.inode(id))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fail(moraine.NotFound, "inode", id.String(), "")
+	}
+	i := &inode{id: id}
+	return i, i.decode(b)
+}
+
+// inode is view.inode for change: within one command every call with the same
+// id returns the same record, so that no handler overwrites what another one
+// of the command changed.
+func (t *tx) inode(id moraine.InodeID) (*inode, error) {
+	if i := t.inodes[id]; i != nil {
+		return i, nil
+	}
+	i, err := t.view.inode(id)
+	if err != nil {
+		return nil, err
+	}
+	t.remember(i)
+	return i, nil
+}
+
+func (t *tx) remember(i *inode) {
+	if t.inodes == nil {
+		t.inodes = make(map[moraine.InodeID]*inode, 4)
+	}
+	t.inodes[i.id] = i
+}
+
+// putInode writes a changed inode.
+func (t *tx) putInode(i *inode) {
+	t.put(t.k.inode(i.id), i.encode())
+	t.touch(i.id)
+}
+
+// delInode takes an inode's record away.
+func (t *tx) delInode(i *inode) {
+	t.del(t.k.inode(i.id))
+	delete(t.inodes, i.id)
+	t.count[cInodes]--
+	t.touch(i.id)
+}
+
+// dentry is an entry of a directory.
+type dentry struct {
+	inode moraine.InodeID
+	typ   uint8
+}
+
+const dentryVersion = 1
+
+func (e dentry) encode() []byte {
+	return putFixed64([]byte{dentryVersion, e.typ}, uint64(e.inode))
+}
+
+func decodeDentry(b []byte) (dentry, error) {
+	d := dec{b: b}
+	d.version(dentryVersion)
+	e := dentry{typ: d.byte()}
+	e.inode = moraine.InodeID(d.fixed64())
+	return e, d.end("dentry")
+}
+
+// lookup finds an entry of a directory.
+func (v *view) lookup(dir moraine.InodeID, name string) (dentry, bool, error) {
+	b, ok, err := v.r.Get(v.k.dentry(dir, name))
+	if err != nil || !ok {
+		return dentry{}, false, err
+	}
+	e, err := decodeDentry(b)
+	return e, err == nil, err
+}
+
+// lastU64 returns the number that a key ends with.
+func lastU64(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }

@@ -1,0 +1,351 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxIntents is the most intents that one command records, fills or ends.
+const MaxIntents = 128
+
+// intent is a recorded wish of a repair job to put one chunk of a stripe on a
+// device. It is in the state before the first byte is on its way, so that the
+// chunk is always explained. A version number is never wished for twice: when
+// an intent ends, filled or not, the stripe's layout version becomes at least
+// its version.
+type intent struct {
+	chunk   moraine.ChunkID // in the key
+	job     moraine.JobID
+	device  moraine.DeviceID
+	version moraine.LayoutVersion // that the new chunk carries
+	base    moraine.LayoutVersion // the stripe's, when the intent was made
+}
+
+const intentVersion = 1
+
+func (i *intent) encode() []byte {
+	b := putFixed64([]byte{intentVersion}, uint64(i.job))
+	b = putUvarint(b, uint64(i.device))
+	b = putUvarint(b, uint64(i.version))
+	return putUvarint(b, uint64(i.base))
+}
+
+func (i *intent) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(intentVersion)
+	i.job = moraine.JobID(d.fixed64())
+	i.device = moraine.DeviceID(d.u32())
+	i.version = moraine.LayoutVersion(d.u32())
+	i.base = moraine.LayoutVersion(d.u32())
+	return d.end("intent")
+}
+
+func (i *intent) toWire() *wire.Intent {
+	return &wire.Intent{Stripe: uint64(i.chunk.Stripe), Index: uint32(i.chunk.Index), Device: uint32(i.device), Version: uint32(i.version)}
+}
+
+// intent returns the live intent for a chunk; nil where there is none.
+func (v *view) intent(chunk moraine.ChunkID) (*intent, error) {
+	b, ok, err := v.r.Get(v.k.intent(chunk))
+	if err != nil || !ok {
+		return nil, err
+	}
+	i := &intent{chunk: chunk}
+	return i, i.decode(b)
+}
+
+// assignIntents records the targets that the leader chose for a job.
+func (m *Machine) assignIntents(t *tx, op *statepb.AssignIntents) (*wire.MetaResponse, error) {
+	j, err := t.job(moraine.JobID(op.GetJob()))
+	if err != nil {
+		return nil, err
+	}
+	if j == nil || !j.live() || j.kind != wire.JobKind_JOB_KIND_REPAIR {
+		return nil, fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no such repair is under way")
+	}
+	return m.recordIntents(t, j, op.GetIntents())
+}
+
+// beginRepair records intents for the chunks of a job's stripes, by the holder
+// of its lease. One that is recorded already, just so, is answered again; one
+// for the same chunk on another device takes its place.
+func (m *Machine) beginRepair(t *tx, op *wire.BeginRepair) (*wire.MetaResponse, error) {
+	j, err := t.heldRepair("begin repair", op.GetJob(), op.GetLeaseEpoch())
+	if err != nil {
+		return nil, err
+	}
+	return m.recordIntents(t, j, op.GetIntents())
+}
+
+func (t *tx) heldRepair(op string, id, epoch uint64) (*job, error) {
+	j, err := t.heldJob(op, id, epoch)
+	if err == nil && j.kind != wire.JobKind_JOB_KIND_REPAIR {
+		err = fail(moraine.InvalidArgument, op, j.id.String(), "not a repair")
+	}
+	return j, err
+}
+
+func (m *Machine) recordIntents(t *tx, j *job, intents []*wire.Intent) (*wire.MetaResponse, error) {
+	if len(intents) > MaxIntents {
+		return nil, fail(moraine.TooLarge, "begin repair", j.id.String(), "%d intents, %d at most", len(intents), MaxIntents)
+	}
+	reply := &wire.BeginRepairReply{}
+	for _, w := range intents {
+		in, err := m.recordIntent(t, j, w)
+		if err != nil {
+			return nil, err
+		}
+		reply.Intents = append(reply.Intents, in.toWire())
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_BeginRepair{BeginRepair: reply}}, nil
+}
+
+// recordIntent records one intent of a job. Stale means that the stripe, the
+// device or the layout version is not what the caller took it for.
+func (m *Machine) recordIntent(t *tx, j *job, w *wire.Intent) (*intent, error) {
+	id := moraine.StripeID(w.GetStripe())
+	stale := func(format string, args ...any) (*intent, error) {
+		return nil, fail(moraine.Stale, "begin repair", id.String(), format, args...)
+	}
+	item, err := t.repairOf(id)
+	if err != nil {
+		return nil, err
+	}
+	if item == nil || item.job != j.id {
+		return stale("the stripe is not this job's, or dead")
+	}
+	s, err := t.stripe(id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil || w.GetIndex() >= uint32(len(s.Chunks)) {
+		return nil, fail(moraine.InvalidArgument, "begin repair", id.String(), "no chunk %d", w.GetIndex())
+	}
+	d, err := t.device(moraine.DeviceID(w.GetDevice()))
+	if err != nil {
+		return nil, err
+	}
+	if d == nil || d.state != deviceIn {
+		return stale("device %d takes no chunks", w.GetDevice())
+	}
+	chunk := moraine.ChunkID{Stripe: id, Index: uint8(w.GetIndex())}
+	have, err := t.intent(chunk)
+	if err != nil {
+		return nil, err
+	}
+	if have != nil {
+		asked := moraine.LayoutVersion(w.GetVersion())
+		if have.device == d.id && (asked == 0 || asked == have.version) {
+			return have, nil
+		}
+		if err := m.endIntent(t, s, have); err != nil {
+			return nil, err
+		}
+	}
+	in := &intent{chunk: chunk, job: j.id, device: d.id, version: s.Version + 1, base: s.Version}
+	if v := moraine.LayoutVersion(w.GetVersion()); v != 0 && v != in.version {
+		return stale("layout version %d would follow, not %d", in.version, v)
+	}
+	t.put(t.k.intent(chunk), in.encode())
+	return in, nil
+}
+
+// commitRepair publishes chunks that were put under intents, stripe by stripe:
+// the stripe's layout is swapped if it is still the one that the intents were
+// made from. The chunk replaced leaves a tombstone on its old device.
+func (m *Machine) commitRepair(t *tx, op *wire.CommitRepair) (*wire.MetaResponse, error) {
+	j, err := t.heldRepair("commit repair", op.GetJob(), op.GetLeaseEpoch())
+	if err != nil {
+		return nil, err
+	}
+	if len(op.GetIntents()) > MaxIntents {
+		return nil, fail(moraine.TooLarge, "commit repair", j.id.String(), "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+	}
+	var order []moraine.StripeID
+	byStripe := make(map[moraine.StripeID][]*wire.Intent)
+	for _, w := range op.GetIntents() {
+		id := moraine.StripeID(w.GetStripe())
+		if byStripe[id] == nil {
+			order = append(order, id)
+		}
+		byStripe[id] = append(byStripe[id], w)
+	}
+	reply := &wire.CommitRepairReply{}
+	for _, id := range order {
+		ok, err := m.commitStripe(t, j, id, byStripe[id])
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			reply.Stale = append(reply.Stale, uint64(id))
+			continue
+		}
+		reply.Committed += uint64(len(byStripe[id]))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_CommitRepair{CommitRepair: reply}}, nil
+}
+
+// commitStripe publishes all of a stripe's intents given, or none (false).
+func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
+	s, err := t.stripe(id)
+	if err != nil || s == nil {
+		return false, err
+	}
+	filled := make([]*intent, 0, len(intents))
+	for _, w := range intents {
+		if w.GetIndex() >= uint32(len(s.Chunks)) {
+			return false, nil
+		}
+		in, ok, err := t.fillable(j, s, w)
+		if err != nil || !ok {
+			return false, err
+		}
+		if in != nil {
+			filled = append(filled, in)
+		}
+	}
+	if len(filled) == 0 {
+		return true, nil // published before; the answer was lost
+	}
+	item, err := t.repairOf(id)
+	if err != nil {
+		return false, err
+	}
+	if item == nil || item.job != j.id {
+		return false, nil
+	}
+	mended := *item
+	old := s.Layout().Devices
+	for _, in := range filled {
+		if err := m.moveChunk(t, s, in); err != nil {
+			return false, err
+		}
+		mended.bad &^= 1 << in.chunk.Index
+	}
+	t.putStripe(old, s)
+	t.putRepair(item, &mended)
+	return true, m.queueRepair(t, s, 0)
+}
+
+// fillable holds an intent that a worker says is filled against the record of
+// it. It returns nil and true for one that was published already.
+func (t *tx) fillable(j *job, s *moraine.Stripe, w *wire.Intent) (*intent, bool, error) {
+	in, err := t.intent(moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())})
+	if err != nil {
+		return nil, false, err
+	}
+	device, version := moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion())
+	if in == nil {
+		return nil, s.Chunks[w.GetIndex()].Device == device && s.Version >= version, nil
+	}
+	if in.job != j.id || in.device != device || in.version != version || (s.Version != in.base && s.Version != in.version) {
+		return nil, false, nil
+	}
+	d, err := t.device(device)
+	if err != nil || d == nil || d.state != deviceIn {
+		return nil, false, err
+	}
+	return in, true, nil
+}
+
+// moveChunk makes the chunk that an intent put the one that counts. The caller
+// writes the stripe.
+func (m *Machine) moveChunk(t *tx, s *moraine.Stripe, in *intent) error {
+	c := &s.Chunks[in.chunk.Index]
+	old := c.Device
+	c.Device, c.Level, c.Epoch = in.device, moraine.NVMe, 0
+	s.Version = max(s.Version, in.version)
+	t.del(t.k.intent(in.chunk))
+	if old == in.device {
+		return nil // the new chunk took the old one's place
+	}
+	return m.bury(t, old, in.chunk, in.version, s.Scheme.ChunkLen(s.Length))
+}
+
+// endIntents gives up intents that will not be filled; those that are over
+// already are passed over.
+func (m *Machine) endIntents(t *tx, op *wire.EndIntents) (*wire.MetaResponse, error) {
+	if len(op.GetIntents()) > MaxIntents {
+		return nil, fail(moraine.TooLarge, "end intents", "", "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+	}
+	for _, w := range op.GetIntents() {
+		in, err := t.intent(moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())})
+		if err != nil {
+			return nil, err
+		}
+		if in == nil || w.GetIndex() >= moraine.MaxChunks || in.device != moraine.DeviceID(w.GetDevice()) || in.version != moraine.LayoutVersion(w.GetVersion()) {
+			continue
+		}
+		s, err := t.stripe(in.chunk.Stripe)
+		if err != nil {
+			return nil, err
+		}
+		if err := m.endIntent(t, s, in); err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// endStripeIntents ends the intents of a job for one stripe.
+func (m *Machine) endStripeIntents(t *tx, job moraine.JobID, id moraine.StripeID) error {
+	keys, err := t.keysUnder(t.k.intents(id), moraine.MaxChunks)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		in, err := t.intent(moraine.ChunkID{Stripe: id, Index: key[len(key)-1]})
+		if err != nil {
+			return err
+		}
+		if in == nil || in.job != job {
+			continue
+		}
+		s, err := t.stripe(id)
+		if err != nil {
+			return err
+		}
+		if err := m.endIntent(t, s, in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endIntent ends an intent whose chunk never counted. What was put under it, or
+// still may be, is dead: it leaves a tombstone, and a record that explains the
+// chunk until the device has reported past it. s is the stripe, nil if it died.
+func (m *Machine) endIntent(t *tx, s *moraine.Stripe, in *intent) error {
+	t.del(t.k.intent(in.chunk))
+	var bytes int64
+	if s != nil {
+		if s.Version < in.version {
+			s.Version = in.version
+			t.put(t.k.stripe(s.ID), encodeStripe(s))
+		}
+		if s.Chunks[in.chunk.Index].Device == in.device {
+			return nil // it would have taken the place of the chunk that counts
+		}
+		bytes = s.Scheme.ChunkLen(s.Length)
+	}
+	t.put(t.k.endedIntent(in.device, in.chunk), endedIntent{at: t.index, since: t.clusterTime()}.encode())
+	return m.bury(t, in.device, in.chunk, in.version+1, bytes)
+}
+
+// endedIntent is kept so that a chunk which arrives late is explained.
+type endedIntent struct {
+	at    uint64 // log index
+	since uint64 // cluster time
+}
+
+func (e endedIntent) encode() []byte {
+	return putUvarint(putUvarint([]byte{intentVersion}, e.at), e.since)
+}
+
+func decodeEndedIntent(b []byte) (endedIntent, error) {
+	d := dec{b: b}
+	d.version(intentVersion)
+	e := endedIntent{at: d.uvarint(), since: d.uvarint()}
+	return e, d.end("ended intent")
+}

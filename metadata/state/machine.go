@@ -1,0 +1,226 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// commandVersion is the newest meaning of a Command that this build knows.
+const commandVersion = 1
+
+// Machine is the state machine of one partition. It keeps no state of its own,
+// so that a Machine may be used by many readers at once; Apply calls on one KV
+// must not overlap.
+type Machine struct {
+	k keys
+}
+
+// New returns the machine of partition p.
+func New(p moraine.Partition) *Machine { return &Machine{k: keys{p}} }
+
+// Partition returns the partition whose keys the machine reads and writes.
+func (m *Machine) Partition() moraine.Partition { return m.k.p }
+
+// Result is what applying a command gives.
+type Result struct {
+	// Response is for the caller; a user-level failure is its Error. Never nil.
+	Response *wire.MetaResponse
+	// Touched names the inodes whose entries or attributes changed.
+	Touched []moraine.InodeID
+	Events  Events
+}
+
+// Events is what a leader should wake up for.
+type Events struct {
+	JobsReady      bool // a job is there to be leased or run
+	RepairsQueued  bool
+	Diverged       bool // this replica's state is not the one of the replica that proposed the entry
+	DevicesChanged bool // a host or device was registered, or a device's state changed
+	Deletions      bool // there are new tombstones
+	StepsChanged   []*wire.StepKey
+	SessionsEnded  []moraine.SessionID
+}
+
+// Apply applies one command, at log index, and is deterministic. A user-level
+// failure is in Result.Response.Error, and may still have written (the answer
+// is kept). An error means that the store failed, holds a value that does not
+// decode, or that the command is unknown: the node must stop, and what was
+// written to kv must be thrown away.
+func (m *Machine) Apply(kv KV, index uint64, cmd *statepb.Command) (Result, error) {
+	b, err := m.Begin(kv, index)
+	if err != nil {
+		return Result{}, err
+	}
+	res, err := b.Apply(cmd)
+	if err != nil {
+		return Result{}, err
+	}
+	return res, b.Flush()
+}
+
+// Apply applies the next command of the batch, as Machine.Apply does.
+func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
+	if cmd.GetVersion() != commandVersion {
+		return Result{}, &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
+			Err: fmt.Errorf("command has version %d, this build knows %d", cmd.GetVersion(), commandVersion)}
+	}
+	b.count[cCommands]++
+	b.count[cWall] = max(b.count[cWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
+	t := b.begin()
+	t.now = int64(b.count[cWall])
+	t.caller = cmd.GetCaller()
+	var resp *wire.MetaResponse
+	var err error
+	if req, ok := cmd.GetOp().(*statepb.Command_Request); ok {
+		if req.Request.GetOp() == nil {
+			// A service proposes only what it knows: this is from a newer one, and
+			// answering it here would diverge.
+			return Result{}, &moraine.Error{Op: "apply", Kind: moraine.NewerFormat, Err: errors.New("unknown request")}
+		}
+		resp, err = t.request(req.Request)
+	} else {
+		resp, err = t.guard(func() (*wire.MetaResponse, error) { return b.m.internal(t, cmd) })
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	b.merge(t)
+	return Result{Response: resp, Touched: t.touched, Events: t.events}, nil
+}
+
+// guard runs a handler; a user-level failure becomes the response, and what
+// the handler wrote is thrown away.
+func (t *tx) guard(handle func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+	resp, err := handle()
+	if err == nil {
+		err = t.m.dropAbandoned(t)
+	}
+	if err == nil && t.full() {
+		err = fail(moraine.TooLarge, "apply", "", "the operation changes more than %d records at once", maxCommandKeys)
+	}
+	if err == nil {
+		return resp, nil
+	}
+	if !isAnswer(err) {
+		return nil, err
+	}
+	t.reset()
+	return &wire.MetaResponse{Error: WireError(err)}, nil
+}
+
+// internal dispatches what the leader itself decides.
+func (m *Machine) internal(t *tx, cmd *statepb.Command) (*wire.MetaResponse, error) {
+	switch op := cmd.GetOp().(type) {
+	case *statepb.Command_Init:
+		return m.init(t, op.Init)
+	case *statepb.Command_Tick:
+		return m.tick(t, op.Tick)
+	case *statepb.Command_AddSigningKey:
+		return m.addSigningKey(t, op.AddSigningKey)
+	case *statepb.Command_SetFeatureLevel:
+		return m.setFeatureLevel(t, op.SetFeatureLevel)
+	case *statepb.Command_ExpireSessions:
+		return m.expireSessions(t, op.ExpireSessions)
+	}
+	resp, known, err := m.commandCluster(t, cmd)
+	if !known {
+		err = &moraine.Error{Op: "apply", Kind: moraine.NewerFormat, Err: fmt.Errorf("unknown command %T", cmd.GetOp())}
+	}
+	return resp, err
+}
+
+// mutate dispatches a client's mutation.
+func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_OpenSession:
+		return m.openSession(t, op.OpenSession)
+	case *wire.MetaRequest_CloseSession:
+		return m.closeSession(t)
+	case *wire.MetaRequest_Create:
+		return m.create(t, op.Create)
+	case *wire.MetaRequest_Rename:
+		return m.rename(t, op.Rename)
+	case *wire.MetaRequest_Remove:
+		return m.remove(t, op.Remove)
+	case *wire.MetaRequest_RemoveTree:
+		return m.removeTree(t, op.RemoveTree)
+	case *wire.MetaRequest_SetAttr:
+		return m.setAttr(t, op.SetAttr)
+	case *wire.MetaRequest_Grant:
+		return m.grant(t, op.Grant)
+	case *wire.MetaRequest_EndGrant:
+		return m.endGrant(t, op.EndGrant)
+	case *wire.MetaRequest_Commit:
+		return m.commit(t, op.Commit)
+	}
+	return m.mutateCluster(t, req)
+}
+
+// IsRead reports whether req changes nothing and is answered by Read. Requests
+// that the service answers from its leader's memory (Place, GetTopology,
+// RenewSession, Heartbeat, ReportChunks) are neither read nor mutation here.
+func IsRead(req *wire.MetaRequest) bool {
+	switch req.GetOp().(type) {
+	case *wire.MetaRequest_GetAttr, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk, *wire.MetaRequest_ReadDir,
+		*wire.MetaRequest_GetExtents:
+		return true
+	}
+	return isClusterRead(req)
+}
+
+// Read answers a read-only request from a consistent Reader. A user-level
+// failure is in the response's Error; an error means that the store failed.
+func (m *Machine) Read(r Reader, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := m.read(m.view(r), caller, req)
+	if err == nil {
+		return resp, nil
+	}
+	if !isAnswer(err) {
+		return nil, err
+	}
+	return &wire.MetaResponse{Error: WireError(err)}, nil
+}
+
+func (m *Machine) read(v *view, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if req.GetPartition() != uint32(m.k.p) {
+		return nil, fail(moraine.CrossPartition, "read", "", "partition %d is not served here", req.GetPartition())
+	}
+	sc, err := v.readScope(caller, moraine.SessionID(req.GetSession()))
+	if err != nil {
+		return nil, err
+	}
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_GetAttr:
+		return v.readAttr(sc, op.GetAttr)
+	case *wire.MetaRequest_Lookup:
+		return v.readLookup(sc, op.Lookup)
+	case *wire.MetaRequest_Walk:
+		return v.readWalk(sc, op.Walk)
+	case *wire.MetaRequest_ReadDir:
+		return v.readDir(sc, op.ReadDir)
+	case *wire.MetaRequest_GetExtents:
+		return v.readExtents(sc, op.GetExtents)
+	}
+	return v.readCluster(sc, req)
+}
+
+// done answers a mutation that has nothing to say.
+func done() *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}
+}
+
+// WireError turns an error into the form that travels.
+func WireError(err error) *wire.Error {
+	e := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: err.Error()}
+	if m, ok := err.(*moraine.Error); ok {
+		e.Op, e.Ref, e.Text = m.Op, m.Ref, ""
+		if m.Err != nil {
+			e.Text = m.Err.Error()
+		}
+	}
+	return e
+}

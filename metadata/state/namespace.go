@@ -1,0 +1,306 @@
+package state
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// nextName splits the first component off a slash separated path; it skips
+// empty components and ".".
+func nextName(path string) (name, rest string) {
+	for path != "" {
+		name, path, _ = strings.Cut(path, "/")
+		if name != "" && name != "." {
+			return name, path
+		}
+	}
+	return "", ""
+}
+
+// checkName holds a new entry's name against what a name may be.
+func checkName(op, name string) error {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return fail(moraine.InvalidArgument, op, name, "not a name")
+	case len(name) > moraine.MaxNameLen:
+		return fail(moraine.NameTooLong, op, name, "%d bytes, %d at most", len(name), moraine.MaxNameLen)
+	case strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0:
+		return fail(moraine.InvalidArgument, op, name, "a name holds neither / nor NUL")
+	}
+	return nil
+}
+
+// directory returns the directory id, in scope, for change.
+func (t *tx) directory(id moraine.InodeID) (*inode, error) {
+	dir, err := t.inode(id)
+	if err != nil {
+		return nil, err
+	}
+	if dir.typ != typeDirectory {
+		return nil, fail(moraine.NotDirectory, "directory", id.String(), "")
+	}
+	if dir.nlink == 0 {
+		return nil, fail(moraine.NotFound, "directory", id.String(), "it was removed")
+	}
+	return dir, t.within(t.scope, dir)
+}
+
+// makeInode issues a number for i, sets its times and writes it. A file starts
+// with an empty content of the first generation.
+func (m *Machine) makeInode(t *tx, i inode) (*inode, error) {
+	id, err := t.nextID(cInode)
+	if err != nil {
+		return nil, err
+	}
+	n := &i
+	n.id = moraine.InodeID(id)
+	n.mode &= 0o7777
+	n.atime, n.mtime, n.ctime = t.now, t.now, t.now
+	if n.typ == typeFile {
+		n.generation = moraine.Generation(uint64(id.Incarnation())<<56 | 1)
+	}
+	t.remember(n)
+	t.insert(t.k.inode(n.id), n.encode())
+	t.count[cInodes]++
+	return n, nil
+}
+
+// link enters child in dir as name, which must be free, and makes dir its
+// parent. The caller counts child.nlink, and writes child.
+func (m *Machine) link(t *tx, dir *inode, name string, child *inode) {
+	t.put(t.k.dentry(dir.id, name), dentry{inode: child.id, typ: child.typ}.encode())
+	child.parent = dir.id
+	dir.entries++
+	if child.typ == typeDirectory {
+		dir.nlink++
+	}
+	m.changed(t, dir)
+}
+
+// unlink takes the entry name, of type typ, out of dir.
+func (m *Machine) unlink(t *tx, dir *inode, name string, typ uint8) {
+	t.del(t.k.dentry(dir.id, name))
+	dir.entries--
+	if typ == typeDirectory {
+		dir.nlink--
+	}
+	m.changed(t, dir)
+}
+
+// changed stamps and writes a directory whose entries changed.
+func (m *Machine) changed(t *tx, dir *inode) {
+	dir.mtime, dir.ctime = t.now, t.now
+	t.putInode(dir)
+}
+
+// create makes a file, a directory or a symbolic link.
+func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
+	if err := checkCreate(op); err != nil {
+		return nil, err
+	}
+	if op.GetUnlinked() {
+		return m.createUnlinked(t, op)
+	}
+	dir, err := t.directory(moraine.InodeID(op.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	e, ok, err := t.lookup(dir.id, op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		return t.existing(op, e)
+	}
+	tenant, err := m.tenantOf(t, dir, op)
+	if err != nil {
+		return nil, err
+	}
+	n := newInode(t.scope, op)
+	n.tenant, n.parent = tenant, dir.id
+	child, err := m.makeInode(t, n)
+	if err != nil {
+		return nil, err
+	}
+	m.link(t, dir, op.GetName(), child)
+	return entryReply(child), nil
+}
+
+func checkCreate(op *wire.Create) error {
+	typ := uint8(op.GetType())
+	switch {
+	case typ != typeFile && typ != typeDirectory && typ != typeSymlink:
+		return fail(moraine.InvalidArgument, "create", op.GetName(), "file type %d", typ)
+	case typ == typeSymlink && op.GetTarget() == "":
+		return fail(moraine.InvalidArgument, "create", op.GetName(), "a symbolic link needs a target")
+	case len(op.GetTarget()) > moraine.MaxSymlinkLen:
+		return fail(moraine.NameTooLong, "create", op.GetName(), "a target of %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
+	case op.GetUnlinked() && (typ != typeFile || op.GetName() != ""):
+		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
+	case op.GetUnlinked():
+		return nil
+	}
+	return checkName("create", op.GetName())
+}
+
+// newInode is the inode that op asks for, without what the place gives.
+func newInode(sc scope, op *wire.Create) inode {
+	n := inode{typ: uint8(op.GetType()), mode: op.GetMode(), uid: sc.squashed(op.GetUid()), gid: sc.squashed(op.GetGid()), nlink: 1}
+	switch n.typ {
+	case typeDirectory:
+		n.nlink = 2
+	case typeSymlink:
+		n.target = op.GetTarget()
+		n.mode = 0o777
+	}
+	return n
+}
+
+// existing answers a create whose name is taken.
+func (t *tx) existing(op *wire.Create, e dentry) (*wire.MetaResponse, error) {
+	switch {
+	case op.GetExclusive() || uint8(op.GetType()) == typeSymlink:
+		return nil, fail(moraine.Exists, "create", op.GetName(), "")
+	case e.typ == typeDirectory && uint8(op.GetType()) != typeDirectory:
+		return nil, fail(moraine.IsDirectory, "create", op.GetName(), "")
+	case e.typ != uint8(op.GetType()):
+		return nil, fail(moraine.Exists, "create", op.GetName(), "as something else")
+	}
+	i, err := t.inode(e.inode)
+	if err != nil {
+		return nil, err
+	}
+	return entryReply(i), nil
+}
+
+// createUnlinked makes a file with no name, which the session owns until a
+// commit links it; it dies with the session. The parent, if given, decides its
+// tenant.
+func (m *Machine) createUnlinked(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
+	place := moraine.InodeID(op.GetParent())
+	if place == 0 {
+		place = t.scope.root
+	}
+	dir, err := t.directory(place)
+	if err != nil {
+		return nil, err
+	}
+	n := newInode(t.scope, op)
+	n.nlink, n.tenant, n.owner = 0, dir.tenant, t.session.id
+	child, err := m.makeInode(t, n)
+	if err != nil {
+		return nil, err
+	}
+	t.insert(t.k.sessionInode(t.session.id, child.id), []byte{sessionVersion})
+	return entryReply(child), nil
+}
+
+// tenantOf returns the tenant of what op makes in dir. It is inherited; only a
+// directory made in the root may name one, which exists from then on.
+func (m *Machine) tenantOf(t *tx, dir *inode, op *wire.Create) (moraine.Tenant, error) {
+	name := op.GetTenant()
+	if name == "" {
+		return dir.tenant, nil
+	}
+	if dir.id != moraine.RootInode || uint8(op.GetType()) != typeDirectory {
+		return 0, fail(moraine.InvalidArgument, "create", op.GetName(), "a tenant is set on a directory in the root")
+	}
+	if name == defaultTenant {
+		return 0, nil
+	}
+	if len(name) > moraine.MaxNameLen {
+		return 0, fail(moraine.NameTooLong, "create", name, "as the name of a tenant")
+	}
+	b, ok, err := t.Get(t.k.tenantName(name))
+	if err != nil {
+		return 0, err
+	}
+	if ok {
+		d := dec{b: b}
+		d.version(tenantVersion)
+		id := moraine.Tenant(d.u32())
+		return id, d.end("tenant")
+	}
+	id := moraine.Tenant(t.next(cTenant))
+	t.insert(t.k.tenantName(name), putUvarint([]byte{tenantVersion}, uint64(id)))
+	t.insert(t.k.tenant(id), putString([]byte{tenantVersion}, name))
+	return id, nil
+}
+
+const tenantVersion = 1
+
+// defaultTenant is the name of tenant 0.
+const defaultTenant = "default"
+
+// remove takes away one entry: a file or link, or an empty directory.
+func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
+	dir, child, err := m.entry(t, "remove", op.GetParent(), op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case op.GetDirectory() && child.typ != typeDirectory:
+		return nil, fail(moraine.NotDirectory, "remove", op.GetName(), "")
+	case !op.GetDirectory() && child.typ == typeDirectory:
+		return nil, fail(moraine.IsDirectory, "remove", op.GetName(), "")
+	}
+	m.unlink(t, dir, op.GetName(), child.typ)
+	if err := m.dropName(t, child, op.GetName()); err != nil {
+		return nil, err
+	}
+	return removeReply(child), nil
+}
+
+func removeReply(i *inode) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Remove{Remove: &wire.RemoveReply{Inode: uint64(i.id)}}}
+}
+
+// entry returns a directory and what it has as name.
+func (m *Machine) entry(t *tx, op string, parent uint64, name string) (dir, child *inode, err error) {
+	if err := checkName(op, name); err != nil {
+		return nil, nil, err
+	}
+	if dir, err = t.directory(moraine.InodeID(parent)); err != nil {
+		return nil, nil, err
+	}
+	e, ok, err := t.lookup(dir.id, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !ok {
+		return nil, nil, fail(moraine.NotFound, op, name, "")
+	}
+	child, err = t.inode(e.inode)
+	return dir, child, err
+}
+
+// dropName takes one name from child, whose entry is gone already. What has no
+// name left dies; a directory must be empty.
+func (m *Machine) dropName(t *tx, child *inode, ref string) error {
+	if child.typ == typeDirectory {
+		if child.entries != 0 {
+			return fail(moraine.NotEmpty, "remove", ref, "")
+		}
+		t.delInode(child)
+		return nil
+	}
+	child.nlink--
+	if child.nlink > 0 {
+		child.ctime = t.now
+		t.putInode(child)
+		return nil
+	}
+	return m.dropFile(t, child)
+}
+
+// dropFile takes away a file or link that nobody names any more, and its
+// content: at once where it is small, else by a job.
+func (m *Machine) dropFile(t *tx, i *inode) error {
+	if i.owner != 0 {
+		t.del(t.k.sessionInode(i.owner, i.id))
+	}
+	t.delInode(i)
+	return m.discard(t, i.content)
+}

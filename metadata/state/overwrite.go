@@ -1,0 +1,277 @@
+package state
+
+import (
+	"sort"
+
+	"github.com/morainefs/moraine"
+)
+
+const (
+	// maxRangeRefs bounds how many tables one overwrite or truncation drops.
+	maxRangeRefs = 256
+	// maxInPlace bounds how many extents an overwrite takes out of a table in
+	// place; past it the table is replaced, and the old one dropped by a job.
+	maxInPlace = 32
+)
+
+// overlay lays exts, in order and not overlapping, over what the file has. It
+// goes group by group: each is a run without gaps and what follows it within
+// the same table, so that no table is rewritten twice. The caller writes the
+// inode.
+func (m *Machine) overlay(t *tx, i *inode, exts []moraine.Extent) error {
+	for len(exts) > 0 {
+		n, err := m.overlayGroup(t, i, exts)
+		if err != nil {
+			return err
+		}
+		exts = exts[n:]
+	}
+	return nil
+}
+
+// overlayGroup lays the first group of exts and returns how many it has.
+func (m *Machine) overlayGroup(t *tx, i *inode, exts []moraine.Extent) (int, error) {
+	if i.refs == 0 || exts[0].Offset >= i.lastEnd {
+		return len(exts), m.appendExtents(t, i, exts) // past the end gaps do not matter
+	}
+	n := 1
+	for n < len(exts) && exts[n-1].End() == exts[n].Offset {
+		n++
+	}
+	hit, bound, err := t.hitRefs(i, exts[0].Offset, exts[n-1].End())
+	if err != nil {
+		return 0, err
+	}
+	for n < len(exts) && exts[n].End() <= bound {
+		n++
+	}
+	if len(hit) == 0 {
+		return n, m.addTables(t, i, exts[:n])
+	}
+	old, err := t.edges(hit)
+	if err != nil {
+		return 0, err
+	}
+	return n, m.rewrite(t, i, hit, old, lay(old, exts[:n]))
+}
+
+// truncate takes away all that the file has from size on. The caller sets the
+// size and writes the inode.
+func (m *Machine) truncate(t *tx, i *inode, size int64) error {
+	hit, _, err := t.hitRefs(i, size, MaxFileSize)
+	if err != nil || len(hit) == 0 {
+		return err
+	}
+	old, err := t.edges(hit[:1])
+	if err != nil {
+		return err
+	}
+	if err := m.rewrite(t, i, hit, old, cut(old, 0, size)); err != nil {
+		return err
+	}
+	i.lastEnd = min(i.lastEnd, size)
+	return nil
+}
+
+// hitRefs returns the references that overlap [lo, hi), and up to where further
+// extents concern none but the last of them: its end, or where none is hit the
+// start of the next one.
+func (v *view) hitRefs(i *inode, lo, hi int64) (hit []ref, bound int64, err error) {
+	bound = MaxFileSize
+	err = v.refsFrom(i.content, lo, func(r ref) (bool, error) {
+		if r.base >= hi {
+			if len(hit) == 0 {
+				bound = r.base
+			}
+			return false, nil
+		}
+		if len(hit) == maxRangeRefs {
+			return false, fail(moraine.TooLarge, "overwrite", i.id.String(), "the range has more than %d extent tables: go in smaller steps", maxRangeRefs)
+		}
+		hit, bound = append(hit, r), r.end
+		return true, nil
+	})
+	return hit, bound, err
+}
+
+// edges returns the extents of the first and the last of some references: those
+// between them are covered whole.
+func (v *view) edges(hit []ref) ([]moraine.Extent, error) {
+	old, err := v.extsFrom(hit[0], hit[0].base, noLimit)
+	if err != nil || len(hit) == 1 {
+		return old, err
+	}
+	r := hit[len(hit)-1]
+	last, err := v.extsFrom(r, r.base, noLimit)
+	return append(old, last...), err
+}
+
+// rewrite makes now all that the file has in the ranges of the references hit;
+// old is what their first and last table hold. It edits in place where it may.
+func (m *Machine) rewrite(t *tx, i *inode, hit []ref, old, now []moraine.Extent) error {
+	if len(hit) == 1 {
+		if ok, err := m.editTable(t, i, hit[0], old, now); ok || err != nil {
+			return err
+		}
+	}
+	return m.swapTables(t, i, hit, now)
+}
+
+// lay returns old with exts over it. Both are in order.
+func lay(old, exts []moraine.Extent) []moraine.Extent {
+	out := make([]moraine.Extent, 0, len(old)+2*len(exts))
+	from := int64(0)
+	for _, e := range exts {
+		out = append(append(out, cut(old, from, e.Offset)...), e)
+		from = e.End()
+	}
+	return append(out, cut(old, from, MaxFileSize)...)
+}
+
+// cut returns the parts of exts, in order, that lie in [lo, hi).
+func cut(exts []moraine.Extent, lo, hi int64) []moraine.Extent {
+	var out []moraine.Extent
+	for _, e := range exts {
+		if d := lo - e.Offset; d > 0 {
+			if d >= e.Length {
+				continue
+			}
+			e.Offset, e.StripeOffset, e.Length = lo, e.StripeOffset+d, e.Length-d
+		}
+		if e.Offset >= hi {
+			break
+		}
+		e.Length = min(e.Length, hi-e.Offset)
+		out = append(out, e)
+	}
+	return out
+}
+
+// swapTables puts tables of exts in the place of the references hit. The old
+// tables die at the end of the command, or by a job where they are many.
+func (m *Machine) swapTables(t *tx, i *inode, hit []ref, exts []moraine.Extent) error {
+	for _, r := range hit {
+		h, err := t.tableHead(r.table)
+		if err != nil {
+			return err
+		}
+		i.stored -= h.bytes
+		i.refs--
+		t.del(t.k.ref(i.content, r.end))
+		t.abandon(r.table)
+	}
+	// The new tables count their stripes before the old ones let go of them, so
+	// that what is kept does not die in between. They are of even size: a table
+	// that was full would only be split again by the next overwrite.
+	parts := (len(exts) + moraine.MaxTableExtents - 1) / moraine.MaxTableExtents
+	for ; parts > 0; parts-- {
+		n := (len(exts) + parts - 1) / parts
+		if err := m.addTables(t, i, exts[:n]); err != nil {
+			return err
+		}
+		exts = exts[n:]
+	}
+	return nil
+}
+
+// editTable makes now the extents of a table in place, where the file is its
+// sole owner and the change is small; else it returns false and changes nothing.
+// old is all that the table has.
+func (m *Machine) editTable(t *tx, i *inode, r ref, old, now []moraine.Extent) (bool, error) {
+	h, err := t.tableHead(r.table)
+	if err != nil || h.sealed || h.refs != 1 {
+		return false, err
+	}
+	if len(now) == 0 || len(now) > moraine.MaxTableExtents || now[0].Offset < r.base {
+		return false, nil
+	}
+	gone := minus(old, now)
+	if len(gone) > maxInPlace {
+		return false, nil
+	}
+	// Old keys go first: a part that is kept may have the end of what it was cut
+	// from.
+	for _, e := range gone {
+		t.del(t.k.ext(r.table, e.End()-r.base))
+	}
+	for _, e := range minus(now, old) {
+		t.put(t.k.ext(r.table, e.End()-r.base), encodeExt(e))
+	}
+	if err := m.recount(t, r.table, old, now); err != nil {
+		return false, err
+	}
+	bytes := sumLengths(now)
+	i.stored += bytes - h.bytes
+	h.count, h.bytes = uint32(len(now)), bytes
+	t.put(t.k.extTable(r.table), h.encode())
+	if end := now[len(now)-1].End(); end != r.end {
+		t.del(t.k.ref(i.content, r.end))
+		if i.lastEnd == r.end {
+			i.lastEnd = end
+		}
+		r.end = end
+		t.put(t.k.ref(i.content, end), r.encode())
+	}
+	i.lastEnd = max(i.lastEnd, r.end)
+	return true, nil
+}
+
+// minus returns the extents of a that b does not have just so. Both are in
+// order.
+func minus(a, b []moraine.Extent) []moraine.Extent {
+	var out []moraine.Extent
+	for _, e := range a {
+		n := sort.Search(len(b), func(n int) bool { return b[n].Offset >= e.Offset })
+		if n == len(b) || b[n] != e {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func sumLengths(exts []moraine.Extent) (n int64) {
+	for _, e := range exts {
+		n += e.Length
+	}
+	return n
+}
+
+// recount brings the stripes' counts in step with a table whose extents change
+// from old to now.
+func (m *Machine) recount(t *tx, table moraine.TableID, old, now []moraine.Extent) error {
+	was, is := bytesByStripe(old), bytesByStripe(now)
+	for _, e := range now {
+		if _, ok := was[e.Stripe]; ok {
+			continue
+		}
+		if err := t.useStripe(e.Stripe, table); err != nil {
+			return err
+		}
+	}
+	done := make(map[moraine.StripeID]bool)
+	for _, e := range old { // in order of the file, so that every replica does the same
+		left, kept := is[e.Stripe]
+		if done[e.Stripe] || (kept && left == was[e.Stripe]) {
+			continue
+		}
+		done[e.Stripe] = true
+		if kept {
+			if err := t.shrinkStripe(e.Stripe, was[e.Stripe]-left); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := m.releaseStripe(t, e.Stripe); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bytesByStripe(exts []moraine.Extent) map[moraine.StripeID]int64 {
+	out := make(map[moraine.StripeID]int64, len(exts))
+	for _, e := range exts {
+		out[e.Stripe] += e.Length
+	}
+	return out
+}

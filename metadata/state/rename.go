@@ -1,0 +1,123 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// rename moves an entry. What has the new name already is replaced as POSIX
+// says, refused with no_replace, or swapped with exchange.
+func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
+	if op.GetNoReplace() && op.GetExchange() {
+		return nil, fail(moraine.InvalidArgument, "rename", op.GetName(), "no_replace and exchange exclude each other")
+	}
+	if err := checkName("rename", op.GetNewName()); err != nil {
+		return nil, err
+	}
+	dir, child, err := m.entry(t, "rename", op.GetParent(), op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	newDir, err := t.directory(moraine.InodeID(op.GetNewParent()))
+	if err != nil {
+		return nil, err
+	}
+	if err := m.mayRename(t, child, dir, newDir); err != nil {
+		return nil, err
+	}
+	e, ok, err := t.lookup(newDir.id, op.GetNewName())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case ok && e.inode == child.id:
+		return entryReply(child), nil // two names of one file: nothing to do
+	case ok && op.GetNoReplace():
+		return nil, fail(moraine.Exists, "rename", op.GetNewName(), "")
+	case !ok && op.GetExchange():
+		return nil, fail(moraine.NotFound, "rename", op.GetNewName(), "nothing to exchange with")
+	}
+	if !ok {
+		m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child)
+		return entryReply(child), nil
+	}
+	target, err := t.inode(e.inode)
+	if err != nil {
+		return nil, err
+	}
+	if op.GetExchange() {
+		return m.exchange(t, op, dir, newDir, child, target)
+	}
+	return m.replace(t, op, dir, newDir, child, target)
+}
+
+// mayRename holds a move of child from dir to newDir against the rules that do
+// not depend on the new name.
+func (m *Machine) mayRename(t *tx, child, dir, newDir *inode) error {
+	if dir.id == newDir.id {
+		return nil
+	}
+	if child.tenant != newDir.tenant {
+		return fail(moraine.CrossTenant, "rename", child.id.String(), "copy it instead")
+	}
+	if child.typ != typeDirectory {
+		return nil
+	}
+	at := newDir
+	for depth := 0; ; depth++ {
+		if at.id == child.id {
+			return fail(moraine.InvalidArgument, "rename", child.id.String(), "into a directory below itself")
+		}
+		if at.parent == 0 {
+			return nil
+		}
+		if depth == maxDepth {
+			return fail(moraine.TooLarge, "rename", newDir.id.String(), "more than %d directories deep", maxDepth)
+		}
+		var err error
+		if at, err = t.inode(at.parent); err != nil {
+			return err
+		}
+	}
+}
+
+// move takes child from one name to another that is free.
+func (m *Machine) move(t *tx, dir *inode, name string, newDir *inode, newName string, child *inode) {
+	m.unlink(t, dir, name, child.typ)
+	m.link(t, newDir, newName, child)
+	child.ctime = t.now
+	t.putInode(child)
+}
+
+// replace is a move onto a name whose present holder loses it.
+func (m *Machine) replace(t *tx, op *wire.Rename, dir, newDir, child, target *inode) (*wire.MetaResponse, error) {
+	switch {
+	case target.typ == typeDirectory && child.typ != typeDirectory:
+		return nil, fail(moraine.IsDirectory, "rename", op.GetNewName(), "")
+	case target.typ != typeDirectory && child.typ == typeDirectory:
+		return nil, fail(moraine.NotDirectory, "rename", op.GetNewName(), "")
+	case target.id == dir.id:
+		return nil, fail(moraine.NotEmpty, "rename", op.GetNewName(), "")
+	}
+	m.unlink(t, newDir, op.GetNewName(), target.typ)
+	if err := m.dropName(t, target, op.GetNewName()); err != nil {
+		return nil, err
+	}
+	m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child)
+	return entryReply(child), nil
+}
+
+// exchange swaps two entries.
+func (m *Machine) exchange(t *tx, op *wire.Rename, dir, newDir, child, target *inode) (*wire.MetaResponse, error) {
+	if err := m.mayRename(t, target, newDir, dir); err != nil {
+		return nil, err
+	}
+	m.unlink(t, dir, op.GetName(), child.typ)
+	m.unlink(t, newDir, op.GetNewName(), target.typ)
+	m.link(t, dir, op.GetName(), target)
+	m.link(t, newDir, op.GetNewName(), child)
+	child.ctime, target.ctime = t.now, t.now
+	t.putInode(child)
+	t.putInode(target)
+	return entryReply(child), nil
+}

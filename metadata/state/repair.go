@@ -1,0 +1,335 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The repair queue has one item for each stripe that is below full protection,
+// or about to be: it stays until the stripe is sound again or dead. Items that
+// no job works on stand in order, least redundancy first.
+
+// MaxRepairStripes is the most stripes of one repair job.
+const MaxRepairStripes = 32
+
+// repairItem is a stripe on the queue.
+type repairItem struct {
+	stripe moraine.StripeID // in the key
+	spare  uint8
+	bad    uint32 // chunks known to be corrupt or not there, by bit
+	since  uint64 // cluster time
+	job    moraine.JobID
+	tries  uint32 // jobs that gave up on it
+	after  uint64 // not before: cluster time
+}
+
+const repairVersion = 1
+
+func (i *repairItem) encode() []byte {
+	b := putUvarint([]byte{repairVersion, i.spare}, uint64(i.bad))
+	b = putUvarint(b, i.since)
+	b = putFixed64(b, uint64(i.job))
+	b = putUvarint(b, uint64(i.tries))
+	return putUvarint(b, i.after)
+}
+
+func (i *repairItem) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(repairVersion)
+	i.spare = d.byte()
+	i.bad = d.u32()
+	i.since = d.uvarint()
+	i.job = moraine.JobID(d.fixed64())
+	i.tries = d.u32()
+	i.after = d.uvarint()
+	return d.end("repair item")
+}
+
+// repairOf returns a stripe's item on the queue; nil where there is none.
+func (v *view) repairOf(id moraine.StripeID) (*repairItem, error) {
+	b, ok, err := v.r.Get(v.k.repairStripe(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	i := &repairItem{stripe: id}
+	return i, i.decode(b)
+}
+
+// countRepair keeps the counters of the queue: by is 1 for an item that comes
+// and -1 for one that goes.
+func (t *tx) countRepair(i *repairItem, by int) {
+	bump := func(c counter) { t.count[c] += uint64(by) }
+	bump(cRepairQueued)
+	if i.job != 0 {
+		bump(cRepairRunning)
+	}
+	if i.spare == lostSpare {
+		bump(cLostStripes)
+		return
+	}
+	bump(min(cSpare+counter(i.spare), cSpareMany))
+}
+
+// putRepair writes an item; old is what the queue had, nil if nothing.
+func (t *tx) putRepair(old *repairItem, i *repairItem) {
+	if old != nil {
+		t.countRepair(old, -1)
+		if old.job == 0 && (i.job != 0 || i.spare != old.spare) {
+			t.del(t.k.repair(old.spare, old.stripe))
+		}
+	}
+	t.countRepair(i, 1)
+	if i.job == 0 {
+		t.put(t.k.repair(i.spare, i.stripe), []byte{repairVersion})
+		t.events.RepairsQueued = true
+	}
+	t.put(t.k.repairStripe(i.stripe), i.encode())
+}
+
+func (t *tx) delRepair(i *repairItem) {
+	t.countRepair(i, -1)
+	if i.job == 0 {
+		t.del(t.k.repair(i.spare, i.stripe))
+	}
+	t.del(t.k.repairStripe(i.stripe))
+}
+
+// queueRepair judges a stripe and puts it on the queue, moves it, or takes it
+// off, as it is found. bad adds to the chunks known to be bad. What a job works
+// on stays until the job lets go of it.
+func (m *Machine) queueRepair(t *tx, s *moraine.Stripe, bad uint32) error {
+	old, err := t.repairOf(s.ID)
+	if err != nil {
+		return err
+	}
+	item := repairItem{stripe: s.ID, since: t.clusterTime()}
+	if old != nil {
+		item = *old
+	}
+	item.bad |= bad
+	h, err := t.healthOf(s, item.bad)
+	if err != nil {
+		return err
+	}
+	if h.sound(s) && item.job == 0 {
+		if old != nil {
+			t.delRepair(old)
+		}
+		return nil
+	}
+	item.spare = h.spare()
+	if old == nil || *old != item {
+		t.putRepair(old, &item)
+	}
+	return nil
+}
+
+// dropRepair takes a stripe that dies off the queue. The intents of the job
+// that works on it end with the job.
+func (m *Machine) dropRepair(t *tx, s *moraine.Stripe) error {
+	i, err := t.repairOf(s.ID)
+	if err == nil && i != nil {
+		t.delRepair(i)
+	}
+	return err
+}
+
+// releaseRepairs lets go of the stripes that a repair job worked on: its
+// intents end, and what is not sound yet waits again, for longer where the job
+// failed.
+func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
+	for _, id := range j.stripes {
+		if err := m.endStripeIntents(t, j.id, id); err != nil {
+			return err
+		}
+		old, err := t.repairOf(id)
+		if err != nil {
+			return err
+		}
+		if old == nil || old.job != j.id {
+			continue
+		}
+		s, err := t.stripe(id)
+		if err != nil {
+			return err
+		}
+		if s == nil {
+			return &moraine.Error{Op: "release repair", Ref: id.String(), Kind: moraine.Corrupt}
+		}
+		item := *old
+		item.job = 0
+		if failed {
+			item.tries++
+			item.after = t.clusterTime() + backoff(item.tries)
+		}
+		t.putRepair(old, &item)
+		if err := m.queueRepair(t, s, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createJobs makes the jobs that the leader decides on: repairs. A repair takes
+// those of its stripes that wait on the queue, with the intents that it names;
+// a job that would have none is not made.
+func (m *Machine) createJobs(t *tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) {
+	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
+	for _, w := range op.GetJobs() {
+		if w.GetKind() != wire.JobKind_JOB_KIND_REPAIR {
+			return nil, fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "jobs of this kind are made by what needs them")
+		}
+		if len(w.GetRepairs()) > MaxRepairStripes {
+			return nil, fail(moraine.TooLarge, "create jobs", "", "%d stripes, %d at most", len(w.GetRepairs()), MaxRepairStripes)
+		}
+		j, err := m.createRepair(t, w)
+		if err != nil {
+			return nil, err
+		}
+		if j != nil {
+			reply.Jobs = append(reply.Jobs, j)
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
+}
+
+func (m *Machine) createRepair(t *tx, w *wire.Job) (*wire.Job, error) {
+	var claimed []moraine.StripeID
+	var old []*repairItem
+	var intents []*wire.Intent
+	for _, task := range w.GetRepairs() {
+		id := moraine.StripeID(task.GetStripe().GetId())
+		item, err := t.repairOf(id)
+		if err != nil {
+			return nil, err
+		}
+		if item == nil || item.job != 0 {
+			continue
+		}
+		claimed, old = append(claimed, id), append(old, item)
+		intents = append(intents, task.GetIntents()...)
+	}
+	if len(claimed) == 0 {
+		return nil, nil
+	}
+	subject := clip(w.GetSubject(), moraine.MaxNameLen)
+	if subject == "" {
+		subject = utoa(uint64(len(claimed))) + " stripes"
+	}
+	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REPAIR, subject: subject, stripes: claimed, total: uint64(len(claimed))})
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range old {
+		mine := *item
+		mine.job = id
+		t.putRepair(item, &mine)
+	}
+	j, err := t.job(id)
+	if err != nil {
+		return nil, err
+	}
+	for _, in := range intents {
+		// An intent that cannot be (its device went out meanwhile) is left out:
+		// the holder asks for another.
+		if _, err := m.recordIntent(t, j, in); err != nil && !isAnswer(err) {
+			return nil, err
+		}
+	}
+	reply := j.toWire()
+	reply.Repairs, err = t.repairTasks(j)
+	return reply, err
+}
+
+// repairTasks returns a job's stripes as they are, with the intents recorded.
+func (v *view) repairTasks(j *job) ([]*wire.RepairTask, error) {
+	var out []*wire.RepairTask
+	for _, id := range j.stripes {
+		item, err := v.repairOf(id)
+		if err != nil {
+			return nil, err
+		}
+		if item == nil || item.job != j.id {
+			continue // it died
+		}
+		task, err := v.repairTask(item)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, task)
+	}
+	return out, nil
+}
+
+func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
+	s, err := v.stripe(item.stripe)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, &moraine.Error{Op: "repair queue", Ref: item.stripe.String(), Kind: moraine.Corrupt}
+	}
+	h, err := v.healthOf(s, item.bad)
+	if err != nil {
+		return nil, err
+	}
+	task := &wire.RepairTask{Stripe: stripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving}
+	for i := range s.Chunks {
+		in, err := v.intent(moraine.ChunkID{Stripe: s.ID, Index: uint8(i)})
+		if err != nil {
+			return nil, err
+		}
+		if in != nil {
+			task.Intents = append(task.Intents, in.toWire())
+		}
+	}
+	return task, nil
+}
+
+// queueRepairs takes up what the leader was told: chunks that are lost,
+// corrupt or stale.
+func (m *Machine) queueRepairs(t *tx, op *statepb.QueueRepairs) (*wire.MetaResponse, error) {
+	for _, w := range op.GetItems() {
+		err := m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// reportBadChunks takes up what a reader met.
+func (m *Machine) reportBadChunks(t *tx, op *wire.ReportBadChunks) (*wire.MetaResponse, error) {
+	if len(op.GetChunks()) > maxBadChunks {
+		return nil, fail(moraine.TooLarge, "report bad chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxBadChunks)
+	}
+	for _, w := range op.GetChunks() {
+		switch moraine.Kind(min(w.GetKind(), 255)) {
+		case moraine.NotFound, moraine.Corrupt, moraine.Stale, moraine.Lost:
+		default:
+			continue // a host that does not answer is not a chunk that is gone
+		}
+		err := m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// maxBadChunks is the most chunks of one report.
+const maxBadChunks = 256
+
+// badChunk queues the repair of a stripe with a bad chunk, if the chunk is
+// still where it was seen.
+func (m *Machine) badChunk(t *tx, id moraine.StripeID, index uint32, device moraine.DeviceID, seen moraine.LayoutVersion) error {
+	s, err := t.stripe(id)
+	if err != nil || s == nil {
+		return err
+	}
+	if index >= uint32(len(s.Chunks)) || s.Chunks[index].Device != device || (seen != 0 && seen > s.Version) {
+		return nil
+	}
+	return m.queueRepair(t, s, 1<<index)
+}

@@ -1,0 +1,295 @@
+package state
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Fate is what a chunk that a device holds is, by the state.
+type Fate uint8
+
+const (
+	// Live: a stripe's record claims the chunk.
+	Live Fate = iota
+	// Damaged: a record claims the chunk, and says that it holds other bytes.
+	Damaged
+	// Pending: a live grant or intent covers it, or it is dead and not for long
+	// enough: it is kept.
+	Pending
+	// Dead: a tombstone, an ended grant or an ended intent explains it, for
+	// longer than the grace: it is to be deleted.
+	Dead
+	// Unknown: nothing explains it. It is counted and never deleted.
+	Unknown
+)
+
+// ChunkVerdict is the judgement of one chunk of a report.
+type ChunkVerdict struct {
+	Fate Fate
+	// Below is, of a Dead chunk, the layout version of its deletion.
+	Below moraine.LayoutVersion
+	// Unsettled is the log index at which ended what alone explains a chunk
+	// that is not deleted yet; 0 otherwise. A pass that met such a chunk must
+	// not count as having begun after that index: see CompleteReport.
+	Unsettled uint64
+}
+
+// ClassifyChunk judges a chunk that a device reports. olderThan is the cluster
+// time, in milliseconds, up to which a chunk must have died to be deleted.
+func (m *Machine) ClassifyChunk(r Reader, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (ChunkVerdict, error) {
+	v := m.view(r)
+	if c.GetIndex() >= moraine.MaxChunks {
+		return ChunkVerdict{Fate: Unknown}, nil
+	}
+	chunk := moraine.ChunkID{Stripe: moraine.StripeID(c.GetStripe()), Index: uint8(c.GetIndex())}
+	version := moraine.LayoutVersion(c.GetVersion())
+	s, err := v.stripe(chunk.Stripe)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	if s != nil && int(chunk.Index) < len(s.Chunks) && s.Chunks[chunk.Index].Device == id {
+		if s.Chunks[chunk.Index].CRC != c.GetCrc() {
+			return ChunkVerdict{Fate: Damaged}, nil
+		}
+		return ChunkVerdict{Fate: Live}, nil
+	}
+	in, err := v.intent(chunk)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	if in != nil && in.device == id {
+		return ChunkVerdict{Fate: Pending}, nil
+	}
+	below := version + 1
+	if s != nil {
+		// Versions are never used again: whatever a record does not claim was
+		// replaced, or its intent ended.
+		if version > s.Version {
+			return ChunkVerdict{Fate: Unknown}, nil
+		}
+		below = s.Version + 1 // the next intent has a later version
+	}
+	return v.explain(id, chunk, version, below, s != nil, olderThan)
+}
+
+// explain judges a chunk that no record claims and no live intent covers.
+// replaced is whether its stripe lives, elsewhere.
+func (v *view) explain(id moraine.DeviceID, chunk moraine.ChunkID, version, below moraine.LayoutVersion, replaced bool, olderThan uint64) (ChunkVerdict, error) {
+	tomb, since, ok, err := v.tombstoneOf(id, chunk)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	if ok && version < tomb.below {
+		if since > olderThan {
+			return ChunkVerdict{Fate: Pending}, nil // the tombstone stays to explain it
+		}
+		return ChunkVerdict{Fate: Dead, Below: tomb.below}, nil
+	}
+	if replaced {
+		return ChunkVerdict{Fate: Dead, Below: below}, nil
+	}
+	at, since, ok, err := v.endOf(id, chunk)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	switch {
+	case ok && at == 0: // a live grant
+		return ChunkVerdict{Fate: Pending}, nil
+	case ok && since > olderThan:
+		return ChunkVerdict{Fate: Pending, Unsettled: at}, nil
+	case ok:
+		return ChunkVerdict{Fate: Dead, Below: below, Unsettled: at}, nil
+	}
+	return ChunkVerdict{Fate: Unknown}, nil
+}
+
+// endOf finds the grant or the ended intent that a chunk was put under: the log
+// index (0 for a live grant) and the cluster time of its end.
+func (v *view) endOf(id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint64, ok bool, err error) {
+	g, live, err := v.grantOf(chunk.Stripe)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	if live {
+		return 0, 0, true, nil
+	}
+	b, ended, err := v.r.Get(v.k.endedIntent(id, chunk))
+	if err != nil {
+		return 0, 0, false, err
+	}
+	var e endedIntent
+	if ended {
+		if e, err = decodeEndedIntent(b); err != nil {
+			return 0, 0, false, err
+		}
+	}
+	switch {
+	case g != nil && (!ended || g.endedAt > e.at):
+		return g.endedAt, g.endedSince, true, nil
+	case ended:
+		return e.at, e.since, true, nil
+	}
+	return 0, 0, false, nil
+}
+
+// Expected is a chunk that a device must hold.
+type Expected struct {
+	Chunk moraine.ChunkID
+	// Since is the log index at which it came to the device.
+	Since uint64
+}
+
+// ExpectedChunks returns, in order, at most limit of the chunks that a device
+// must hold of stripes in [from, to); to 0 means to the end. Those that came
+// after the report began (Since) may be missing from it.
+func (m *Machine) ExpectedChunks(r Reader, id moraine.DeviceID, from, to moraine.StripeID, limit int) ([]Expected, error) {
+	var out []Expected
+	var bad error
+	prefix := m.k.deviceChunks(id)
+	hi := prefixEnd(prefix)
+	if to != 0 {
+		hi = be64(m.k.deviceChunks(id), uint64(to))
+	}
+	if limit <= 0 {
+		return nil, nil
+	}
+	err := r.Scan(be64(prefix, uint64(from)), hi, func(key, value []byte) bool {
+		e := Expected{Chunk: chunkOfKey(key)}
+		if e.Since, bad = decodePresence(value); bad != nil {
+			return false
+		}
+		out = append(out, e)
+		return len(out) < limit
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, err
+}
+
+// presence is the value of a chunk in the index of devices: the log index at
+// which it came there.
+func (t *tx) presence() []byte { return putUvarint([]byte{presenceVersion}, t.index) }
+
+const presenceVersion = 1
+
+func decodePresence(b []byte) (uint64, error) {
+	d := dec{b: b}
+	d.version(presenceVersion)
+	at := d.uvarint()
+	return at, d.end("index of devices")
+}
+
+// completeReport notes that a pass over all chunks of a device has ended, and
+// forgets what ended before every device's last pass began. pass_started is the
+// log index that the pass began after, or what is left of it: less than the
+// least index that a verdict of the pass called unsettled.
+func (m *Machine) completeReport(t *tx, op *statepb.CompleteReport) (*wire.MetaResponse, error) {
+	id := moraine.DeviceID(op.GetDevice())
+	d, err := t.device(id)
+	if err != nil {
+		return nil, err
+	}
+	if d == nil || d.state == deviceRetired {
+		return nil, fail(moraine.NotFound, "complete report", "device "+utoa(uint64(id)), "")
+	}
+	t.count[cLeakedBytes] += op.GetUnknownBytes() - d.unknownBytes
+	d.unknownBytes, d.unknownChunks = op.GetUnknownBytes(), op.GetUnknownChunks()
+	d.passed = max(d.passed, op.GetPassStarted())
+	t.putDevice(d)
+	if err := m.dropEndedIntents(t, d); err != nil {
+		return nil, err
+	}
+	return done(), m.dropEndedGrants(t)
+}
+
+// reportBudget is how many ended grants or intents one report lets go of.
+const reportBudget = 400
+
+// dropEndedIntents forgets the ended intents that a device's last pass explains.
+func (m *Machine) dropEndedIntents(t *tx, d *device) error {
+	var bad error
+	var old [][]byte
+	prefix := t.k.endedIntents(d.id)
+	err := t.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var e endedIntent
+		if e, bad = decodeEndedIntent(value); bad != nil {
+			return false
+		}
+		if e.at <= d.passed {
+			old = append(old, append([]byte(nil), key...))
+		}
+		return len(old) < reportBudget
+	})
+	for _, key := range old {
+		t.del(key)
+	}
+	if err == nil {
+		err = bad
+	}
+	return err
+}
+
+// dropEndedGrants forgets the ended ranges that every device has reported past.
+func (m *Machine) dropEndedGrants(t *tx) error {
+	passed, err := t.allPassed()
+	if err != nil || passed == 0 {
+		return err
+	}
+	var bad error
+	var old [][]byte
+	prefix := t.k.table(tabEndedGrant)
+	err = t.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var g *grant
+		if g, bad = decodeGrant(value); bad != nil {
+			return false
+		}
+		if g.endedAt <= passed {
+			old = append(old, append([]byte(nil), key...))
+		}
+		return len(old) < reportBudget
+	})
+	for _, key := range old {
+		t.del(key)
+	}
+	if err == nil {
+		err = bad
+	}
+	return err
+}
+
+// allPassed returns the log index that the last passes of all devices that may
+// still hold something began after.
+func (v *view) allPassed() (uint64, error) {
+	var least uint64
+	first := true
+	err := v.devices(func(d *device) {
+		if d.state == deviceRetired {
+			return
+		}
+		if first || d.passed < least {
+			least, first = d.passed, false
+		}
+	})
+	return least, err
+}
+
+// devices calls fn with every device.
+func (v *view) devices(fn func(*device)) error {
+	var bad error
+	prefix := v.k.table(tabDevice)
+	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		d := &device{id: moraine.DeviceID(binary.BigEndian.Uint32(key[len(prefix):]))}
+		if bad = d.decode(value); bad == nil {
+			fn(d)
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package state
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxPiece is the most records that one piece of a job is asked to touch.
+const maxPiece = 1000
+
+// runJob does one bounded piece of a job that the leader runs, and ends it when
+// nothing is left. What a piece has done it consumes, or passes with the job's
+// cursor, so that a repeated command goes on from there.
+func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
+	j, err := t.job(moraine.JobID(op.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	if j == nil || !j.live() {
+		return done(), nil
+	}
+	limit := int(op.GetLimit())
+	if limit == 0 || limit > maxPiece {
+		limit = maxPiece
+	}
+	var n int
+	var finished bool
+	switch j.kind {
+	case wire.JobKind_JOB_KIND_REMOVE_TREE:
+		if j.step != (stepID{}) {
+			n, finished, err = m.runDropStep(t, j, limit)
+		} else {
+			n, finished, err = m.runRemoveTree(t, j.id, limit)
+		}
+	case wire.JobKind_JOB_KIND_DROP_TABLES:
+		n, finished, err = m.runDropContent(t, j.cursor, limit)
+	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
+		n, finished, err = m.runScan(t, j, limit)
+	default:
+		return nil, fail(moraine.InvalidArgument, "run job", j.id.String(), "workers lease jobs of kind %s", j.kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	j.done += uint64(n)
+	if finished {
+		j.total = j.done
+		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+	}
+	t.putJob(j)
+	t.events.JobsReady = true
+	return done(), nil
+}
+
+// runScan judges the next stripes with a chunk on a device, from the state that
+// the device has now. Of a retired device it then forgets the tombstones: there
+// is nobody to carry them out.
+func (m *Machine) runScan(t *tx, j *job, limit int) (n int, finished bool, err error) {
+	d, err := t.device(moraine.DeviceID(j.target))
+	if err != nil {
+		return 0, false, err
+	}
+	if d == nil {
+		return 0, false, &moraine.Error{Op: "scan device", Ref: utoa(j.target), Kind: moraine.Corrupt, Err: fmt.Errorf("no such device")}
+	}
+	prefix := t.k.deviceChunks(d.id)
+	lo := prefix
+	if len(j.cursor) > 0 {
+		lo = append(t.k.deviceChunks(d.id), j.cursor...)
+	}
+	perStripe := 4 // item, its place before and after, and change
+	var chunks []moraine.ChunkID
+	err = t.Scan(lo, prefixEnd(prefix), func(key, _ []byte) bool {
+		chunks = append(chunks, chunkOfKey(key))
+		return len(chunks) < max(limit/perStripe, 1)
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	for _, c := range chunks {
+		s, err := t.mustStripe(c.Stripe)
+		if err != nil {
+			return 0, false, err
+		}
+		if err := m.queueRepair(t, s, 0); err != nil {
+			return 0, false, err
+		}
+	}
+	if len(chunks) == max(limit/perStripe, 1) {
+		last := chunks[len(chunks)-1]
+		j.cursor = chunkKey(nil, moraine.ChunkID{Stripe: last.Stripe, Index: last.Index + 1})
+		return len(chunks), false, nil
+	}
+	j.cursor = chunkKey(nil, moraine.ChunkID{Stripe: ^moraine.StripeID(0), Index: 0xff})
+	if d.state != deviceRetired {
+		return len(chunks), true, nil
+	}
+	more, err := m.forgetTombstones(t, d.id, limit/3)
+	return len(chunks), !more, err
+}
+
+// forgetTombstones takes at most limit tombstones of a device away, and returns
+// whether there may be more.
+func (m *Machine) forgetTombstones(t *tx, id moraine.DeviceID, limit int) (bool, error) {
+	type grave struct {
+		chunk moraine.ChunkID
+		since uint64
+		tombstone
+	}
+	var graves []grave
+	limit = max(limit, 1)
+	err := t.deviceTombstones(id, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+		graves = append(graves, grave{chunk, since, s})
+		return len(graves) < limit
+	})
+	for _, g := range graves {
+		t.exhume(id, g.chunk, g.tombstone, g.since)
+	}
+	return len(graves) == limit, err
+}

@@ -1,0 +1,157 @@
+package state
+
+import (
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxDepth bounds how many directories lie between the root and an inode, so
+// that walks up the tree are bounded.
+const maxDepth = 512
+
+// nobody is who root is under a squash rule.
+const nobody = 65534
+
+// scope is what a request may see and do.
+type scope struct {
+	root     moraine.InodeID // confined to what is below it
+	readOnly bool
+	squash   bool
+	session  moraine.SessionID // 0 where there is none
+}
+
+func (s *session) grantedScope() scope {
+	return scope{root: s.root, readOnly: s.readOnly, squash: s.squash, session: s.id}
+}
+
+// enterWithout admits a mutation that comes without a session: what opens one,
+// and what servers and admins do, which is safe to repeat by itself.
+func (t *tx) enterWithout(req *wire.MetaRequest) error {
+	switch req.GetOp().(type) {
+	case *wire.MetaRequest_Create, *wire.MetaRequest_Rename, *wire.MetaRequest_Remove, *wire.MetaRequest_SetAttr,
+		*wire.MetaRequest_RemoveTree, *wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit,
+		*wire.MetaRequest_CloseSession, *wire.MetaRequest_OpenRun, *wire.MetaRequest_BeginStep,
+		*wire.MetaRequest_SealPart, *wire.MetaRequest_AbortStep, *wire.MetaRequest_RemoveStep:
+		return fail(moraine.InvalidArgument, "apply", "", "%T needs a session", req.GetOp())
+	}
+	root, err := t.resolveScope(t.caller.GetScope())
+	if err != nil {
+		return err
+	}
+	t.scope = scope{root: root, readOnly: t.caller.GetReadOnly(), squash: t.caller.GetSquash()}
+	return t.scope.mayMutate(req)
+}
+
+// covers reports whether the path inner is outer or below it.
+func covers(outer, inner string) bool {
+	for {
+		var a, b string
+		if a, outer = nextName(outer); a == "" {
+			return true
+		}
+		if b, inner = nextName(inner); a != b {
+			return false
+		}
+	}
+}
+
+// mayMutate fails with ReadOnly where a session that may not write asks for a
+// change of the namespace or of content.
+func (sc scope) mayMutate(req *wire.MetaRequest) error {
+	if !sc.readOnly {
+		return nil
+	}
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_OpenSession, *wire.MetaRequest_CloseSession, *wire.MetaRequest_ReportBadChunks:
+		return nil
+	case *wire.MetaRequest_OpenRun:
+		if op.OpenRun.GetReadOnly() {
+			return nil
+		}
+	case *wire.MetaRequest_ResolveStep:
+		if !op.ResolveStep.GetFix() {
+			return nil
+		}
+	}
+	return fail(moraine.ReadOnly, "apply", "", "the session may not write")
+}
+
+// readScope returns the scope of a read: the session's, or the caller's
+// certificate where the request names no session.
+func (v *view) readScope(caller *statepb.Caller, id moraine.SessionID) (scope, error) {
+	if id == 0 {
+		root, err := v.resolveScope(caller.GetScope())
+		return scope{root: root, readOnly: true}, err
+	}
+	s, err := v.session(id)
+	if err != nil {
+		return scope{}, err
+	}
+	if s.node != caller.GetNode() {
+		return scope{}, fail(moraine.PermissionDenied, "session", id.String(), "it is not %q's", caller.GetNode())
+	}
+	return s.grantedScope(), nil
+}
+
+// resolveScope finds the directory that a scope names; "" and "/" are all.
+// Symbolic links are not followed: a scope is what it says.
+func (v *view) resolveScope(path string) (moraine.InodeID, error) {
+	at := moraine.RootInode
+	for name, rest := nextName(path); name != ""; name, rest = nextName(rest) {
+		e, ok, err := v.lookup(at, name)
+		if err != nil {
+			return 0, err
+		}
+		if !ok || e.typ != typeDirectory {
+			return 0, fail(moraine.NotFound, "resolve scope", path, "the directory that the certificate is confined to does not exist")
+		}
+		at = e.inode
+	}
+	return at, nil
+}
+
+// within fails with PermissionDenied unless i is the scope's root or below it,
+// or a file without a name that the scope's session made.
+func (v *view) within(sc scope, i *inode) error {
+	if sc.root == moraine.RootInode || i.id == sc.root {
+		return nil
+	}
+	if i.parent == 0 && i.owner != 0 && i.owner == sc.session {
+		return nil
+	}
+	at := i.parent
+	for depth := 0; at != 0 && depth <= maxDepth; depth++ {
+		if at == sc.root {
+			return nil
+		}
+		dir, err := v.inode(at)
+		if err != nil {
+			return err
+		}
+		at = dir.parent
+	}
+	return fail(moraine.PermissionDenied, "apply", i.id.String(), "outside the directory that the session is confined to")
+}
+
+// squashed returns the user or group that id is under the scope.
+func (sc scope) squashed(id uint32) uint32 {
+	if sc.squash && id == 0 {
+		return nobody
+	}
+	return id
+}
+
+// moraineKind returns the kind of err if it is a *moraine.Error; -1 else.
+func moraineKind(err error) moraine.Kind {
+	var e *moraine.Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return noKind
+}
+
+// noKind is no Kind at all.
+const noKind = moraine.Kind(255)

@@ -1,0 +1,333 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
+)
+
+// AnswerWindow is how many numbers past the last acknowledged one a session
+// may have under way: the answers of all of them are kept.
+const AnswerWindow = 1024
+
+// MaxExpire is the most sessions that one command ends.
+const MaxExpire = 128
+
+// cleanBudget is how many records one command takes away when it cleans up
+// after a session.
+const cleanBudget = 512
+
+// session is a client's standing. What it owns has keys of its own, by session.
+type session struct {
+	id       moraine.SessionID
+	node     string
+	role     string
+	root     moraine.InodeID // that its paths start at, and it is confined to
+	scope    string          // path of root when it was opened
+	readOnly bool
+	squash   bool
+	nonce    []byte
+	opened   uint64 // cluster time, milliseconds
+	// ackedBelow: the client has the answers of all numbers below this one.
+	ackedBelow uint64
+}
+
+const sessionVersion = 1
+
+func (s *session) encode() []byte {
+	b := make([]byte, 0, 64+len(s.node)+len(s.scope))
+	b = append(b, sessionVersion)
+	b = putUvarint(b, s.ackedBelow)
+	b = putString(b, s.node)
+	b = putString(b, s.role)
+	b = putFixed64(b, uint64(s.root))
+	b = putString(b, s.scope)
+	b = putBool(b, s.readOnly)
+	b = putBool(b, s.squash)
+	b = putBytes(b, s.nonce)
+	return putUvarint(b, s.opened)
+}
+
+func (s *session) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(sessionVersion)
+	s.ackedBelow = d.uvarint()
+	s.node = d.string()
+	s.role = d.string()
+	s.root = moraine.InodeID(d.fixed64())
+	s.scope = d.string()
+	s.readOnly = d.bool()
+	s.squash = d.bool()
+	s.nonce = d.bytes()
+	s.opened = d.uvarint()
+	return d.end("session")
+}
+
+// session returns a live session; SessionExpired where there is none.
+func (v *view) session(id moraine.SessionID) (*session, error) {
+	b, ok, err := v.r.Get(v.k.session(id))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fail(moraine.SessionExpired, "session", id.String(), "open a new one")
+	}
+	s := &session{id: id}
+	return s, s.decode(b)
+}
+
+// request applies a client's mutation. With a session, a number that was
+// answered before gets the answer that it got, and every new answer, of a
+// failure too, is kept until the client says that it has it.
+func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if req.GetPartition() != uint32(t.k.p) {
+		return refuse(fail(moraine.CrossPartition, "apply", "", "partition %d is not served here", req.GetPartition())), nil
+	}
+	if req.GetSession() == 0 {
+		return t.guard(func() (*wire.MetaResponse, error) {
+			if err := t.enterWithout(req); err != nil {
+				return nil, err
+			}
+			return t.m.mutate(t, req)
+		})
+	}
+	s, kept, err := t.admit(req)
+	if err != nil {
+		if isAnswer(err) {
+			return refuse(err), nil
+		}
+		return nil, err
+	}
+	if kept != nil {
+		return kept, nil
+	}
+	oldAcked := s.ackedBelow
+	t.session = s
+	t.scope = s.grantedScope()
+	resp, err := t.guard(func() (*wire.MetaResponse, error) {
+		if err := t.scope.mayMutate(req); err != nil {
+			return nil, err
+		}
+		return t.m.mutate(t, req)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, t.keep(s, oldAcked, req, resp)
+}
+
+// refuse is an answer that is not kept.
+func refuse(err error) *wire.MetaResponse { return &wire.MetaResponse{Error: WireError(err)} }
+
+// admit finds the session of a request and the answer that its number got
+// before, if any. It fails where the request must not be applied.
+func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) {
+	s, err := t.view.session(moraine.SessionID(req.GetSession()))
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.node != t.caller.GetNode() {
+		return nil, nil, fail(moraine.PermissionDenied, "session", s.id.String(), "it is not %q's", t.caller.GetNode())
+	}
+	n := req.GetNumber()
+	switch {
+	case n == 0:
+		return nil, nil, fail(moraine.InvalidArgument, "session", s.id.String(), "a mutation needs a request number")
+	case n < s.ackedBelow:
+		return nil, nil, fail(moraine.Stale, "session", s.id.String(), "number %d was acknowledged and is over", n)
+	}
+	b, ok, err := t.Get(t.k.answer(s.id, n))
+	if err != nil {
+		return nil, nil, err
+	}
+	if ok {
+		resp := &wire.MetaResponse{}
+		if err := proto.Unmarshal(b, resp); err != nil {
+			return nil, nil, &moraine.Error{Op: "decode answer", Ref: s.id.String(), Kind: moraine.Corrupt, Err: err}
+		}
+		return s, resp, nil
+	}
+	acked := max(s.ackedBelow, min(req.GetAckedBelow(), n))
+	if n >= max(acked, 1)+AnswerWindow {
+		return nil, nil, fail(moraine.Busy, "session", s.id.String(), "number %d is past the window of %d answers", n, AnswerWindow)
+	}
+	return s, nil, nil
+}
+
+// keep remembers the answer and forgets those that the client has.
+func (t *tx) keep(s *session, oldAcked uint64, req *wire.MetaRequest, resp *wire.MetaResponse) error {
+	if _, alive, err := t.Get(t.k.session(s.id)); err != nil || !alive {
+		return err // the request closed it
+	}
+	if acked := min(req.GetAckedBelow(), req.GetNumber()); acked > oldAcked {
+		for n := max(oldAcked, 1); n < min(acked, oldAcked+AnswerWindow+1); n++ {
+			key := t.k.answer(s.id, n)
+			_, ok, err := t.Get(key)
+			if err != nil {
+				return err
+			}
+			if ok {
+				t.del(key)
+			}
+		}
+		s.ackedBelow = acked
+		t.put(t.k.session(s.id), s.encode())
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(resp)
+	if err != nil {
+		return &moraine.Error{Op: "encode answer", Kind: moraine.Internal, Err: err}
+	}
+	// admit saw that there is none, and the command wrote none.
+	t.insert(t.k.answer(s.id, req.GetNumber()), b)
+	return nil
+}
+
+// openSession makes a session. A nonce that made one before finds it again, so
+// that a repeated OpenSession is harmless.
+func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
+	if len(op.GetNonce()) != 16 {
+		return nil, fail(moraine.InvalidArgument, "open session", "", "want a nonce of 16 bytes")
+	}
+	if op.GetNode() != t.caller.GetNode() {
+		return nil, fail(moraine.PermissionDenied, "open session", op.GetNode(), "the caller is %q", t.caller.GetNode())
+	}
+	if !covers(t.caller.GetScope(), op.GetScope()) {
+		return nil, fail(moraine.PermissionDenied, "open session", op.GetScope(), "the certificate is for %q", t.caller.GetScope())
+	}
+	b, ok, err := t.Get(t.k.sessionNonce(op.GetNonce()))
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		return m.reopen(t, op, b)
+	}
+	root, err := t.resolveScope(op.GetScope())
+	if err != nil {
+		return nil, err
+	}
+	id, err := t.nextID(cSession)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{id: moraine.SessionID(id), node: op.GetNode(), role: op.GetRole(), root: root, scope: op.GetScope(),
+		readOnly: op.GetReadOnly() || t.caller.GetReadOnly(), squash: op.GetSquash() || t.caller.GetSquash(), nonce: slices.Clone(op.GetNonce()), opened: t.clusterTime(),
+		ackedBelow: 1}
+	t.insert(t.k.session(s.id), s.encode())
+	t.put(t.k.sessionNonce(s.nonce), putFixed64([]byte{sessionVersion}, uint64(s.id)))
+	t.count[cSessions]++
+	return t.sessionReply(s)
+}
+
+func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
+	d := dec{b: b}
+	d.version(sessionVersion)
+	id := moraine.SessionID(d.fixed64())
+	if err := d.end("session nonce"); err != nil {
+		return nil, err
+	}
+	s, err := t.view.session(id)
+	if err != nil {
+		return nil, err
+	}
+	if s.node != op.GetNode() {
+		return nil, fail(moraine.PermissionDenied, "open session", op.GetNode(), "the nonce is another's")
+	}
+	return t.sessionReply(s)
+}
+
+// sessionReply holds what the state knows; the service adds term and token.
+func (t *tx) sessionReply(s *session) (*wire.MetaResponse, error) {
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: &wire.SessionReply{
+		Session: uint64(s.id), Root: uint64(s.root), Cluster: c.uuid[:], Incarnation: uint64(c.incarnation),
+	}}}, nil
+}
+
+func (m *Machine) closeSession(t *tx) (*wire.MetaResponse, error) {
+	return done(), m.endSession(t, t.session)
+}
+
+// expireSessions ends the sessions that the leader found silent for a term.
+// Those that are gone already are passed over.
+func (m *Machine) expireSessions(t *tx, op *statepb.ExpireSessions) (*wire.MetaResponse, error) {
+	if len(op.GetSessions()) > MaxExpire {
+		return nil, fail(moraine.TooLarge, "expire sessions", "", "%d sessions, %d at most", len(op.GetSessions()), MaxExpire)
+	}
+	for _, id := range op.GetSessions() {
+		s, err := t.view.session(moraine.SessionID(id))
+		if moraineKind(err) == moraine.SessionExpired {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := m.endSession(t, s); err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// endSession takes the record away, so that every later mutation of the
+// session fails, and cleans up what it owned: at once as far as one command
+// goes, and the rest piece by piece with each Tick.
+func (m *Machine) endSession(t *tx, s *session) error {
+	t.del(t.k.session(s.id))
+	t.del(t.k.sessionNonce(s.nonce))
+	t.count[cSessions]--
+	t.events.SessionsEnded = append(t.events.SessionsEnded, s.id)
+	t.put(t.k.endedSession(s.id), []byte{sessionVersion})
+	t.count[cEndedSessions]++
+	return m.cleanSession(t, s.id, cleanBudget-len(t.order))
+}
+
+// cleanSession takes away about budget records of an ended session: its grants
+// end, its unlinked files die, its answers are forgotten. When nothing is left
+// its mark goes too.
+func (m *Machine) cleanSession(t *tx, id moraine.SessionID, budget int) error {
+	for _, clean := range []func(*tx, moraine.SessionID, int) (int, error){
+		m.endSessionGrants, m.sessionGone, m.dropSessionInodes, m.dropAnswers,
+	} {
+		if budget <= 0 {
+			return nil
+		}
+		n, err := clean(t, id, budget)
+		if err != nil {
+			return err
+		}
+		budget -= n
+	}
+	if budget <= 0 {
+		return nil
+	}
+	t.del(t.k.endedSession(id))
+	t.count[cEndedSessions]--
+	return nil
+}
+
+func (m *Machine) dropAnswers(t *tx, id moraine.SessionID, budget int) (int, error) {
+	keys, err := t.keysUnder(t.k.answers(id), budget)
+	for _, key := range keys {
+		t.del(key)
+	}
+	return len(keys), err
+}
+
+// keysUnder returns copies of at most limit keys that begin with prefix.
+func (v *view) keysUnder(prefix []byte, limit int) ([][]byte, error) {
+	var keys [][]byte
+	if limit <= 0 {
+		return nil, nil
+	}
+	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+		keys = append(keys, slices.Clone(key))
+		return len(keys) < limit
+	})
+	return keys, err
+}

@@ -1,0 +1,167 @@
+package state
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// tombstone says that a chunk on a device is dead: what was put under a layout
+// version below `below` is to be deleted. It stands under the cluster time of
+// the death, so that the oldest are met first, and is found by its chunk under
+// tabTombstoneAt.
+type tombstone struct {
+	below moraine.LayoutVersion
+	bytes int64
+}
+
+const tombstoneVersion = 1
+
+func (s tombstone) encode() []byte {
+	return putUvarint(putUvarint([]byte{tombstoneVersion}, uint64(s.below)), uint64(s.bytes))
+}
+
+func decodeTombstone(b []byte) (tombstone, error) {
+	d := dec{b: b}
+	d.version(tombstoneVersion)
+	s := tombstone{below: moraine.LayoutVersion(d.u32()), bytes: int64(d.uvarint())}
+	return s, d.end("tombstone")
+}
+
+// tombstoneOf returns the tombstone of a chunk on a device, and when it was
+// left; false where there is none.
+func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombstone, since uint64, ok bool, err error) {
+	b, ok, err := v.r.Get(v.k.tombstoneAt(id, chunk))
+	if err != nil || !ok {
+		return s, 0, false, err
+	}
+	d := dec{b: b}
+	d.version(tombstoneVersion)
+	since = d.uvarint()
+	if err := d.end("place of a tombstone"); err != nil {
+		return s, 0, false, err
+	}
+	b, ok, err = v.r.Get(v.k.tombstone(id, since, chunk))
+	if err == nil && !ok {
+		err = &moraine.Error{Op: "tombstone", Ref: chunk.String(), Kind: moraine.Corrupt}
+	}
+	if err != nil {
+		return s, 0, false, err
+	}
+	s, err = decodeTombstone(b)
+	return s, since, err == nil, err
+}
+
+// bury leaves a tombstone for a chunk on a device, dead from now on; one that
+// is there already is taken up in it. A device that is retired needs none.
+func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64) error {
+	d, err := t.device(id)
+	if err != nil || d == nil || d.state == deviceRetired {
+		return err
+	}
+	old, since, ok, err := t.tombstoneOf(id, chunk)
+	if err != nil {
+		return err
+	}
+	if ok {
+		t.exhume(id, chunk, old, since)
+		below = max(below, old.below)
+	}
+	now := t.clusterTime()
+	t.put(t.k.tombstone(id, now, chunk), tombstone{below, bytes}.encode())
+	t.put(t.k.tombstoneAt(id, chunk), putUvarint([]byte{tombstoneVersion}, now))
+	t.count[cPendingBytes] += uint64(bytes)
+	t.events.Deletions = true
+	return nil
+}
+
+// exhume takes a tombstone away.
+func (t *tx) exhume(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, since uint64) {
+	t.del(t.k.tombstone(id, since, chunk))
+	t.del(t.k.tombstoneAt(id, chunk))
+	t.count[cPendingBytes] -= uint64(s.bytes)
+}
+
+// MaxDeleted is the most deletions that one command acknowledges.
+const MaxDeleted = 1024
+
+// dropTombstones forgets what was deleted. A deletion of less than the
+// tombstone says leaves it.
+func (m *Machine) dropTombstones(t *tx, deleted []*wire.Deletion) (*wire.MetaResponse, error) {
+	if len(deleted) > MaxDeleted {
+		return nil, fail(moraine.TooLarge, "deleted chunks", "", "%d deletions, %d at most", len(deleted), MaxDeleted)
+	}
+	for _, w := range deleted {
+		if w.GetIndex() >= moraine.MaxChunks {
+			continue
+		}
+		id := moraine.DeviceID(w.GetDevice())
+		chunk := moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())}
+		s, since, ok, err := t.tombstoneOf(id, chunk)
+		if err != nil {
+			return nil, err
+		}
+		if ok && moraine.LayoutVersion(w.GetBelow()) >= s.below {
+			t.exhume(id, chunk, s, since)
+		}
+	}
+	return done(), nil
+}
+
+// deletedChunks is dropTombstones for the host of the devices.
+func (m *Machine) deletedChunks(t *tx, op *wire.DeletedChunks) (*wire.MetaResponse, error) {
+	if t.caller.GetRole() == roleChunkserver {
+		for _, w := range op.GetDeleted() {
+			d, err := t.device(moraine.DeviceID(w.GetDevice()))
+			if err != nil {
+				return nil, err
+			}
+			if d == nil || d.host != t.caller.GetNode() {
+				return nil, fail(moraine.PermissionDenied, "deleted chunks", "device "+utoa(uint64(w.GetDevice())), "it is not on %q", t.caller.GetNode())
+			}
+		}
+	}
+	return m.dropTombstones(t, op.GetDeleted())
+}
+
+// chunkOfKey returns the chunk that a key ends with.
+func chunkOfKey(key []byte) moraine.ChunkID {
+	n := len(key) - 1
+	return moraine.ChunkID{Stripe: moraine.StripeID(binary.BigEndian.Uint64(key[n-8:])), Index: key[n]}
+}
+
+// deviceTombstones calls fn with the tombstones of a device, oldest first,
+// until it returns false.
+func (v *view) deviceTombstones(id moraine.DeviceID, fn func(chunk moraine.ChunkID, since uint64, s tombstone) bool) error {
+	var bad error
+	prefix := v.k.tombstones(id)
+	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var s tombstone
+		if s, bad = decodeTombstone(value); bad != nil {
+			return false
+		}
+		return fn(chunkOfKey(key), binary.BigEndian.Uint64(key[len(prefix):]), s)
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}
+
+// Tombstones returns at most limit deletions for a device, of what has been
+// dead since olderThan (cluster time, milliseconds) or longer, oldest first.
+func (m *Machine) Tombstones(r Reader, id moraine.DeviceID, olderThan uint64, limit int) ([]*wire.Deletion, error) {
+	var out []*wire.Deletion
+	if limit <= 0 {
+		return nil, nil
+	}
+	err := m.view(r).deviceTombstones(id, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+		if since > olderThan {
+			return false
+		}
+		out = append(out, &wire.Deletion{Device: uint32(id), Stripe: uint64(chunk.Stripe), Index: uint32(chunk.Index), Below: uint32(s.below)})
+		return len(out) < limit
+	})
+	return out, err
+}

@@ -1,0 +1,278 @@
+package state_test
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestTranscripts replays testdata: each line of a command is carried out, its
+// outcome is the transcript. After each file the whole state is checked.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, file string) {
+		s := &script{bench: newCluster(t, 6), sessions: map[string]*client{}, grants: map[string]uint64{}}
+		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+			s.t = t
+			var out strings.Builder
+			lines := strings.Split(d.Input, "\n")
+			if d.Input == "" {
+				lines = []string{""}
+			}
+			for _, line := range lines {
+				fmt.Fprintln(&out, s.run(d, strings.Fields(line)))
+			}
+			return out.String()
+		})
+		s.t = t
+		s.check()
+		if *rewriteLogs {
+			s.writeLog("v1-" + filepath.Base(file))
+		}
+	})
+}
+
+// script is the interpreter of a transcript.
+type script struct {
+	*bench
+	sessions map[string]*client
+	at       *client
+	grants   map[string]uint64 // first number, by name
+}
+
+func (s *script) run(d *datadriven.TestData, args []string) string {
+	switch d.Cmd {
+	case "open":
+		return s.runOpen(d)
+	case "as":
+		s.at = s.sessions[d.CmdArgs[0].Key]
+		return s.do(args)
+	case "expire":
+		c := s.sessions[d.CmdArgs[0].Key]
+		return outcome(s.apply(&statepb.Command{Op: &statepb.Command_ExpireSessions{ExpireSessions: &statepb.ExpireSessions{Sessions: []uint64{c.id}}}}).Response)
+	case "tick":
+		return outcome(s.apply(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: 1000}}}).Response)
+	case "jobs":
+		return s.runJobs()
+	case "counters":
+		c, err := s.m.Counters(s.kv)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return fmt.Sprintf("sessions %d inodes %d stripes %d pending %d", c.Sessions, c.Inodes, c.Stripes, c.PendingBytes)
+	case "check":
+		s.check()
+		return "sound"
+	}
+	d.Fatalf(s.t, "unknown command")
+	return ""
+}
+
+func (s *script) runOpen(d *datadriven.TestData) string {
+	nonce := make([]byte, 16)
+	copy(nonce, d.CmdArgs[0].Key)
+	op := &wire.OpenSession{Node: s.node, Scope: "/", Nonce: nonce, ReadOnly: d.HasArg("ro"), Squash: d.HasArg("squash")}
+	d.MaybeScanArgs(s.t, "scope", &op.Scope)
+	resp := s.as(s.node, "client", &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: op}})
+	if resp.GetError() == nil {
+		r := resp.GetSession()
+		s.sessions[d.CmdArgs[0].Key] = &client{bench: s.bench, id: r.GetSession(), root: r.GetRoot()}
+	}
+	return outcome(resp)
+}
+
+func (s *script) runJobs() string {
+	for n := 0; ; n++ {
+		jobs, err := s.m.PendingJobs(s.kv, []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if len(jobs) == 0 {
+			return fmt.Sprintf("no job left after %d pieces", n)
+		}
+		s.ok(s.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: jobs[0].Id, Limit: 20}}}).Response)
+	}
+}
+
+// outcome is a failure in words, or ok.
+func outcome(resp *wire.MetaResponse) string {
+	e := resp.GetError()
+	if e == nil {
+		return "ok"
+	}
+	if e.GetText() == "" {
+		return moraine.Kind(e.GetKind()).String()
+	}
+	return moraine.Kind(e.GetKind()).String() + ": " + e.GetText()
+}
+
+// split walks to the parent of a path.
+func (s *script) split(p string) (parent uint64, name string) {
+	dir, name := path.Split(p)
+	w := s.at.walk(dir)
+	if w.GetError() != nil || !w.GetWalk().GetFound() {
+		return 1 << 50, name // nothing has this number
+	}
+	return w.GetWalk().GetAttr().GetInode(), name
+}
+
+func (s *script) inode(p string) uint64 {
+	w := s.at.read(&wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: p}}})
+	return w.GetWalk().GetAttr().GetInode()
+}
+
+// do carries out one line: a verb and its words.
+func (s *script) do(args []string) string {
+	c := s.at
+	flag := func(name string) bool {
+		for _, a := range args {
+			if a == name {
+				return true
+			}
+		}
+		return false
+	}
+	switch args[0] {
+	case "create", "mkdir", "symlink":
+		parent, name := s.split(args[1])
+		op := &wire.Create{Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: flag("excl")}
+		switch args[0] {
+		case "mkdir":
+			op.Type, op.Mode = wire.FileType_FILE_TYPE_DIRECTORY, 0o755
+			if len(args) > 2 {
+				op.Tenant = strings.TrimPrefix(args[2], "tenant=")
+			}
+		case "symlink":
+			op.Type, op.Target = wire.FileType_FILE_TYPE_SYMLINK, args[2]
+		}
+		return outcome(c.create(op))
+	case "rename":
+		from, name := s.split(args[1])
+		to, newName := s.split(args[2])
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: from, Name: name,
+			NewParent: to, NewName: newName, NoReplace: flag("no-replace"), Exchange: flag("exchange")}}}))
+	case "rm", "rmdir":
+		parent, name := s.split(args[1])
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: parent, Name: name, Directory: args[0] == "rmdir"}}}))
+	case "rmtree":
+		parent, name := s.split(args[1])
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: parent, Name: name}}}))
+	case "truncate":
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: s.inode(args[1]),
+			Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: number(args[2])}}}))
+	case "chown":
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: s.inode(args[1]),
+			Valid: uint32(wire.SetAttrField_SET_ATTR_UID), Uid: uint32(number(args[2]))}}}))
+	case "ls":
+		return s.list(args[1])
+	case "stat":
+		return s.stat(args[1], flag("follow"))
+	case "map":
+		return s.extentMap(args[1])
+	case "grant":
+		resp := c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: s.inode(args[3]), Count: uint32(number(args[2]))}}})
+		s.grants[args[1]] = resp.GetGrant().GetFirst()
+		return outcome(resp)
+	case "end-grant":
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: s.grants[args[1]]}}}))
+	case "commit":
+		return s.commit(args)
+	case "close":
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
+	}
+	s.t.Fatalf("unknown verb %q", args[0])
+	return ""
+}
+
+func number(word string) uint64 {
+	n, err := strconv.ParseUint(word, 0, 64)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// commit PATH MODE GRANT+N:OFFSET:LENGTH... lays one new x3 stripe at each
+// offset.
+func (s *script) commit(args []string) string {
+	op := &wire.Commit{Inode: s.inode(args[1]), Level: uint32(moraine.NVMe)}
+	op.Mode = wire.CommitMode(wire.CommitMode_value["COMMIT_MODE_"+strings.ToUpper(args[2])])
+	for _, a := range args[3:] {
+		if gen, ok := strings.CutPrefix(a, "generation="); ok {
+			op.ExpectGeneration = number(gen)
+			continue
+		}
+		p := strings.Split(a, ":")
+		name, n, _ := strings.Cut(p[0], "+")
+		id := s.grants[name] + number(n)
+		op.Stripes = append(op.Stripes, stripe(id, number(p[2]), 1, 2, 3))
+		op.Extents = append(op.Extents, extent(number(p[1]), number(p[2]), id, 0))
+	}
+	resp := s.at.commit(op)
+	if resp.GetError() != nil {
+		return outcome(resp)
+	}
+	r := resp.GetCommit()
+	return fmt.Sprintf("ok: size %d stored %d generation %d level %s protects %d degraded %d", r.Attr.Size, r.Attr.Stored,
+		r.Attr.Generation&(1<<56-1), moraine.Level(r.Attr.Level), r.Protects, r.Degraded)
+}
+
+// extentMap shows a file's extents, with stripes counted from the first one.
+func (s *script) extentMap(p string) string {
+	resp := s.at.extents(s.inode(p), 0, 0)
+	if resp.GetError() != nil {
+		return outcome(resp)
+	}
+	var out []string
+	for _, e := range resp.GetExtents().GetExtents() {
+		out = append(out, fmt.Sprintf("%d-%d:s%d+%d", e.Offset, e.Offset+e.Length, e.Stripe&0xffff, e.StripeOffset))
+	}
+	return orNothing(out)
+}
+
+func orNothing(words []string) string {
+	if len(words) == 0 {
+		return "nothing"
+	}
+	return strings.Join(words, " ")
+}
+
+func (s *script) list(p string) string {
+	resp := s.at.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: s.at.walk(p).GetWalk().GetAttr().GetInode()}}})
+	if resp.GetError() != nil {
+		return outcome(resp)
+	}
+	var out []string
+	for _, e := range resp.GetReadDir().GetEntries() {
+		switch e.Attr.Type {
+		case wire.FileType_FILE_TYPE_DIRECTORY:
+			out = append(out, e.Name+"/")
+		case wire.FileType_FILE_TYPE_SYMLINK:
+			out = append(out, e.Name+"->"+e.Attr.Target)
+		default:
+			out = append(out, e.Name)
+		}
+	}
+	return orNothing(out)
+}
+
+func (s *script) stat(p string, follow bool) string {
+	resp := s.at.read(&wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: p, Follow: follow}}})
+	if resp.GetError() != nil {
+		return outcome(resp)
+	}
+	w := resp.GetWalk()
+	if !w.GetFound() {
+		return fmt.Sprintf("missing: %q can be made", w.GetName())
+	}
+	a := w.GetAttr()
+	return fmt.Sprintf("%s mode %o uid %d nlink %d size %d tenant %d", strings.ToLower(strings.TrimPrefix(a.Type.String(), "FILE_TYPE_")),
+		a.Mode, a.Uid, a.Nlink, a.Size, a.Tenant)
+}

@@ -1,0 +1,94 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// removeTree unlinks a directory at once; what is below it dies by a job.
+func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
+	dir, child, err := m.entry(t, "remove tree", op.GetParent(), op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if child.typ != typeDirectory {
+		return nil, fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
+	}
+	m.unlink(t, dir, op.GetName(), child.typ)
+	return removeReply(child), m.dropTree(t, child, op.GetName())
+}
+
+// dropTree lets a directory that nothing names any more die with all that is
+// below it: by a job, unless it is empty.
+func (m *Machine) dropTree(t *tx, dir *inode, subject string) error {
+	if dir.entries == 0 {
+		t.delInode(dir)
+		return nil
+	}
+	dir.parent, dir.nlink = 0, 0
+	t.putInode(dir)
+	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: subject})
+	if err != nil {
+		return err
+	}
+	t.put(t.k.doomed(job, dir.id), []byte{dentryVersion})
+	return nil
+}
+
+// runRemoveTree does about limit records of a job made by dropTree: it takes
+// entries out of one doomed directory at a time; directories that it meets
+// become doomed themselves, so that no depth is too great.
+func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, finished bool, err error) {
+	before := len(t.order)
+	for len(t.order)-before < limit {
+		keys, err := t.keysUnder(t.k.doomedOf(job), 1)
+		if err != nil {
+			return 0, false, err
+		}
+		if len(keys) == 0 {
+			return len(t.order) - before, true, nil
+		}
+		dir, err := t.inode(moraine.InodeID(lastU64(keys[0])))
+		if err != nil {
+			return 0, false, damaged(err)
+		}
+		if err := m.emptyDir(t, job, dir, before+limit); err != nil {
+			return 0, false, err
+		}
+		if dir.entries > 0 {
+			t.putInode(dir)
+			continue
+		}
+		t.del(keys[0])
+		t.delInode(dir)
+	}
+	return len(t.order) - before, false, nil
+}
+
+// emptyDir takes entries out of dir until it is empty or the command has
+// written stop keys. The caller writes dir.
+func (m *Machine) emptyDir(t *tx, job moraine.JobID, dir *inode, stop int) error {
+	names, entries, err := t.listDir(dir.id, "", max((stop-len(t.order))/4, 1))
+	if err != nil {
+		return err
+	}
+	for n, name := range names {
+		child, err := t.inode(entries[n].inode)
+		if err != nil {
+			return damaged(err)
+		}
+		t.del(t.k.dentry(dir.id, name))
+		dir.entries--
+		if child.typ == typeDirectory {
+			child.parent, child.nlink = 0, 0
+			t.putInode(child)
+			t.put(t.k.doomed(job, child.id), []byte{dentryVersion})
+		} else if err := m.dropName(t, child, name); err != nil {
+			return err
+		}
+		if len(t.order) >= stop {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package state
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxSymlinks bounds how many symbolic links one walk follows.
+	maxSymlinks = 40
+	// maxPath bounds the length of a path, and of what remains of it after a
+	// link was followed.
+	maxPath = 8 << 10
+	// MaxListed is the most entries, extents or rows that one read returns.
+	MaxListed = 1000
+)
+
+func (v *view) readAttr(sc scope, op *wire.GetAttr) (*wire.MetaResponse, error) {
+	i, err := v.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	return entryReply(i), v.within(sc, i)
+}
+
+// dirForRead returns the directory id, in scope.
+func (v *view) dirForRead(sc scope, id moraine.InodeID) (*inode, error) {
+	dir, err := v.inode(id)
+	if err != nil {
+		return nil, err
+	}
+	if dir.typ != typeDirectory {
+		return nil, fail(moraine.NotDirectory, "directory", id.String(), "")
+	}
+	return dir, v.within(sc, dir)
+}
+
+func (v *view) readLookup(sc scope, op *wire.Lookup) (*wire.MetaResponse, error) {
+	dir, err := v.dirForRead(sc, moraine.InodeID(op.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	e, ok, err := v.lookup(dir.id, op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fail(moraine.NotFound, "lookup", op.GetName(), "")
+	}
+	i, err := v.inode(e.inode)
+	if err != nil {
+		return nil, err
+	}
+	return entryReply(i), nil
+}
+
+func (v *view) readDir(sc scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
+	dir, err := v.dirForRead(sc, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	names, entries, err := v.listDir(dir.id, op.GetAfter(), listLimit(op.GetLimit())+1)
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.ReadDirReply{}
+	if limit := listLimit(op.GetLimit()); len(names) > limit {
+		names, reply.More = names[:limit], true
+	}
+	reply.Entries = make([]*wire.DirEntry, len(names))
+	for n, name := range names {
+		i, err := v.inode(entries[n].inode)
+		if err != nil {
+			return nil, err
+		}
+		reply.Entries[n] = &wire.DirEntry{Name: name, Attr: i.attr()}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: reply}}, nil
+}
+
+// listLimit is how many rows to return where limit are asked for.
+func listLimit(limit uint32) int {
+	if limit == 0 || limit > MaxListed {
+		return MaxListed
+	}
+	return int(limit)
+}
+
+// listDir returns at most limit entries of dir whose names follow after.
+func (v *view) listDir(dir moraine.InodeID, after string, limit int) ([]string, []dentry, error) {
+	prefix := v.k.dentries(dir)
+	lo := prefix
+	if after != "" {
+		lo = append(v.k.dentry(dir, after), 0)
+	}
+	var names []string
+	var entries []dentry
+	var bad error
+	err := v.r.Scan(lo, prefixEnd(prefix), func(key, value []byte) bool {
+		var e dentry
+		if e, bad = decodeDentry(value); bad != nil {
+			return false
+		}
+		names = append(names, string(key[len(prefix):]))
+		entries = append(entries, e)
+		return len(names) < limit
+	})
+	if err == nil {
+		err = bad
+	}
+	return names, entries, err
+}
+
+// walker is a walk under way.
+type walker struct {
+	v      *view
+	sc     scope
+	follow bool
+	at     *inode // reached so far; a directory, unless the path is at its end
+	parent moraine.InodeID
+	name   string
+	links  int
+}
+
+func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
+	if len(op.GetPath()) > maxPath {
+		return nil, fail(moraine.NameTooLong, "walk", "", "a path of %d bytes, %d at most", len(op.GetPath()), maxPath)
+	}
+	from := moraine.InodeID(op.GetFrom())
+	if from == 0 {
+		from = sc.root
+	}
+	at, err := v.inode(from)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.within(sc, at); err != nil {
+		return nil, err
+	}
+	w := walker{v: v, sc: sc, follow: op.GetFollow(), at: at, parent: at.parent}
+	found, err := w.walk(op.GetPath())
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.WalkReply{Parent: uint64(w.parent), Name: w.name, Found: found}
+	if found {
+		reply.Attr = w.at.attr()
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Walk{Walk: reply}}, nil
+}
+
+// walk goes down path from w.at. It returns false where only the last
+// component is missing.
+func (w *walker) walk(path string) (bool, error) {
+	for name, rest := nextName(path); name != ""; name, rest = nextName(rest) {
+		last, _ := nextName(rest)
+		if w.at.typ != typeDirectory {
+			return false, fail(moraine.NotDirectory, "walk", w.name, "")
+		}
+		if name == ".." {
+			if err := w.up(); err != nil {
+				return false, err
+			}
+			continue
+		}
+		e, ok, err := w.v.lookup(w.at.id, name)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			if last != "" {
+				return false, fail(moraine.NotFound, "walk", name, "")
+			}
+			w.parent, w.name = w.at.id, name
+			return false, nil
+		}
+		child, err := w.v.inode(e.inode)
+		if err != nil {
+			return false, err
+		}
+		if child.typ == typeSymlink && (last != "" || w.follow) {
+			if rest, err = w.link(child, name, rest); err != nil {
+				return false, err
+			}
+			continue
+		}
+		w.parent, w.name, w.at = w.at.id, name, child
+	}
+	return true, nil
+}
+
+// up goes to the parent; the root of the scope is its own.
+func (w *walker) up() error {
+	if w.at.id == w.sc.root || w.at.parent == 0 {
+		return nil
+	}
+	dir, err := w.v.inode(w.at.parent)
+	if err != nil {
+		return err
+	}
+	w.at, w.parent, w.name = dir, dir.parent, ""
+	return nil
+}
+
+// link puts the target of a symbolic link before what remains of the path. An
+// absolute target starts at the root of the scope.
+func (w *walker) link(child *inode, name, rest string) (string, error) {
+	if w.links++; w.links > maxSymlinks {
+		return "", fail(moraine.InvalidArgument, "walk", name, "more than %d symbolic links", maxSymlinks)
+	}
+	if strings.HasPrefix(child.target, "/") {
+		root, err := w.v.inode(w.sc.root)
+		if err != nil {
+			return "", err
+		}
+		w.at, w.parent, w.name = root, root.parent, ""
+	}
+	path := child.target + "/" + rest
+	if len(path) > maxPath {
+		return "", fail(moraine.NameTooLong, "walk", name, "the path grows past %d bytes", maxPath)
+	}
+	return path, nil
+}
