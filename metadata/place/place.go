@@ -1,0 +1,276 @@
+// Package place chooses the devices of stripes. It is a pure function of
+// (topology, request): no clock, no I/O, no randomness but what the stripe's
+// number gives. It records nothing, and does not judge whether a choice still
+// holds when it is used: the state machine does, at commit.
+//
+// A path through it: the metadata leader makes a Topology of the hosts and
+// devices that it knows (NewTopology), a client asks for stripes, Place spreads
+// each stripe's chunks over hosts and racks, weighed by free space and
+// scattered by the stripe's number, so that a lost host is rebuilt from, and
+// onto, all the others. Where too few domains are alive chunks share them, as
+// evenly as can be, down to the least protection that may be promised.
+package place
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/morainefs/moraine"
+)
+
+// reserveDivisor sets the part of a device, 1/reserveDivisor of its capacity,
+// that only repair may fill.
+const reserveDivisor = 50
+
+// Request asks for the devices of one stripe.
+type Request struct {
+	Stripe moraine.StripeID
+	Scheme moraine.Scheme
+	// ChunkLength is how many bytes each device must have free.
+	ChunkLength uint64
+	// Avoid lists devices that must not be chosen.
+	Avoid []moraine.DeviceID
+	// Keep, if not nil, has one element for each chunk of the scheme: the device
+	// that keeps its chunk, or 0 for one to be chosen.
+	Keep []moraine.DeviceID
+	// Repair takes the best there is, however little it protects, and may fill
+	// the reserve of a device.
+	Repair bool
+}
+
+// Placement is an answer.
+type Placement struct {
+	// Scheme is the request's, or x2 where that one cannot protect enough now.
+	Scheme moraine.Scheme
+	// Devices has one element for each chunk of Scheme.
+	Devices []moraine.DeviceID
+	// Protects is how many hosts may be lost (devices, where one host only is
+	// registered) with every byte still there.
+	Protects int
+	// Degraded is whether that is less than the request's scheme promises.
+	Degraded bool
+}
+
+// Place chooses devices for one stripe. The same topology and request give the
+// same answer. A stripe must survive the loss of any one host where two or more
+// are registered, and of any one device of a single host that has several;
+// where the scheme cannot give this now, x2 is answered instead (not with Keep
+// or Repair), and where that cannot either, Unavailable. A scheme without
+// redundancy asks for no protection. NoSpace means that devices take chunks but
+// none has room.
+func Place(t *Topology, req Request) (Placement, error) {
+	if err := check(req); err != nil {
+		return Placement{}, err
+	}
+	p, err := place(t, req)
+	if err != nil {
+		return Placement{}, err
+	}
+	need := t.required(req)
+	if p.Protects >= need {
+		return p, nil
+	}
+	if two := moraine.Copies(2); req.Keep == nil && req.Scheme != two {
+		twice := req
+		twice.Scheme = two
+		if q, err := place(t, twice); err == nil && q.Protects >= need {
+			q.Degraded = q.Protects < int(req.Scheme.M)
+			return q, nil
+		}
+	}
+	return Placement{}, t.tooFew(req)
+}
+
+func check(req Request) error {
+	if !req.Scheme.Valid() {
+		return invalid(req, "scheme %v", req.Scheme)
+	}
+	if req.Keep != nil && len(req.Keep) != req.Scheme.Chunks() {
+		return invalid(req, "%d devices to keep for %d chunks", len(req.Keep), req.Scheme.Chunks())
+	}
+	return nil
+}
+
+func invalid(req Request, format string, args ...any) error {
+	return &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+}
+
+// required is how many domains a stripe must be able to lose.
+func (t *Topology) required(req Request) int {
+	if req.Repair || req.Scheme.M == 0 || t.registeredDevices < 2 {
+		return 0
+	}
+	return 1
+}
+
+// tooFew says why a stripe cannot be protected enough. It is for want of space
+// where enough hosts or devices take chunks and too few of them have room.
+func (t *Topology) tooFew(req Request) error {
+	hosts, devices, taking := t.withRoom(req)
+	e := &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.Unavailable}
+	if t.registeredHosts >= 2 {
+		if len(t.hosts) >= 2 && hosts < 2 {
+			e.Kind = moraine.NoSpace
+		}
+		e.Err = fmt.Errorf("a stripe must survive the loss of any 1 host, and of %d hosts %d take chunks and %d have room for %d bytes: start more chunkservers, or add space",
+			t.registeredHosts, len(t.hosts), hosts, req.ChunkLength)
+		return e
+	}
+	if taking >= 2 && devices < 2 {
+		e.Kind = moraine.NoSpace
+	}
+	e.Err = fmt.Errorf("a stripe must survive the loss of any 1 device, and of this host's %d devices %d take chunks and %d have room for %d bytes: bring them back, or add some",
+		t.registeredDevices, taking, devices, req.ChunkLength)
+	return e
+}
+
+// withRoom counts the hosts and devices that may take a chunk of the request,
+// and the devices that take chunks at all.
+func (t *Topology) withRoom(req Request) (hosts, devices, taking int) {
+	s := newSearch(t, req)
+	for i := range t.hosts {
+		before := devices
+		for j := range t.hosts[i].devices {
+			taking++
+			if s.room(&t.hosts[i].devices[j]) {
+				devices++
+			}
+		}
+		if devices > before {
+			hosts++
+		}
+	}
+	return hosts, devices, taking
+}
+
+// place chooses without regard to the least protection.
+func place(t *Topology, req Request) (Placement, error) {
+	s := newSearch(t, req)
+	devices := make([]moraine.DeviceID, req.Scheme.Chunks())
+	copy(devices, req.Keep)
+	for _, d := range devices {
+		if d != 0 {
+			s.occupy(d)
+		}
+	}
+	for i, d := range devices {
+		if d != 0 {
+			continue
+		}
+		chosen, ok := s.next()
+		if !ok {
+			return Placement{}, t.noDevice(req)
+		}
+		devices[i] = chosen
+		s.occupy(chosen)
+	}
+	protects := t.protects(int(req.Scheme.M), devices)
+	return Placement{
+		Scheme: req.Scheme, Devices: devices,
+		Protects: protects, Degraded: protects < int(req.Scheme.M),
+	}, nil
+}
+
+func (t *Topology) noDevice(req Request) error {
+	if len(t.hosts) == 0 {
+		return &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.Unavailable,
+			Err: fmt.Errorf("none of %d hosts takes chunks now: start chunkservers", t.registeredHosts)}
+	}
+	return &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.NoSpace,
+		Err: fmt.Errorf("no device, beside those to avoid, has room for %d bytes: remove data, or add devices", req.ChunkLength)}
+}
+
+// protects counts domains by host, or by device on a single host. More chunks
+// than spare ones are always there, so that the answer is at most m. A chunk on
+// a device that is not registered protects nothing: it counts as lost.
+func (t *Topology) protects(spare int, devices []moraine.DeviceID) int {
+	domains := make([]string, 0, len(devices))
+	for _, d := range devices {
+		l, ok := t.at[d]
+		switch {
+		case !ok:
+			spare--
+		case t.registeredHosts >= 2:
+			domains = append(domains, l.name)
+		default:
+			domains = append(domains, fmt.Sprint(d))
+		}
+	}
+	if spare < 0 {
+		return 0
+	}
+	return Protects(spare, domains)
+}
+
+// search is the choice of one stripe's devices in progress.
+type search struct {
+	t       *Topology
+	req     Request
+	random  uint64 // state of the generator
+	rackCap int    // chunks that one rack may take
+
+	hosts   map[int]int // chunks by index of host
+	racks   map[int]int
+	devices map[moraine.DeviceID]int
+}
+
+func newSearch(t *Topology, req Request) *search {
+	return &search{
+		t: t, req: req, random: uint64(req.Stripe), rackCap: t.rackCap(req.Scheme),
+		hosts: make(map[int]int), racks: make(map[int]int), devices: make(map[moraine.DeviceID]int),
+	}
+}
+
+// occupy counts a chunk on device.
+func (s *search) occupy(device moraine.DeviceID) {
+	s.devices[device]++
+	if l, ok := s.t.at[device]; ok {
+		s.racks[l.rack]++
+		if l.host >= 0 {
+			s.hosts[l.host]++
+		}
+	}
+}
+
+// rackCap returns how many chunks of a stripe one rack may take. Racks are
+// spread over only where a stripe can survive the loss of one; then a rack
+// takes its share by weight, and never more than the stripe can lose.
+func (t *Topology) rackCap(scheme moraine.Scheme) int {
+	n, m := scheme.Chunks(), int(scheme.M)
+	if t.racks < 2 || m == 0 {
+		return n
+	}
+	hosts := make([]int, t.racks)
+	weights := make([]uint64, t.racks)
+	for i := range t.hosts {
+		hosts[t.hosts[i].rack]++
+		weights[t.hosts[i].rack] += t.hosts[i].weight
+	}
+	least := 1
+	for ; least <= m; least++ {
+		room := 0
+		for _, h := range hosts {
+			room += min(least, h)
+		}
+		if room >= n {
+			break
+		}
+	}
+	if least > m {
+		return n
+	}
+	share := n
+	if total := t.total(); total > 0 {
+		share = int((uint64(n)*slices.Max(weights) + total - 1) / total)
+	}
+	return min(max(share, least), m)
+}
+
+// room is whether device may take a chunk of the request.
+func (s *search) room(d *Device) bool {
+	need := s.req.ChunkLength
+	if !s.req.Repair {
+		need += d.Capacity / reserveDivisor
+	}
+	return d.Free >= need && !slices.Contains(s.req.Avoid, d.ID)
+}

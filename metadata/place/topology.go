@@ -1,0 +1,147 @@
+package place
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/morainefs/moraine"
+)
+
+// Device is one place for chunks. A device that is retired is not listed.
+type Device struct {
+	ID moraine.DeviceID
+	// Capacity and Free are in bytes.
+	Capacity, Free uint64
+	// Takes is whether the device takes new chunks: it is in service, not
+	// declared out and not being drained.
+	Takes bool
+}
+
+// Host is one failure domain above devices.
+type Host struct {
+	ID string
+	// Rack is the failure domain above hosts; hosts with an empty rack share one.
+	Rack string
+	// Alive is whether the host's heartbeats arrive.
+	Alive   bool
+	Devices []Device
+}
+
+// Topology is what placement chooses from. It never changes once made, and may
+// be used by any number of goroutines.
+type Topology struct {
+	hosts []host   // those that may take chunks, by ID
+	sums  []uint64 // sums[i] is the weight of hosts[:i+1]
+	at    map[moraine.DeviceID]location
+	racks int // number of rack indexes in use
+
+	registeredHosts, registeredDevices int
+}
+
+type host struct {
+	rack    int
+	weight  uint64
+	devices []Device // those that take chunks, by ID
+}
+
+// location says where a device is; host is -1 where its host takes nothing.
+type location struct {
+	host, rack int
+	name       string
+}
+
+// NewTopology prepares hosts for placement. The order of hosts and of their
+// devices does not matter. A host without devices counts for nothing. It takes
+// ownership of hosts.
+func NewTopology(hosts []Host) *Topology {
+	slices.SortFunc(hosts, func(a, b Host) int { return cmp.Compare(a.ID, b.ID) })
+	t := &Topology{at: make(map[moraine.DeviceID]location)}
+	racks := make(map[string]int)
+	for i := range hosts {
+		h := &hosts[i]
+		if len(h.Devices) == 0 {
+			continue
+		}
+		rack, ok := racks[h.Rack]
+		if !ok {
+			rack = len(racks)
+			racks[h.Rack] = rack
+		}
+		t.registeredHosts++
+		t.registeredDevices += len(h.Devices)
+		t.add(h, rack)
+	}
+	t.racks = len(racks)
+	return t
+}
+
+func (t *Topology) add(h *Host, rack int) {
+	slices.SortFunc(h.Devices, func(a, b Device) int { return cmp.Compare(a.ID, b.ID) })
+	taking := host{rack: rack}
+	for _, d := range h.Devices {
+		if h.Alive && d.Takes {
+			taking.devices = append(taking.devices, d)
+			taking.weight += weight(d)
+		}
+	}
+	at := location{host: -1, rack: rack, name: h.ID}
+	if len(taking.devices) > 0 {
+		at.host = len(t.hosts)
+		t.hosts = append(t.hosts, taking)
+		t.sums = append(t.sums, t.total()+taking.weight)
+	}
+	for _, d := range h.Devices {
+		t.at[d.ID] = at
+	}
+}
+
+// weightUnit is the grain of weights in bytes; it keeps the sum of an exabyte
+// of devices far from overflowing.
+const weightUnit = 1 << 20
+
+// weight of a device grows with its free space; a full one still weighs
+// something, so that sums rise strictly and repair can reach it.
+func weight(d Device) uint64 { return d.Free/weightUnit + 1 }
+
+func (t *Topology) total() uint64 {
+	if len(t.sums) == 0 {
+		return 0
+	}
+	return t.sums[len(t.sums)-1]
+}
+
+// Hosts returns how many hosts are registered, and how many of them may take
+// chunks now.
+func (t *Topology) Hosts() (registered, taking int) { return t.registeredHosts, len(t.hosts) }
+
+// Devices returns how many devices are registered.
+func (t *Topology) Devices() int { return t.registeredDevices }
+
+// HostOf returns the host that device is on, and false if it is not registered.
+func (t *Topology) HostOf(device moraine.DeviceID) (string, bool) {
+	l, ok := t.at[device]
+	return l.name, ok
+}
+
+// Protects returns how many failure domains may be lost, whichever they are,
+// with at most spare of the chunks in them. domains names the domain of each
+// chunk; where there are no more chunks than spare it returns their number of
+// domains.
+func Protects[D comparable](spare int, domains []D) int {
+	counts := make(map[D]int, len(domains))
+	for _, d := range domains {
+		counts[d]++
+	}
+	sizes := make([]int, 0, len(counts))
+	for _, n := range counts {
+		sizes = append(sizes, n)
+	}
+	slices.SortFunc(sizes, func(a, b int) int { return cmp.Compare(b, a) })
+	lost := 0
+	for i, n := range sizes {
+		if lost += n; lost > spare {
+			return i
+		}
+	}
+	return len(sizes)
+}
