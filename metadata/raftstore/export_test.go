@@ -1,0 +1,86 @@
+package raftstore
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// TransferTo makes node the leader.
+func (s *Store) TransferTo(node string) error {
+	p, _ := s.cfg.peer(node)
+	return s.raft.LeadershipTransferToServer(raft.ServerID(node), raft.ServerAddress(p.Address)).Error()
+}
+
+// CountEveryAck is the mutant of the read rule: any acknowledgement that was
+// ever heard in this term confirms.
+func (s *Store) CountEveryAck() {
+	a := s.transport.acks
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, p := range a.peers {
+		p.tick = math.MaxUint64
+		a.peers[id] = p
+	}
+}
+
+// TakeSnapshot takes one now.
+func (s *Store) TakeSnapshot() error { return s.raft.Snapshot().Error() }
+
+// CheckSpace looks at the free space now.
+func (s *Store) CheckSpace() { s.checkSpace() }
+
+var (
+	EncodeMeta    = encodeMeta
+	DecodeMeta    = decodeMeta
+	NewMetaStore  = newMetaStore
+	ScanSegment   = scanSegment
+	NewStream     = newStreamReader
+	DecodeSnap    = decodeSnapMeta
+	DecodeID      = decodeIdentity
+	DecodeCurrent = decodeCurrent
+	EncodeCurrent = encodeCurrent
+)
+
+func (m *metaStore) Open() error { return m.open() }
+
+func (s *streamReader) Verify() error { return s.verify() }
+
+func (s *streamReader) Extract(fsys vfs.FS, dir string) error { return s.extract(fsys, dir) }
+
+func (e segmentEnd) End() int64      { return e.end }
+func (e segmentEnd) Entries() uint64 { return e.entries }
+func (e segmentEnd) Index() int64    { return e.index }
+
+// StreamOf returns the stream of the files in dir.
+func StreamOf(fsys vfs.FS, dir string, cluster moraine.UUID, applied uint64) ([]byte, error) {
+	files, err := checkpointFiles(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := writeStream(&out, fsys, dir, cluster, applied, files); err != nil {
+		return nil, err
+	}
+	if int64(out.Len()) != streamSize(files) {
+		return nil, corruptf("a stream of %d bytes, foretold %d", out.Len(), streamSize(files))
+	}
+	return out.Bytes(), nil
+}
+
+// EncodeID encodes an identity.
+func EncodeID(cluster moraine.UUID, node string, formed bool) []byte {
+	return identity{cluster: cluster, node: node, formed: formed}.encode()
+}
+
+// EncodeSnap encodes a snapshot's metadata.
+func EncodeSnap(meta raft.SnapshotMeta, applied uint64) []byte {
+	return (&snapshot{meta: meta, applied: applied}).encode()
+}
+
+// WrapPipeline wraps a pipeline as the transport does.
+func WrapPipeline(inner raft.AppendPipeline) raft.AppendPipeline { return newPipeline(inner) }

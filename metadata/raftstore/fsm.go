@@ -1,0 +1,135 @@
+package raftstore
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// machine drives the FSM from raft's log: it is raft's view of the state. All
+// methods but wait and index are called by raft's one goroutine for the state.
+type machine struct {
+	store *Store
+	fsm   FSM
+	// last is the index that the state has reached.
+	last *watermark
+}
+
+var _ raft.BatchingFSM = (*machine)(nil)
+
+// Apply implements raft.FSM.
+func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch implements raft.BatchingFSM: one commit for all entries, together
+// with the index of the last. Entries at or below the applied index, which a
+// restart brings again, are passed over.
+func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	s := m.store
+	start := s.deps.Clock.Now()
+	results := make([]any, len(logs))
+	reached := m.last.value()
+	last := logs[len(logs)-1].Index
+	if last <= reached {
+		return results
+	}
+	if s.fatal.err() != nil {
+		return results // nothing more is applied; Propose does not use them
+	}
+	kv := s.state.newApplyKV()
+	defer kv.close()
+	applied := 0
+	for i, l := range logs {
+		if l.Index <= reached || l.Type != raft.LogCommand {
+			continue
+		}
+		result, err := m.fsm.ApplyEntry(kv, l.Index, l.Data)
+		if err != nil {
+			s.fatal.set(fmt.Errorf("apply entry %d: %w", l.Index, err))
+			return results
+		}
+		results[i] = result
+		applied++
+	}
+	if err := s.state.commit(kv, last); err != nil {
+		s.fatal.set(fmt.Errorf("commit the state at entry %d: %w", last, err))
+		return results
+	}
+	m.last.raise(last)
+	metrics := s.deps.Metrics
+	metrics.Applied.Set(float64(last))
+	metrics.Entries.Add(float64(applied))
+	metrics.ApplyBatch.Observe(float64(applied))
+	metrics.ApplySeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+	return results
+}
+
+// Snapshot implements raft.FSM. Nothing is captured here: Persist takes the
+// state as it then is, which holds every entry up to the index that raft has in
+// mind and perhaps later ones, and says how far it goes. Whoever restores it
+// passes over the later entries when the log brings them.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return statePicture{m.store}, nil }
+
+type statePicture struct{ store *Store }
+
+// Persist implements raft.FSMSnapshot.
+func (p statePicture) Persist(sink raft.SnapshotSink) error {
+	own, ok := sink.(*checkpointSink)
+	if !ok {
+		return fmt.Errorf("raftstore: snapshot sink of type %T", sink)
+	}
+	return own.capture()
+}
+
+// Release implements raft.FSMSnapshot.
+func (statePicture) Release() {}
+
+// Restore implements raft.FSM: the state becomes that of the stream. On error
+// the state is what it was, or the node ends.
+func (m *machine) Restore(source io.ReadCloser) error {
+	defer source.Close()
+	return m.store.restore(source)
+}
+
+// watermark is a number that rises, and can be waited for.
+type watermark struct {
+	now atomic.Uint64
+	mu  sync.Mutex
+	// risen is closed when now rises; nil while nobody waits.
+	risen chan struct{}
+}
+
+func (w *watermark) value() uint64 { return w.now.Load() }
+
+// raise sets the number to v, if that is higher.
+func (w *watermark) raise(v uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if v <= w.now.Load() {
+		return
+	}
+	w.now.Store(v)
+	if w.risen != nil {
+		close(w.risen)
+		w.risen = nil
+	}
+}
+
+// reached returns a channel that is closed once the number may have reached v
+// (look again then), or nil if it has.
+func (w *watermark) reached(v uint64) <-chan struct{} {
+	if w.now.Load() >= v {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.now.Load() >= v {
+		return nil
+	}
+	if w.risen == nil {
+		w.risen = make(chan struct{})
+	}
+	return w.risen
+}

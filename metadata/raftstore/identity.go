@@ -1,0 +1,253 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// What is in a node's directory. docs/formats/metastore.md describes it.
+const (
+	identityFile = "IDENTITY"
+	lockFile     = "LOCK"
+	ballastFile  = "BALLAST"
+	probeFile    = "PROBE"
+	logDir       = "log"
+	stateDir     = "state"
+	snapshotDir  = "snapshots"
+
+	identityMagic   = "MRNNODE1"
+	identityVersion = 1
+	maxNodeName     = 255
+)
+
+// identity says whose a directory is.
+type identity struct {
+	cluster moraine.UUID
+	node    string
+	// formed is false from the first write of the file until the group's first
+	// configuration is in the log: what a Bootstrap that was cut short leaves.
+	formed bool
+}
+
+func (id identity) encode() []byte {
+	body := append([]byte(nil), id.cluster[:]...)
+	formed := byte(0)
+	if id.formed {
+		formed = 1
+	}
+	body = append(body, formed)
+	body = binary.LittleEndian.AppendUint16(body, uint16(len(id.node)))
+	body = append(body, id.node...)
+	return seal(identityMagic, identityVersion, body)
+}
+
+func decodeIdentity(p []byte) (identity, error) {
+	body, _, err := unseal(identityMagic, identityVersion, p)
+	if err != nil {
+		return identity{}, err
+	}
+	r := reader{p: body}
+	var id identity
+	copy(id.cluster[:], r.take(len(id.cluster)))
+	if formed := r.take(1); formed != nil {
+		id.formed = formed[0] == 1
+		r.bad = formed[0] > 1
+	}
+	id.node = string(r.take(int(r.u16())))
+	if !r.done() || id.node == "" {
+		return identity{}, corruptf("node identity does not parse")
+	}
+	return id, nil
+}
+
+// readIdentity returns the identity of dir, or fs.ErrNotExist.
+func readIdentity(fsys vfs.FS, dir string) (identity, error) {
+	p, err := readFile(fsys, filepath.Join(dir, identityFile))
+	if err != nil {
+		return identity{}, err
+	}
+	return decodeIdentity(p)
+}
+
+// checkIdentity holds dir's identity against cfg.
+func checkIdentity(id identity, cfg *Config) error {
+	fail := func(kind moraine.Kind, err error) error {
+		return &moraine.Error{Op: "raftstore.Open", Ref: cfg.Dir, Kind: kind, Err: err}
+	}
+	switch {
+	case id.cluster != cfg.Cluster:
+		return fail(moraine.WrongCluster, fmt.Errorf("the directory belongs to cluster %s, not to %s", id.cluster, cfg.Cluster))
+	case id.node != cfg.Node:
+		return fail(moraine.WrongCluster, fmt.Errorf("the directory belongs to node %s, not to %s", id.node, cfg.Node))
+	}
+	return nil
+}
+
+// Bootstrap forms a new group: it gives cfg.Dir its identity and writes the
+// group's first configuration, cfg.Peers, to its log. Each node of the group
+// is bootstrapped with the same Peers, in any order. A directory that is
+// bootstrapped already, for this cluster and node, is left as it is; one of
+// another is refused with WrongCluster, and one that holds anything else with
+// NotEmpty, both untouched. Cut short at any point, it may be run
+// again. deps.FSM and deps.Stream are not used.
+func Bootstrap(cfg Config, deps Deps) error {
+	cfg.setDefaults()
+	deps.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return &moraine.Error{Op: "raftstore.Bootstrap", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
+	}
+	if err := bootstrap(&cfg, &deps); err != nil {
+		return wrap("raftstore.Bootstrap", cfg.Dir, err)
+	}
+	return nil
+}
+
+// Formed reports whether dir holds a node that has joined its group: a directory
+// that Bootstrap has finished with. Errors are *moraine.Error.
+func Formed(fsys vfs.FS, dir string) (bool, error) {
+	id, err := readIdentity(fsys, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, wrap("raftstore.Formed", dir, err)
+	}
+	return id.formed, nil
+}
+
+func bootstrap(cfg *Config, deps *Deps) (err error) {
+	fsys := deps.FS
+	if err := refuseForeign(fsys, cfg.Dir); err != nil {
+		return err
+	}
+	if err := fsys.MkdirAll(cfg.Dir); err != nil {
+		return err
+	}
+	lock, err := fsys.Lock(filepath.Join(cfg.Dir, lockFile))
+	if err != nil {
+		return lockError(cfg.Dir, err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+
+	id, err := readIdentity(fsys, cfg.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := refuseOrphans(fsys, cfg.Dir); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		if err := checkIdentity(id, cfg); err != nil || id.formed {
+			return err
+		}
+	}
+	id = identity{cluster: cfg.Cluster, node: cfg.Node}
+	if err := replaceFile(fsys, cfg.Dir, identityFile, id.encode()); err != nil {
+		return err
+	}
+	if err := fsys.SyncDir(filepath.Dir(cfg.Dir)); err != nil {
+		return err
+	}
+	// From here to the second write of the identity nothing of value is in the
+	// directory: no entry was ever acknowledged from it.
+	for _, sub := range []string{logDir, stateDir, snapshotDir} {
+		if err := fsys.RemoveAll(filepath.Join(cfg.Dir, sub)); err != nil {
+			return err
+		}
+		if err := fsys.MkdirAll(filepath.Join(cfg.Dir, sub)); err != nil {
+			return err
+		}
+	}
+	if err := fsys.SyncDir(cfg.Dir); err != nil {
+		return err
+	}
+	if err := writeFirstEntry(cfg, deps); err != nil {
+		return err
+	}
+	id.formed = true
+	// COMMIT POINT of the node: before it Run refuses the directory and Bootstrap
+	// starts over.
+	return replaceFile(fsys, cfg.Dir, identityFile, id.encode())
+}
+
+// lockError says what a lock that is held elsewhere means.
+func lockError(dir string, err error) error {
+	if errors.Is(err, vfs.ErrLocked) {
+		return &moraine.Error{Op: "raftstore.lock", Ref: dir, Kind: moraine.Busy, Err: vfs.ErrLocked}
+	}
+	return err
+}
+
+// refuseForeign fails where dir holds what no node's directory does: it was
+// given by mistake, or belongs to somebody else.
+func refuseForeign(fsys vfs.FS, dir string) error {
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if slices.Contains(names, identityFile) {
+		return nil // it says itself whose it is
+	}
+	for _, name := range names {
+		switch name {
+		case identityFile + ".new", lockFile, ballastFile, probeFile, logDir, stateDir, snapshotDir, "lost+found":
+		default:
+			return &moraine.Error{Op: "raftstore.Bootstrap", Ref: dir, Kind: moraine.NotEmpty,
+				Err: fmt.Errorf("it is no metadata server's, and %s is in it: name an empty directory", name)}
+		}
+	}
+	return err
+}
+
+// refuseOrphans fails if dir holds a node's data but no identity: somebody has
+// deleted it, and forming a group over the data would lose it.
+func refuseOrphans(fsys vfs.FS, dir string) error {
+	for _, sub := range []string{logDir, stateDir, snapshotDir} {
+		there, err := exists(fsys, filepath.Join(dir, sub))
+		if err != nil {
+			return err
+		}
+		if there {
+			return corruptf("%s has data but no %s file", dir, identityFile)
+		}
+	}
+	return nil
+}
+
+func writeFirstEntry(cfg *Config, deps *Deps) (err error) {
+	log, err := openLog(cfg, deps, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	conf := raft.Configuration{}
+	for _, p := range cfg.Peers {
+		conf.Servers = append(conf.Servers, raft.Server{
+			Suffrage: raft.Voter, ID: raft.ServerID(p.ID), Address: raft.ServerAddress(p.Address),
+		})
+	}
+	return raft.BootstrapCluster(raftConfig(cfg, deps), log, log, raft.NewDiscardSnapshotStore(), nil, conf)
+}
+
+// wrap makes err a *moraine.Error, keeping the kind it has.
+func wrap(op, ref string, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := moraine.KindOf(err)
+	var pe *fs.PathError
+	if kind == moraine.Internal && errors.As(err, &pe) {
+		kind = moraine.IOError
+	}
+	return &moraine.Error{Op: op, Ref: ref, Kind: kind, Err: err}
+}

@@ -1,0 +1,227 @@
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/segment"
+
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// raftLog is the log and raft's stable store: raft-wal on the file-system seam,
+// with a watch on how long an append takes, with the retention rules, and with
+// the rule that the first failed write ends the node.
+type raftLog struct {
+	*wal.WAL
+	fs      vfs.FS
+	dir     string
+	clock   clock.Clock
+	metrics *Metrics
+
+	retention      time.Duration
+	retentionBytes int64
+
+	// fail ends the node; it does not return. nil outside of Run.
+	fail func(error)
+	// opened is the origin of since: when the write in progress began, in
+	// nanoseconds; 0: none is.
+	opened time.Time
+	since  atomic.Int64
+}
+
+var (
+	_ raft.LogStore          = (*raftLog)(nil)
+	_ raft.StableStore       = (*raftLog)(nil)
+	_ raft.MonotonicLogStore = (*raftLog)(nil)
+)
+
+// openLog opens, and if need be repairs, the log of cfg.Dir.
+func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
+	dir := filepath.Join(cfg.Dir, logDir)
+	meta := newMetaStore(deps.FS, dir)
+	if err := meta.open(); err != nil {
+		return nil, fmt.Errorf("open log metadata: %w", err)
+	}
+	if err := recoverLog(deps.FS, dir, meta, deps.Clock.Now()); err != nil {
+		return nil, fmt.Errorf("recover log: %w", err)
+	}
+	w, err := wal.Open(dir,
+		wal.WithMetaStore(meta),
+		wal.WithSegmentFiler(segment.NewFiler(dir, walFS{deps.FS})),
+		wal.WithSegmentSize(cfg.SegmentBytes),
+		wal.WithLogger(newHCLog(deps.Log.With("part", "log"))),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return &raftLog{
+		WAL: w, fs: deps.FS, dir: dir, clock: deps.Clock, opened: deps.Clock.Now(), metrics: deps.Metrics,
+		retention: cfg.LogRetention, retentionBytes: cfg.LogRetentionBytes, fail: fail,
+	}, nil
+}
+
+// guard runs a write. A failed one leaves unknown bytes behind, and raft would
+// go on as a follower and append again: the node ends instead, and finds out on
+// its next start what the disk holds.
+func (l *raftLog) guard(what string, write func() error) error {
+	l.since.Store(int64(l.clock.Now().Sub(l.opened)) + 1)
+	err := write()
+	l.since.Store(0)
+	if err != nil && l.fail != nil {
+		l.fail(fmt.Errorf("%s: %w", what, err))
+	}
+	return err
+}
+
+// stalled returns for how long the write in progress has been going on.
+func (l *raftLog) stalled() time.Duration {
+	since := l.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return l.clock.Now().Sub(l.opened) - time.Duration(since)
+}
+
+// StoreLogs implements raft.LogStore: when it returns nil the entries are
+// durable.
+func (l *raftLog) StoreLogs(logs []*raft.Log) error {
+	start := l.clock.Now()
+	err := l.guard("append to the log", func() error { return l.WAL.StoreLogs(logs) })
+	l.metrics.AppendSeconds.Observe(l.clock.Now().Sub(start).Seconds())
+	return err
+}
+
+// StoreLog implements raft.LogStore.
+func (l *raftLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+// Set implements raft.StableStore.
+func (l *raftLog) Set(key, value []byte) error {
+	return l.guard("store "+string(key), func() error { return l.WAL.Set(key, value) })
+}
+
+// SetUint64 implements raft.StableStore.
+func (l *raftLog) SetUint64(key []byte, value uint64) error {
+	return l.guard("store "+string(key), func() error { return l.WAL.SetUint64(key, value) })
+}
+
+// DeleteRange implements raft.LogStore. raft asks for a prefix to go once a
+// snapshot covers it; how much of that goes is decided here, since raft only
+// counts entries. A suffix (a conflict) or the whole log (a snapshot was
+// installed) goes at once.
+func (l *raftLog) DeleteRange(lo, hi uint64) error {
+	first, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	if lo <= first && hi < last {
+		if hi, err = l.expired(first, hi, last); err != nil || hi < first {
+			return err
+		}
+	}
+	return l.guard("truncate the log", func() error { return l.WAL.DeleteRange(lo, hi) })
+}
+
+// expired returns the last index of [first, hi] that retention no longer
+// protects, first-1 if there is none.
+func (l *raftLog) expired(first, hi, last uint64) (uint64, error) {
+	byAge, err := l.firstYoung(first, hi)
+	if err != nil {
+		return 0, err
+	}
+	bySize, err := l.firstWithin(last)
+	if err != nil {
+		return 0, err
+	}
+	return min(hi, max(byAge, bySize)-1), nil
+}
+
+// firstYoung returns the first index in [first, hi+1] that is younger than the
+// retention. Entries carry the time at which their leader appended them; clocks
+// that differ make it keep more or less, and nothing else.
+func (l *raftLog) firstYoung(first, hi uint64) (uint64, error) {
+	now := l.clock.Now()
+	lo, end := first, hi+1
+	for lo < end {
+		mid := lo + (end-lo)/2
+		var entry raft.Log
+		if err := l.GetLog(mid, &entry); err != nil {
+			return 0, err
+		}
+		if now.Sub(entry.AppendedAt) > l.retention {
+			lo = mid + 1
+		} else {
+			end = mid
+		}
+	}
+	return lo, nil
+}
+
+// firstWithin returns the base index of the oldest segment with which the
+// newest segments are still within the size bound. last is where the log ends.
+func (l *raftLog) firstWithin(last uint64) (uint64, error) {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	oldest := last
+	for i := len(names) - 1; i >= 0; i-- { // names sort by base index
+		var base, id uint64
+		if n, _ := fmt.Sscanf(names[i], "%020d-%016x"+walSuffix, &base, &id); n != 2 {
+			continue
+		}
+		info, err := l.fs.Stat(filepath.Join(l.dir, names[i]))
+		if err != nil {
+			return 0, err
+		}
+		if total += info.Size; total > l.retentionBytes {
+			return oldest, nil
+		}
+		oldest = base
+	}
+	return 0, nil
+}
+
+// sizeBytes returns the bytes of all segments.
+func (l *raftLog) sizeBytes() (int64, error) {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	for _, name := range names {
+		info, err := l.fs.Stat(filepath.Join(l.dir, name))
+		if err != nil {
+			return 0, err
+		}
+		total += info.Size
+	}
+	return total, nil
+}
+
+// reset deletes every entry.
+func (l *raftLog) reset() error {
+	first, err := l.FirstIndex()
+	if err != nil || first == 0 {
+		return err
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	return l.WAL.DeleteRange(first, last)
+}
+
+// errStalled says that a write to the log has not returned.
+var errStalled = errors.New("the disk of the log hangs")

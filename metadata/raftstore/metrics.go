@@ -1,0 +1,58 @@
+package raftstore
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics are the collectors of one Store.
+type Metrics struct {
+	Leader          prometheus.Gauge     // 1 while this node leads and serves
+	LeaderChanges   prometheus.Counter   // times that this node began to lead
+	Applied         prometheus.Gauge     // index of the last entry applied
+	Entries         prometheus.Counter   // entries applied
+	ApplyBatch      prometheus.Histogram // entries in one commit of the state
+	ApplySeconds    prometheus.Histogram // applying and committing one batch
+	AppendSeconds   prometheus.Histogram // one durable append to the log
+	ProposeSeconds  prometheus.Histogram // proposal to result
+	ReadRounds      prometheus.Counter   // confirmations of leadership for reads
+	ReadsShared     prometheus.Histogram // reads that one round served
+	BarrierSeconds  prometheus.Histogram // one read's wait for its round
+	Snapshots       *prometheus.CounterVec
+	SnapshotSeconds prometheus.Histogram
+	LowSpace        prometheus.Gauge // 1 while the disk is nearly full
+}
+
+// NewMetrics makes the collectors and registers them with reg, if it is not nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: "moraine_raft_" + name, Help: help})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "moraine_raft_" + name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return f.NewHistogram(prometheus.HistogramOpts{Name: "moraine_raft_" + name, Help: help, Buckets: buckets})
+	}
+	seconds := prometheus.ExponentialBuckets(50e-6, 2, 18) // 50 us to 6.5 s
+	counts := prometheus.ExponentialBuckets(1, 2, 11)
+	return &Metrics{
+		Leader:          gauge("leader", "1 while this node leads and serves."),
+		LeaderChanges:   counter("leader_changes_total", "Times that this node began to lead."),
+		Applied:         gauge("applied_index", "Index of the last log entry applied."),
+		Entries:         counter("entries_applied_total", "Log entries applied."),
+		ApplyBatch:      histogram("apply_batch_entries", "Log entries in one commit of the state.", counts),
+		ApplySeconds:    histogram("apply_seconds", "Time to apply and commit one batch of entries.", seconds),
+		AppendSeconds:   histogram("log_append_seconds", "Time of one durable append to the log.", seconds),
+		ProposeSeconds:  histogram("propose_seconds", "Time from a proposal to its result.", seconds),
+		ReadRounds:      counter("read_rounds_total", "Confirmations of leadership made for reads."),
+		ReadsShared:     histogram("read_round_reads", "Reads that one confirmation served.", counts),
+		BarrierSeconds:  histogram("read_barrier_seconds", "Time that a read waited for its confirmation.", seconds),
+		SnapshotSeconds: histogram("snapshot_seconds", "Time to take or to restore a snapshot.", seconds),
+		LowSpace:        gauge("low_space", "1 while the metadata disk is nearly full."),
+		Snapshots: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "moraine_raft_snapshots_total", Help: "Snapshots, by what was done with them.",
+		}, []string{"action"}),
+	}
+}

@@ -1,0 +1,81 @@
+package raftstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+)
+
+// maxEntry bounds one entry: a segment of the log holds it, and so does one
+// message.
+const maxEntry = 16 << 20
+
+// Propose appends entry to the log and returns what the FSM returned for it on
+// this node, once a majority has it on disk and it was applied here. Many
+// proposals may be in flight; they are applied in the order in which raft took
+// them, which for concurrent calls is any. entry must not be changed afterwards.
+//
+// NotLeader: it was not appended here. Unavailable, Timeout and Canceled: it is
+// unknown whether it will be applied, or was; the caller asks again with a
+// request that is safe to repeat.
+func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
+	const op = "raftstore.Propose"
+	if len(entry) == 0 || len(entry) > maxEntry {
+		return nil, &moraine.Error{Op: op, Kind: moraine.TooLarge}
+	}
+	if s.lead.Load() == nil {
+		return nil, s.notLeader(op)
+	}
+	select {
+	case s.inFlight <- struct{}{}:
+	case <-s.fatal.ended:
+		return nil, s.stopped(op)
+	case <-s.ending:
+		return nil, s.stopped(op)
+	case <-ctx.Done():
+		return nil, contextError(op, ctx)
+	}
+	start := s.deps.Clock.Now()
+	// raft's future cannot be waited for together with anything else. It always
+	// ends: with the entry's commit, the end of this leadership, or raft's.
+	type outcome struct {
+		result any
+		err    error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		defer func() { <-s.inFlight }()
+		f := s.raft.Apply(entry, 0)
+		if err := f.Error(); err != nil {
+			ended <- outcome{err: err}
+			return
+		}
+		ended <- outcome{result: f.Response()}
+	}()
+	select {
+	case o := <-ended:
+		if s.fatal.err() != nil {
+			return nil, s.stopped(op)
+		}
+		s.deps.Metrics.ProposeSeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+		return o.result, s.proposeError(op, o.err)
+	case <-s.fatal.ended:
+		return nil, s.stopped(op)
+	case <-ctx.Done():
+		return nil, contextError(op, ctx)
+	}
+}
+
+func (s *Store) proposeError(op string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return s.notLeader(op)
+	default: // lost on the way: it may be in the log
+		return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: err}
+	}
+}

@@ -1,0 +1,125 @@
+package raftstore_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// recordHistory[i] is the whole state after entry i; it is complete before that
+// entry is applied.
+type recordHistory []map[string]string
+
+const recordKeys = 64
+
+// check reads some keys and holds them against the state after entry index.
+func (h recordHistory) check(r state.Reader, index uint64, random *rand.Rand) error {
+	for range 8 {
+		key := fmt.Sprint("key", random.IntN(recordKeys))
+		got, there, err := r.Get([]byte(key))
+		if err != nil {
+			return err
+		}
+		if want, should := h[index][key]; string(got) != want || there != should {
+			return fmt.Errorf("after entry %d %s is %q (%v), want %q (%v)", index, key, got, there, want, should)
+		}
+	}
+	return nil
+}
+
+// checkScan holds all keys against the state after entry index.
+func (h recordHistory) checkScan(r state.Reader, index uint64) error {
+	got := map[string]string{}
+	err := r.Scan([]byte("key"), []byte("kez"), func(key, value []byte) bool {
+		got[string(key)] = string(value)
+		return true
+	})
+	if err == nil && !maps.Equal(got, h[index]) {
+		err = fmt.Errorf("after entry %d a scan shows %q, want %q", index, got, h[index])
+	}
+	return err
+}
+
+// next applies entry i: some random writes, each seen by the batch that made it.
+func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
+	h[i] = maps.Clone(h[i-1])
+	if err := h.check(kv, i, random); err != nil {
+		return err
+	}
+	for range 1 + random.IntN(6) {
+		key := fmt.Sprint("key", random.IntN(recordKeys))
+		if random.IntN(4) == 0 {
+			delete(h[i], key)
+			if err := kv.Delete([]byte(key)); err != nil {
+				return err
+			}
+			continue
+		}
+		h[i][key] = fmt.Sprintf("%d-%0*d", i, random.IntN(64), 0)
+		if random.IntN(32) == 0 { // too large to be kept
+			h[i][key] = fmt.Sprintf("%09000d", i)
+		}
+		if err := kv.Set([]byte(key), []byte(h[i][key])); err != nil {
+			return err
+		}
+	}
+	if i%4 == 0 {
+		if err := h.checkScan(kv, i); err != nil {
+			return err
+		}
+		key := fmt.Sprint("key", random.IntN(recordKeys))
+		h[i][key] = "written after a scan"
+		if err := kv.Set([]byte(key), []byte(h[i][key])); err != nil {
+			return err
+		}
+		if err := h.checkScan(kv, i); err != nil {
+			return err
+		}
+	}
+	return h.check(kv, i, random)
+}
+
+// A view shows each key as the entries up to the view's own left it, whatever is
+// read and written meanwhile, and however little is kept; so does a batch.
+func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
+	for _, bytes := range []int64{1, 64 << 10, 64 << 20} {
+		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
+			const entries, readers = 300, 4
+			s, err := raftstore.OpenStateForTest(vfs.NewMem(1), bytes)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Close()) }()
+			history := make(recordHistory, entries+1)
+			history[0] = map[string]string{}
+			var ended atomic.Bool
+			defer ended.Store(true)
+			var wg sync.WaitGroup
+			for r := range readers {
+				wg.Go(func() {
+					random := rand.New(rand.NewPCG(2, uint64(r)))
+					for last := false; !last && !t.Failed(); {
+						last = ended.Load()
+						err := s.View(func(r state.Reader, applied uint64) error { return history.check(r, applied, random) })
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			random := rand.New(rand.NewPCG(1, uint64(bytes)))
+			for i := uint64(1); i <= entries && !t.Failed(); i++ {
+				require.NoError(t, s.Apply(i, func(kv state.KV) error { return history.next(kv, i, random) }))
+			}
+			ended.Store(true)
+			wg.Wait()
+		})
+	}
+}

@@ -1,0 +1,436 @@
+package raftstore
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+const (
+	snapMetaFile    = "META"
+	snapMetaMagic   = "MRNSNPM1"
+	snapMetaVersion = 1
+	snapStreamFile  = "stream" // of one that was received
+	snapCheckpoint  = "db"     // of one that was taken here
+	snapPrefix      = "snap-"
+	snapTmpPrefix   = "tmp-"
+)
+
+// snapshotStore keeps the newest snapshot of the state. One that was taken here
+// is a pebble checkpoint, made of hard links; one that another node sent lies
+// as the stream that it came in. It is turned into a stream when a follower
+// needs it.
+//
+// It implements raft.SnapshotStore. All methods may be called concurrently.
+type snapshotStore struct {
+	fs      vfs.FS
+	dir     string
+	cluster moraine.UUID
+	state   *stateDB
+	clock   clock.Clock
+	metrics *Metrics
+
+	mu    sync.Mutex
+	snaps []*snapshot // newest first
+	next  uint64      // number of the next snapshot made here
+}
+
+var _ raft.SnapshotStore = (*snapshotStore)(nil)
+
+// snapshot is one that is complete.
+type snapshot struct {
+	meta    raft.SnapshotMeta
+	number  uint64 // order in which they were made here
+	applied uint64 // what its state has reached at least
+	stream  bool   // received: kept as a stream
+	readers int
+	retired bool // removed when the last reader closes
+}
+
+func openSnapshots(cfg *Config, deps *Deps, state *stateDB) (*snapshotStore, error) {
+	s := &snapshotStore{
+		fs: deps.FS, dir: filepath.Join(cfg.Dir, snapshotDir), cluster: cfg.Cluster,
+		state: state, clock: deps.Clock, metrics: deps.Metrics,
+	}
+	names, err := s.fs.List(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.fs.SyncDir(s.dir); err != nil { // a rename of a killed process
+		return nil, err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, snapTmpPrefix) {
+			if err := s.fs.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		snap, err := s.load(name)
+		if err != nil {
+			return nil, fmt.Errorf("snapshot %s: %w", name, err)
+		}
+		s.snaps = append(s.snaps, snap)
+		s.next = max(s.next, snap.number)
+	}
+	s.sort()
+	return s, s.retire()
+}
+
+func (s *snapshotStore) sort() {
+	slices.SortFunc(s.snaps, func(a, b *snapshot) int {
+		return -cmp.Or(cmp.Compare(a.meta.Index, b.meta.Index),
+			cmp.Compare(a.meta.Term, b.meta.Term), cmp.Compare(a.number, b.number))
+	})
+}
+
+func (s *snapshotStore) load(name string) (*snapshot, error) {
+	p, err := readFile(s.fs, filepath.Join(s.dir, name, snapMetaFile))
+	if err != nil {
+		return nil, err
+	}
+	snap, err := decodeSnapMeta(p)
+	if err != nil {
+		return nil, err
+	}
+	digits, _ := strings.CutPrefix(name, snapPrefix)
+	if snap.number, err = strconv.ParseUint(digits, 10, 64); err != nil {
+		return nil, corruptf("not the name of a snapshot")
+	}
+	snap.meta.ID = name
+	return snap, nil
+}
+
+func (s *snapshot) encode() []byte {
+	le := binary.LittleEndian
+	body := le.AppendUint64(nil, s.meta.Index)
+	body = le.AppendUint64(body, s.meta.Term)
+	body = le.AppendUint64(body, s.applied)
+	body = le.AppendUint64(body, s.meta.ConfigurationIndex)
+	body = le.AppendUint64(body, uint64(s.meta.Size))
+	form := uint16(1)
+	if s.stream {
+		form = 2
+	}
+	body = le.AppendUint16(body, form)
+	body = le.AppendUint32(body, uint32(len(s.meta.Configuration.Servers)))
+	for _, srv := range s.meta.Configuration.Servers {
+		body = le.AppendUint16(body, uint16(srv.Suffrage))
+		body = appendBytes(body, []byte(srv.ID))
+		body = appendBytes(body, []byte(srv.Address))
+	}
+	return seal(snapMetaMagic, snapMetaVersion, body)
+}
+
+func decodeSnapMeta(p []byte) (*snapshot, error) {
+	body, _, err := unseal(snapMetaMagic, snapMetaVersion, p)
+	if err != nil {
+		return nil, err
+	}
+	r := reader{p: body}
+	s := &snapshot{meta: raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: r.u64(), Term: r.u64()}}
+	s.applied = r.u64()
+	s.meta.ConfigurationIndex = r.u64()
+	s.meta.Size = int64(r.u64())
+	form := r.u16()
+	s.stream = form == 2
+	for n := r.u32(); n > 0 && !r.bad; n-- {
+		s.meta.Configuration.Servers = append(s.meta.Configuration.Servers, raft.Server{
+			Suffrage: raft.ServerSuffrage(r.u16()),
+			ID:       raft.ServerID(r.bytes()),
+			Address:  raft.ServerAddress(r.bytes()),
+		})
+	}
+	if !r.done() || form < 1 || form > 2 {
+		return nil, corruptf("snapshot metadata does not parse")
+	}
+	return s, nil
+}
+
+// newest returns the newest snapshot, nil if there is none.
+func (s *snapshotStore) newest() *snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.snaps) == 0 {
+		return nil
+	}
+	return s.snaps[0]
+}
+
+// List implements raft.SnapshotStore.
+func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*raft.SnapshotMeta
+	for _, snap := range s.snaps {
+		meta := snap.meta
+		out = append(out, &meta)
+	}
+	return out, nil
+}
+
+// Open implements raft.SnapshotStore. The snapshot stays until the reader is
+// closed.
+func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.snaps, func(snap *snapshot) bool { return snap.meta.ID == id })
+	if i < 0 {
+		return nil, nil, fmt.Errorf("snapshot %s is gone", id)
+	}
+	snap := s.snaps[i]
+	source, err := s.source(snap)
+	if err != nil {
+		return nil, nil, err
+	}
+	snap.readers++
+	s.metrics.Snapshots.WithLabelValues("opened").Inc()
+	meta := snap.meta
+	return &meta, &snapshotReader{ReadCloser: source, store: s, snap: snap}, nil
+}
+
+// source returns the stream of snap.
+func (s *snapshotStore) source(snap *snapshot) (io.ReadCloser, error) {
+	dir := filepath.Join(s.dir, snap.meta.ID)
+	if snap.stream {
+		f, err := s.fs.Open(filepath.Join(dir, snapStreamFile), vfs.Read)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.NewSectionReader(f, 0, snap.meta.Size), f}, nil
+	}
+	dir = filepath.Join(dir, snapCheckpoint)
+	files, err := checkpointFiles(s.fs, dir)
+	if err != nil {
+		return nil, err
+	}
+	if n := streamSize(files); n != snap.meta.Size {
+		return nil, corruptf("snapshot %s: a stream of %d bytes, expected %d", snap.meta.ID, n, snap.meta.Size)
+	}
+	// The writer ends with the reader: its next write fails once that is closed.
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(writeStream(w, s.fs, dir, s.cluster, snap.applied, files)) }()
+	return r, nil
+}
+
+type snapshotReader struct {
+	io.ReadCloser
+	store *snapshotStore
+	snap  *snapshot
+	once  sync.Once
+}
+
+func (r *snapshotReader) Close() error {
+	err := r.ReadCloser.Close()
+	r.once.Do(func() {
+		r.store.mu.Lock()
+		defer r.store.mu.Unlock()
+		r.snap.readers--
+		if r.snap.retired && r.snap.readers == 0 {
+			err = errors.Join(err, r.store.remove(r.snap))
+		}
+	})
+	return err
+}
+
+// remove deletes the files of a snapshot. It takes the name away first, durably:
+// a power cut between the removals must not leave half of a snapshot.
+func (s *snapshotStore) remove(snap *snapshot) error {
+	tmp := filepath.Join(s.dir, fmt.Sprintf("%s%020d", snapTmpPrefix, snap.number))
+	if err := s.fs.Rename(filepath.Join(s.dir, snap.meta.ID), tmp); err != nil {
+		return err
+	}
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return err
+	}
+	return s.fs.RemoveAll(tmp)
+}
+
+// retire removes all snapshots but the newest. mu is held, or nobody else is
+// there yet.
+func (s *snapshotStore) retire() error {
+	var err error
+	for _, old := range s.snaps[min(1, len(s.snaps)):] {
+		old.retired = true
+		if old.readers == 0 {
+			err = errors.Join(err, s.remove(old))
+		}
+	}
+	s.snaps = s.snaps[:min(1, len(s.snaps))]
+	return err
+}
+
+// Create implements raft.SnapshotStore.
+func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	tmp := filepath.Join(s.dir, fmt.Sprintf("%s%020d", snapTmpPrefix, s.next))
+	if err := s.fs.MkdirAll(tmp); err != nil {
+		return nil, err
+	}
+	return &checkpointSink{store: s, tmp: tmp, snap: &snapshot{
+		number: s.next,
+		meta: raft.SnapshotMeta{
+			Version: version, ID: fmt.Sprintf("%s%020d", snapPrefix, s.next), Index: index, Term: term,
+			Configuration: configuration.Clone(), ConfigurationIndex: configurationIndex,
+		},
+	}}, nil
+}
+
+// checkpointSink makes one snapshot: from the state here (capture), or from a
+// stream (Write).
+type checkpointSink struct {
+	store *snapshotStore
+	tmp   string
+	snap  *snapshot
+	file  vfs.File // the stream, once Write was called
+	ended bool
+}
+
+var _ raft.SnapshotSink = (*checkpointSink)(nil)
+
+// ID implements raft.SnapshotSink.
+func (c *checkpointSink) ID() string { return c.snap.meta.ID }
+
+// capture takes a checkpoint of the state. It flushes first: raft truncates the
+// log up to the snapshot's index, so that the state itself must by then be
+// durable without it.
+func (c *checkpointSink) capture() error {
+	st := c.store.state
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	if st.db == nil {
+		return errClosed
+	}
+	// The state may move on while the checkpoint is taken; this far it has come
+	// at least, and what is said of a snapshot is at least.
+	index, err := applied(st.db)
+	if err != nil {
+		return err
+	}
+	if err := st.db.Flush(); err != nil {
+		return err
+	}
+	dir := filepath.Join(c.tmp, snapCheckpoint)
+	if err := st.db.Checkpoint(dir, pebble.WithFlushedWAL()); err != nil {
+		return err
+	}
+	files, err := checkpointFiles(c.store.fs, dir)
+	if err != nil {
+		return err
+	}
+	c.snap.applied = index
+	c.snap.meta.Size = streamSize(files)
+	return nil
+}
+
+// Write implements io.Writer: the next bytes of a received stream.
+func (c *checkpointSink) Write(p []byte) (int, error) {
+	if c.file == nil {
+		f, err := c.store.fs.Open(filepath.Join(c.tmp, snapStreamFile), vfs.Create|vfs.Exclusive)
+		if err != nil {
+			return 0, err
+		}
+		c.file = f
+	}
+	n, err := c.file.WriteAt(p, c.snap.meta.Size)
+	c.snap.meta.Size += int64(n)
+	return n, err
+}
+
+// Cancel implements raft.SnapshotSink.
+func (c *checkpointSink) Cancel() error {
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	var err error
+	if c.file != nil {
+		err = c.file.Close()
+	}
+	return errors.Join(err, c.store.fs.RemoveAll(c.tmp))
+}
+
+// Close implements raft.SnapshotSink: the snapshot becomes the newest, durably,
+// or there is none.
+func (c *checkpointSink) Close() error {
+	if c.ended {
+		return nil
+	}
+	start := c.store.clock.Now()
+	if err := c.publish(); err != nil {
+		return errors.Join(err, c.Cancel())
+	}
+	c.ended = true
+	action := "taken"
+	if c.snap.stream {
+		action = "received"
+	}
+	c.store.metrics.Snapshots.WithLabelValues(action).Inc()
+	c.store.metrics.SnapshotSeconds.Observe(c.store.clock.Now().Sub(start).Seconds())
+	return nil
+}
+
+func (c *checkpointSink) publish() error {
+	s := c.store
+	if c.file != nil {
+		if err := c.checkStream(); err != nil {
+			return err
+		}
+	}
+	if err := writeSynced(s.fs, filepath.Join(c.tmp, snapMetaFile), c.snap.encode()); err != nil {
+		return err
+	}
+	if err := s.fs.SyncDir(c.tmp); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// COMMIT POINT of a snapshot: the rename, once the directory is synced.
+	if err := s.fs.Rename(c.tmp, filepath.Join(s.dir, c.snap.meta.ID)); err != nil {
+		return err
+	}
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return err
+	}
+	s.snaps = append(s.snaps, c.snap)
+	s.sort()
+	return s.retire()
+}
+
+// checkStream syncs a received stream and reads it back: what is published is
+// whole.
+func (c *checkpointSink) checkStream() error {
+	f := c.file
+	c.file = nil
+	err := f.Sync()
+	if err == nil {
+		var r *streamReader
+		r, err = newStreamReader(io.NewSectionReader(f, 0, c.snap.meta.Size), c.store.cluster)
+		if err == nil {
+			c.snap.applied = r.info.applied
+			c.snap.stream = true
+			err = r.verify()
+		}
+	}
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,94 @@
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+const (
+	spaceInterval = 5 * time.Second
+	stallChecks   = 8 // looks at the append in progress per Config.LogStall
+)
+
+// LowSpace reports whether the node's disk is nearly full: the service then
+// refuses what makes the state grow, and accepts what frees space.
+func (s *Store) LowSpace() bool { return s.lowSpace.Load() }
+
+// watchDisk ends the node when an append hangs, and looks after the free space.
+func (s *Store) watchDisk(ctx context.Context) {
+	stall := s.deps.Clock.NewTicker(max(s.cfg.LogStall/stallChecks, time.Millisecond))
+	defer stall.Stop()
+	space := s.deps.Clock.NewTicker(spaceInterval)
+	defer space.Stop()
+	for {
+		select {
+		case <-stall.C:
+			if d := s.log.stalled(); d > s.cfg.LogStall {
+				s.fatal.set(fmt.Errorf("%w: an append has taken %v", errStalled, d.Round(time.Millisecond)))
+				return
+			}
+		case <-space.C:
+			s.checkSpace()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// checkSpace sets LowSpace, and gives up or restores the ballast. It leaves low
+// space a fifth above where it entered it, so as not to flap.
+func (s *Store) checkSpace() {
+	usage, err := s.deps.FS.Usage(s.cfg.Dir)
+	if err != nil || usage.Total == 0 {
+		s.deps.Log.Warn("the free space is unknown", "err", err)
+		return
+	}
+	limit := s.cfg.MinFree
+	if s.lowSpace.Load() {
+		limit *= 1.2
+	}
+	low := float64(usage.Free) < limit*float64(usage.Total)
+	if low != s.lowSpace.Swap(low) {
+		s.deps.Log.Warn("free space of the metadata disk", "low", low, "free", usage.Free, "total", usage.Total)
+	}
+	if low {
+		s.deps.Metrics.LowSpace.Set(1)
+	} else {
+		s.deps.Metrics.LowSpace.Set(0)
+	}
+	if err := s.keepBallast(usage, low); err != nil {
+		s.deps.Log.Warn("ballast", "err", err)
+	}
+}
+
+// keepBallast makes the ballast file while there is room, and gives it up when
+// less is free than it would take.
+func (s *Store) keepBallast(usage vfs.Usage, low bool) error {
+	size := s.cfg.BallastBytes
+	name := filepath.Join(s.cfg.Dir, ballastFile)
+	info, err := s.deps.FS.Stat(name)
+	there := err == nil && info.Size == size
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	switch {
+	case size < 0:
+		return nil
+	case there && usage.Free < uint64(size):
+		s.deps.Log.Error("the metadata disk is full: its ballast is given up", "bytes", size)
+		return s.deps.FS.Remove(name)
+	case there || low || usage.Free < 4*uint64(size):
+		return nil
+	}
+	f, err := s.deps.FS.Open(name, vfs.Create)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Allocate(0, size), f.Close())
+}

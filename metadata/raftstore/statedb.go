@@ -1,0 +1,337 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
+)
+
+const (
+	currentFile    = "CURRENT"
+	currentMagic   = "MRNSTAT1"
+	currentVersion = 1
+	dbPrefix       = "db-"
+)
+
+// appliedKey holds {version 1, applied index (uint64, little-endian)}. It is
+// written in the batch of the entries that it counts.
+var appliedKey = []byte{0xff, 0xff, 'a'}
+
+// stateDB is the state: a pebble database in the directory that CURRENT names.
+//
+// Reads go through views: snapshots that are shared by all reads between two
+// commits, so that a read costs no snapshot of its own. Lock order: mu, then
+// viewMu.
+type stateDB struct {
+	fs    vfs.FS
+	dir   string // holds CURRENT and the databases
+	cfg   *Config
+	log   *slog.Logger
+	fatal *fatal
+	cache *pebble.Cache
+
+	// mu is held for reading while db is used, for writing to exchange it.
+	mu      sync.RWMutex
+	db      *pebble.DB
+	records *records // of db
+	number  uint64   // db is in dir/db-<number>
+
+	viewMu sync.Mutex
+	view   *sharedView // nil after each commit, until somebody reads
+}
+
+// openState opens the current database, making the first one if there is none.
+// Leftovers of restores that were cut short are removed.
+func openState(cfg *Config, deps *Deps, fatal *fatal) (*stateDB, error) {
+	s := &stateDB{
+		fs: deps.FS, dir: filepath.Join(cfg.Dir, stateDir), cfg: cfg, log: deps.Log, fatal: fatal,
+		cache: pebble.NewCache(cfg.CacheBytes),
+	}
+	if err := s.open(); err != nil {
+		s.cache.Unref()
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	return s, nil
+}
+
+func (s *stateDB) open() error {
+	p, err := readFile(s.fs, filepath.Join(s.dir, currentFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// CURRENT is durable before the first entry is applied: what may be in a
+		// first database without it is the remains of a cut-short start.
+		s.number = 1
+		if err := s.fs.RemoveAll(s.path(s.number)); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		if s.number, err = decodeCurrent(p); err != nil {
+			return err
+		}
+		// It may be that the process ended between the rename and the sync.
+		if err := s.fs.SyncDir(s.dir); err != nil {
+			return err
+		}
+	}
+	if err := s.removeOthers(); err != nil {
+		return err
+	}
+	if s.db, s.records, err = s.openDB(s.number); err != nil {
+		return err
+	}
+	if p == nil {
+		err = replaceFile(s.fs, s.dir, currentFile, encodeCurrent(s.number))
+	}
+	if err != nil {
+		return errors.Join(err, s.db.Close())
+	}
+	return nil
+}
+
+func encodeCurrent(number uint64) []byte {
+	return seal(currentMagic, currentVersion, binary.LittleEndian.AppendUint64(nil, number))
+}
+
+func decodeCurrent(p []byte) (uint64, error) {
+	body, _, err := unseal(currentMagic, currentVersion, p)
+	if err != nil {
+		return 0, err
+	}
+	r := reader{p: body}
+	number := r.u64()
+	if !r.done() || number == 0 {
+		return 0, corruptf("%s does not parse", currentFile)
+	}
+	return number, nil
+}
+
+func (s *stateDB) path(number uint64) string {
+	return filepath.Join(s.dir, fmt.Sprintf("%s%020d", dbPrefix, number))
+}
+
+// removeOthers removes databases that CURRENT does not name.
+func (s *stateDB) removeOthers() error {
+	names, err := s.fs.List(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(name, dbPrefix)
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseUint(digits, 10, 64); err == nil && n == s.number {
+			continue
+		}
+		if err := s.fs.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openDB opens, or makes, database number.
+func (s *stateDB) openDB(number uint64) (*pebble.DB, *records, error) {
+	path := s.path(number)
+	if err := s.fs.MkdirAll(path); err != nil {
+		return nil, nil, err
+	}
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return nil, nil, err
+	}
+	db, err := pebble.Open(path, s.options())
+	if err != nil {
+		return nil, nil, err
+	}
+	index, err := applied(db)
+	if err != nil {
+		return nil, nil, errors.Join(err, db.Close())
+	}
+	return db, newRecords(s.cfg.RecordCacheBytes, index), nil
+}
+
+func (s *stateDB) options() *pebble.Options {
+	opts := &pebble.Options{
+		FS:                    pebblevfs.New(s.fs),
+		FormatMajorVersion:    pebble.FormatNewest,
+		Cache:                 s.cache,
+		MemTableSize:          uint64(s.cfg.MemTableBytes),
+		L0CompactionThreshold: 4,
+		Logger:                pebbleLog{log: s.log.With("part", "state"), fatal: s.fatal},
+		EventListener: &pebble.EventListener{BackgroundError: func(err error) {
+			s.log.Error("background work of the state failed, it will be tried again", "err", err)
+		}},
+	}
+	for i := range opts.Levels {
+		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	return opts
+}
+
+// applied returns the index of the last entry in r, 0 if there is none.
+func applied(r pebble.Reader) (uint64, error) {
+	value, closer, err := r.Get(appliedKey)
+	if err == pebble.ErrNotFound {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer closer.Close()
+	if len(value) != 9 || value[0] != 1 {
+		return 0, corruptf("applied index %x", value)
+	}
+	return binary.LittleEndian.Uint64(value[1:]), nil
+}
+
+func encodeApplied(index uint64) []byte {
+	return binary.LittleEndian.AppendUint64([]byte{1}, index)
+}
+
+// commit makes kv's writes visible as the state after entry index. They become
+// durable with the next flush; until then the log has them.
+func (s *stateDB) commit(kv *applyKV, index uint64) error {
+	if err := kv.batch.Set(appliedKey, encodeApplied(index), nil); err != nil {
+		return err
+	}
+	kv.records.commit(kv.writes, index)
+	if err := kv.batch.Commit(pebble.NoSync); err != nil {
+		return err
+	}
+	return s.dropView()
+}
+
+// sharedView is a snapshot that reads share.
+type sharedView struct {
+	snap    *pebble.Snapshot
+	applied uint64
+	refs    int // reads, and one while it is the current one
+}
+
+// read calls fn with a consistent state that holds at least every commit that
+// returned before the call.
+func (s *stateDB) read(fn func(r viewReader, applied uint64) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.db == nil {
+		return errClosed
+	}
+	v, err := s.acquireView()
+	if err != nil {
+		return err
+	}
+	err = fn(viewReader{snapReader{v.snap}, s.records, v.applied}, v.applied)
+	return errors.Join(err, s.releaseView(v))
+}
+
+func (s *stateDB) acquireView() (*sharedView, error) {
+	s.viewMu.Lock()
+	defer s.viewMu.Unlock()
+	if s.view == nil {
+		snap := s.db.NewSnapshot()
+		index, err := applied(snap)
+		if err != nil {
+			return nil, errors.Join(err, snap.Close())
+		}
+		s.view = &sharedView{snap: snap, applied: index, refs: 1}
+	}
+	s.view.refs++
+	return s.view, nil
+}
+
+func (s *stateDB) releaseView(v *sharedView) error {
+	s.viewMu.Lock()
+	defer s.viewMu.Unlock()
+	return v.unref()
+}
+
+// dropView makes the next read take a new snapshot.
+func (s *stateDB) dropView() error {
+	s.viewMu.Lock()
+	defer s.viewMu.Unlock()
+	v := s.view
+	if v == nil {
+		return nil
+	}
+	s.view = nil
+	return v.unref()
+}
+
+func (v *sharedView) unref() error {
+	if v.refs--; v.refs > 0 {
+		return nil
+	}
+	return v.snap.Close()
+}
+
+// exchange makes database number, whole and synced in its directory, the
+// current one, and removes the one before. It waits for reads to end.
+func (s *stateDB) exchange(number uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// COMMIT POINT of a restore. Before it a restart finds the old state, and
+	// restores again from the snapshot; after it the new.
+	if err := replaceFile(s.fs, s.dir, currentFile, encodeCurrent(number)); err != nil {
+		return err
+	}
+	if err := s.closeDB(); err != nil {
+		return err
+	}
+	db, records, err := s.openDB(number)
+	if err != nil {
+		return err
+	}
+	s.db, s.records, s.number = db, records, number
+	return s.removeOthers()
+}
+
+// closeDB closes the database; mu is held for writing.
+func (s *stateDB) closeDB() error {
+	if s.db == nil {
+		return nil
+	}
+	db := s.db
+	s.db = nil
+	return errors.Join(s.dropView(), db.Close())
+}
+
+func (s *stateDB) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.closeDB()
+	s.cache.Unref()
+	return err
+}
+
+// pebbleLog makes pebble write to a slog.Logger. What pebble calls fatal (a
+// failed write of its log or manifest) ends the node.
+type pebbleLog struct {
+	log   *slog.Logger
+	fatal *fatal
+}
+
+// Infof drops what pebble says of its ordinary work.
+func (l pebbleLog) Infof(string, ...any) {}
+
+func (l pebbleLog) Errorf(format string, args ...any) {
+	l.log.Error("state", "msg", fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLog) Fatalf(format string, args ...any) {
+	l.fatal.broken.Store(true)
+	l.fatal.die(fmt.Errorf("state: "+format, args...))
+}

@@ -1,0 +1,438 @@
+// Package raftstore keeps the metadata of a cluster on several nodes: a log
+// that hashicorp/raft replicates, written by raft-wal, and the state that the
+// log makes, in a pebble database. It knows nothing of what the entries mean:
+// an FSM applies them.
+//
+// It does not group commands into entries, does not retry, and forwards
+// nothing: a node that does not lead says who does.
+//
+// The path of a proposal: Propose hands the entry to raft, which appends it to
+// the log here (log.go) and on the other nodes; once a majority has it synced,
+// raft passes it, with others, to machine.ApplyBatch (fsm.go), which lets the
+// FSM write into one pebble batch, adds the index of the last entry, commits
+// the batch without a sync, and returns the FSM's result to the proposer. The
+// log is what makes it durable: after a crash the entries that pebble lost are
+// applied again, those that it has are passed over. From time to time raft asks
+// for a snapshot (snapshot.go): the state is flushed and linked into a
+// directory, and the log before it may go.
+//
+// The path of a read: ReadBarrier (readbarrier.go) confirms with a majority
+// that this node still leads, and waits until the state has reached what was
+// committed; View then reads a consistent snapshot.
+//
+// What a node keeps on disk is described in docs/formats/metastore.md and
+// docs/formats/snapshot.md. All of it goes through vfs.FS.
+//
+// A node does not survive errors of its disk: a write to the log or the state
+// that fails, and an append that takes longer than Config.LogStall, end Run
+// with an error, and the process is to end with it.
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// Store is one node. Its methods may be called concurrently; before Run is
+// ready they fail with Unavailable, or as on a node that does not lead.
+type Store struct {
+	cfg  Config
+	deps Deps
+
+	ready    chan struct{} // closed when the fields below are set
+	ending   chan struct{} // closed when Run begins to end
+	fatal    *fatal
+	notify   chan bool // from raft
+	changes  chan bool
+	inFlight chan struct{}
+
+	log       *raftLog
+	state     *stateDB
+	snapshots *snapshotStore
+	transport *transport
+	machine   *machine
+	raft      *raft.Raft
+	reads     *readQueue
+	lead      atomic.Pointer[leadership]
+	lowSpace  atomic.Bool
+}
+
+// errClosed says that the state is not open.
+var errClosed = &moraine.Error{Op: "raftstore", Kind: moraine.Unavailable, Err: errors.New("the node is stopping")}
+
+// New checks cfg and deps and fills in their defaults. It opens nothing and
+// starts nothing.
+func New(cfg Config, deps Deps) (*Store, error) {
+	cfg.setDefaults()
+	deps.setDefaults()
+	err := cfg.validate()
+	if err == nil && (deps.FSM == nil || deps.Stream == nil) {
+		err = errors.New("an FSM and a Stream are needed")
+	}
+	if err != nil {
+		return nil, &moraine.Error{Op: "raftstore.New", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
+	}
+	return &Store{
+		cfg: cfg, deps: deps,
+		ready:    make(chan struct{}),
+		ending:   make(chan struct{}),
+		fatal:    newFatal(),
+		notify:   make(chan bool, 16),
+		changes:  make(chan bool),
+		inFlight: make(chan struct{}, cfg.MaxInFlight),
+		reads:    newReadQueue(),
+	}, nil
+}
+
+// Ready returns a channel that is closed when the node takes part in its group.
+func (s *Store) Ready() <-chan struct{} { return s.ready }
+
+// Run opens the node's directory, which Bootstrap made, and takes part in the
+// group until ctx ends; a leader then hands over first. It returns nil after
+// ctx ended and every goroutine with it. It returns an error where the
+// directory cannot be used (WrongCluster, NewerFormat, Corrupt, NotFound), and
+// when the node cannot go on; goroutines that wait for a hung disk may then
+// remain, and the process should end. Run is called once; Deps.Stream is
+// closed when it returns.
+func (s *Store) Run(ctx context.Context) error {
+	err := s.run(ctx)
+	if err == nil {
+		return nil
+	}
+	s.fatal.set(err) // whoever waits for this node learns of it
+	return wrap("raftstore.Run", s.cfg.Dir, err)
+}
+
+func (s *Store) run(ctx context.Context) (err error) {
+	defer s.deps.Stream.Close() // raft has closed it, where it was started
+	lock, err := s.deps.FS.Lock(filepath.Join(s.cfg.Dir, lockFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,
+			Err: errors.New("no such node: bootstrap it first")}
+	}
+	if err != nil {
+		return lockError(s.cfg.Dir, err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := s.open(); err != nil {
+		return errors.Join(err, s.close())
+	}
+	var wg sync.WaitGroup
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	for _, work := range []func(context.Context){s.watchLeadership, s.runReads, s.watchDisk} {
+		wg.Go(func() { work(inner) })
+	}
+	close(s.ready)
+	select {
+	case <-ctx.Done():
+		close(s.ending)
+		s.handOver()
+		s.drain()
+	case <-s.fatal.ended:
+	}
+	return s.shutdown(cancel, &wg)
+}
+
+// open opens everything and starts raft. On error close undoes it.
+func (s *Store) open() error {
+	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
+		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,
+			Err: errors.New("the node was not bootstrapped, or not to the end: bootstrap it")}
+	}
+	if err == nil {
+		err = checkIdentity(id, &s.cfg)
+	}
+	if err != nil {
+		return err
+	}
+	// A node whose disk hung must not come back as a leader: it does not start
+	// raft before a write of its own has been synced.
+	if err := writeSynced(s.deps.FS, filepath.Join(s.cfg.Dir, probeFile), []byte(s.cfg.Node)); err != nil {
+		return fmt.Errorf("probe the disk: %w", err)
+	}
+	s.checkSpace()
+	if s.log, err = openLog(&s.cfg, &s.deps, s.fatal.die); err != nil {
+		return err
+	}
+	if s.state, err = openState(&s.cfg, &s.deps, s.fatal); err != nil {
+		return err
+	}
+	if s.snapshots, err = openSnapshots(&s.cfg, &s.deps, s.state); err != nil {
+		return err
+	}
+	s.machine = &machine{store: s, fsm: s.deps.FSM, last: &watermark{}}
+	if err := s.reconcile(); err != nil {
+		return err
+	}
+	s.transport = newTransport(&s.cfg, &s.deps)
+	rc := raftConfig(&s.cfg, &s.deps)
+	rc.NotifyCh = s.notify
+	cached, err := raft.NewLogCache(4*s.cfg.MaxAppendEntries, s.log)
+	if err != nil {
+		return err
+	}
+	s.raft, err = raft.NewRaft(rc, s.machine, cached, s.log, s.snapshots, s.transport)
+	return err
+}
+
+func raftConfig(cfg *Config, deps *Deps) *raft.Config {
+	rc := raft.DefaultConfig()
+	rc.LocalID = raft.ServerID(cfg.Node)
+	rc.HeartbeatTimeout = cfg.HeartbeatTimeout
+	rc.ElectionTimeout = cfg.ElectionTimeout
+	rc.LeaderLeaseTimeout = cfg.LeaderLease
+	rc.CommitTimeout = cfg.CommitTimeout
+	rc.MaxAppendEntries = cfg.MaxAppendEntries
+	// Not BatchApplyCh: what waits in its buffer when raft ends is never answered.
+	// Without it raft groups what waits to be sent, which is the same.
+	rc.BatchApplyCh = false
+	rc.SnapshotInterval = cfg.SnapshotInterval
+	rc.SnapshotThreshold = cfg.SnapshotEntries
+	rc.TrailingLogs = 1 // raftLog.DeleteRange decides what is kept
+	rc.NoSnapshotRestoreOnStart = true
+	rc.NoLegacyTelemetry = true
+	rc.ShutdownOnRemove = false
+	rc.Logger = newHCLog(deps.Log.With("part", "raft"))
+	return rc
+}
+
+// handOver lets another node lead before this one goes, so that clients wait
+// for a message and not for an election.
+func (s *Store) handOver() {
+	if s.raft.State() != raft.Leader || len(s.voters()) < 2 {
+		return
+	}
+	if err := s.raft.LeadershipTransfer().Error(); err != nil { // ends within an election timeout
+		s.deps.Log.Warn("leadership was not handed over", "err", err)
+	}
+}
+
+// drain waits for the proposals in flight: raft forgets those that it has
+// passed to the state when it is shut down. They end with their commit, or with
+// the leadership, which without a majority lasts as long as its lease.
+func (s *Store) drain() {
+	patience := s.deps.Clock.After(2*s.cfg.LeaderLease + time.Second)
+	for range cap(s.inFlight) {
+		select {
+		case s.inFlight <- struct{}{}:
+		case <-patience:
+			return
+		case <-s.fatal.ended:
+			return
+		}
+	}
+}
+
+// shutdownGrace is how long a node that cannot go on waits for its goroutines.
+const shutdownGrace = 500 * time.Millisecond
+
+// shutdown ends raft, then the goroutines that serve it, then closes the files.
+func (s *Store) shutdown(cancel context.CancelFunc, wg *sync.WaitGroup) error {
+	down := s.raft.Shutdown()
+	s.transport.Close() // messages under way end now, not at their timeout
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		down.Error() // always nil; it waits
+		cancel()
+		wg.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-s.fatal.ended:
+		select {
+		case <-ended:
+		case <-s.deps.Clock.After(shutdownGrace):
+			return s.fatal.err() // one is in the kernel: nothing can be closed
+		}
+	}
+	if s.fatal.broken.Load() {
+		return s.fatal.err()
+	}
+	return errors.Join(s.fatal.err(), s.close())
+}
+
+// close closes what is open, newest first.
+func (s *Store) close() error {
+	var err error
+	if s.transport != nil {
+		err = errors.Join(err, s.transport.Close())
+	}
+	if s.state != nil {
+		err = errors.Join(err, s.state.close())
+	}
+	if s.log != nil {
+		err = errors.Join(err, s.log.Close())
+	}
+	return err
+}
+
+// reconcile brings log, state and snapshots together after a stop at any point
+// of a restore, and refuses a directory from which something is missing.
+func (s *Store) reconcile() error {
+	index, err := applied(s.state.db)
+	if err != nil {
+		return err
+	}
+	snap := s.snapshots.newest()
+	if snap != nil && index < snap.applied {
+		// A snapshot was received, and the stop came before the state was its own;
+		// or the state was lost. raft will begin after the snapshot.
+		source, err := s.snapshots.source(snap)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(s.restore(source), source.Close()); err != nil {
+			return fmt.Errorf("restore the state from snapshot %d: %w", snap.meta.Index, err)
+		}
+	} else {
+		s.machine.last.raise(index)
+	}
+	return s.reconcileLog(snap, index)
+}
+
+// reconcileLog drops a log that the newest snapshot has replaced: after a
+// received one raft deletes the log, and a stop may come before.
+func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
+	first, err := s.log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return err
+	}
+	var covered uint64
+	if snap != nil {
+		covered = snap.meta.Index
+		stale := last > 0 && last < covered
+		if first > 0 && first <= covered && covered <= last {
+			var entry raft.Log
+			if err := s.log.GetLog(covered, &entry); err != nil {
+				return err
+			}
+			stale = entry.Term != snap.meta.Term
+		}
+		if stale {
+			return s.log.reset()
+		}
+	}
+	if first > covered+1 || (last == 0 && covered < applied) {
+		return corruptf("the log begins at %d, the newest snapshot ends at %d, the state at %d: entries are missing",
+			first, covered, applied)
+	}
+	return nil
+}
+
+// restore makes the state that of the stream: it writes a new database beside
+// the current one and exchanges them.
+func (s *Store) restore(source io.Reader) error {
+	start := s.deps.Clock.Now()
+	r, err := newStreamReader(source, s.cfg.Cluster)
+	if err != nil {
+		return err
+	}
+	number := s.state.number + 1
+	dir := s.state.path(number)
+	if err := s.deps.FS.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := r.extract(s.deps.FS, dir); err != nil {
+		return errors.Join(err, s.deps.FS.RemoveAll(dir))
+	}
+	if err := s.deps.FS.SyncDir(s.state.dir); err != nil {
+		return err
+	}
+	if err := s.state.exchange(number); err != nil {
+		s.fatal.set(fmt.Errorf("exchange the state: %w", err))
+		return err
+	}
+	index, err := applied(s.state.db)
+	if err != nil {
+		return err
+	}
+	if index < r.info.applied {
+		return corruptf("snapshot: its state ends at %d, it says at %d", index, r.info.applied)
+	}
+	s.machine.last.raise(index)
+	s.deps.Metrics.Snapshots.WithLabelValues("restored").Inc()
+	s.deps.Metrics.SnapshotSeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+	s.deps.Log.Info("state restored from a snapshot", "index", index)
+	return nil
+}
+
+// View calls fn with a consistent state, and the index of the last entry that
+// it holds. What was applied before the call is in it; so a read that must be
+// linearizable calls ReadBarrier first. r and what it returns must not be used
+// after fn. An error of fn is returned as it is. A View delays nothing but the
+// installation of a snapshot from another node.
+func (s *Store) View(fn func(r state.Reader, applied uint64) error) error {
+	select {
+	case <-s.ready:
+	default:
+		return s.stopped("raftstore.View")
+	}
+	return s.state.read(func(r viewReader, applied uint64) error { return fn(r, applied) })
+}
+
+// stopped is the error for calls to a node that is not, or no longer, running.
+func (s *Store) stopped(op string) error {
+	err := s.fatal.err()
+	if err == nil {
+		err = errors.New("the node is not running")
+	}
+	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: err}
+}
+
+// fatal is the error that ends a node, the first one.
+type fatal struct {
+	once  sync.Once
+	cause error
+	ended chan struct{} // closed once cause is set
+	// broken: pebble stopped half-way through something, perhaps holding locks,
+	// and must not be called again.
+	broken atomic.Bool
+}
+
+func newFatal() *fatal { return &fatal{ended: make(chan struct{})} }
+
+// set ends the node; it returns at once.
+func (f *fatal) set(err error) {
+	f.once.Do(func() {
+		f.cause = err
+		close(f.ended)
+	})
+}
+
+// die ends the node and the calling goroutine, which must be one of raft's or
+// pebble's: neither can go on after the error, and neither library lets its
+// caller return one.
+func (f *fatal) die(err error) {
+	f.set(err)
+	runtime.Goexit()
+}
+
+// err returns the error, nil while there is none.
+func (f *fatal) err() error {
+	select {
+	case <-f.ended:
+		return f.cause
+	default:
+		return nil
+	}
+}

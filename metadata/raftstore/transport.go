@@ -1,0 +1,218 @@
+package raftstore
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// transport is raft's own transport over Deps.Stream, which also notes what the
+// read barrier needs: which voter acknowledged, in which term, a message sent
+// at or after which tick.
+type transport struct {
+	*raft.NetworkTransport
+	local raft.ServerAddress
+	conns *connTable
+	acks  *ackTable
+}
+
+var (
+	_ raft.Transport   = (*transport)(nil)
+	_ raft.WithPreVote = (*transport)(nil)
+	_ raft.WithClose   = (*transport)(nil)
+)
+
+func newTransport(cfg *Config, deps *Deps) *transport {
+	self, _ := cfg.peer(cfg.Node)
+	conns := &connTable{Stream: deps.Stream, open: map[net.Conn]bool{}}
+	return &transport{
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+			Stream:                conns,
+			MaxPool:               4, // pipeline, heartbeats, read rounds, votes
+			Timeout:               cfg.RPCTimeout,
+			ServerAddressProvider: addressBook{cfg},
+			Logger:                newHCLog(deps.Log.With("part", "raft-net")),
+		}),
+		local: raft.ServerAddress(self.Address),
+		conns: conns,
+		acks:  newAckTable(deps.Clock.Now),
+	}
+}
+
+// LocalAddr implements raft.Transport. It is the address that the peers use,
+// not the one that the listener is bound to: nodes compare it.
+func (t *transport) LocalAddr() raft.ServerAddress { return t.local }
+
+// AppendEntries implements raft.Transport, for heartbeats and single messages;
+// pipelined ones are not counted, and need not be.
+func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	tick := t.acks.now()
+	if err := t.NetworkTransport.AppendEntries(id, target, args, resp); err != nil {
+		return err
+	}
+	t.acks.note(id, args.Term, tick, resp)
+	return nil
+}
+
+// Close implements raft.WithClose. Every connection ends, those that others
+// opened to this node too.
+func (t *transport) Close() error {
+	err := t.NetworkTransport.Close()
+	t.NetworkTransport.CloseStreams()
+	t.conns.closeAll()
+	return err
+}
+
+// addressBook finds peers where Config says they are now, whatever address the
+// log has for them.
+type addressBook struct{ cfg *Config }
+
+// ServerAddr implements raft.ServerAddressProvider.
+func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if p, ok := b.cfg.peer(string(id)); ok {
+		return raft.ServerAddress(p.Address), nil
+	}
+	return "", errors.New("not among the configured peers")
+}
+
+// connTable is a raft.StreamLayer that knows its connections: raft leaves the
+// accepted ones open when it ends, and a goroutine reading from each.
+type connTable struct {
+	Stream
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	closed bool
+}
+
+// Accept implements net.Listener.
+func (c *connTable) Accept() (net.Conn, error) { return c.track(c.Stream.Accept()) }
+
+// Dial implements raft.StreamLayer.
+func (c *connTable) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return c.track(c.Stream.Dial(string(address), timeout))
+}
+
+func (c *connTable) track(conn net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	c.open[conn] = true
+	return &trackedConn{Conn: conn, table: c}, nil
+}
+
+func (c *connTable) closeAll() {
+	c.mu.Lock()
+	conns := make([]net.Conn, 0, len(c.open))
+	for conn := range c.open {
+		conns = append(conns, conn)
+	}
+	c.closed = true
+	clear(c.open)
+	c.mu.Unlock()
+	for _, conn := range conns {
+		conn.Close() // the peer sees the end either way
+	}
+}
+
+type trackedConn struct {
+	net.Conn
+	table *connTable
+}
+
+func (t *trackedConn) Close() error {
+	t.table.mu.Lock()
+	delete(t.table.open, t.Conn)
+	t.table.mu.Unlock()
+	return t.Conn.Close()
+}
+
+// ackTable remembers, for each peer, the newest message that it acknowledged.
+// Order is by a counter of ticks, not by a clock: a message carries the tick
+// read before it was sent, so that its tick is at least t only if it was sent
+// after t was drawn.
+type ackTable struct {
+	clock func() time.Time
+	ticks atomic.Uint64
+
+	mu    sync.Mutex
+	peers map[raft.ServerID]ack
+	// changed has room for one; it gets one after each change.
+	changed chan struct{}
+}
+
+type ack struct {
+	term uint64
+	tick uint64
+	// last is the end of the peer's log, at time at.
+	last uint64
+	at   time.Time
+}
+
+func newAckTable(now func() time.Time) *ackTable {
+	return &ackTable{clock: now, peers: map[raft.ServerID]ack{}, changed: make(chan struct{}, 1)}
+}
+
+// now returns the tick for a message that is about to be sent.
+func (a *ackTable) now() uint64 { return a.ticks.Load() }
+
+// draw returns a tick that only messages sent from now on can carry.
+func (a *ackTable) draw() uint64 { return a.ticks.Add(1) }
+
+// note records the answer to a message of term sent at tick. An answer of a
+// later term is no acknowledgement.
+func (a *ackTable) note(id raft.ServerID, term, tick uint64, resp *raft.AppendEntriesResponse) {
+	if resp.Term > term {
+		return
+	}
+	a.mu.Lock()
+	p := a.peers[id]
+	if term >= p.term {
+		if term > p.term {
+			p = ack{term: term}
+		}
+		p.tick = max(p.tick, tick)
+		p.last, p.at = max(p.last, resp.LastLog), a.clock()
+		a.peers[id] = p
+	}
+	a.mu.Unlock()
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// confirmed reports whether id acknowledged, in term, a message of tick or later.
+func (a *ackTable) confirmed(id raft.ServerID, term, tick uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.peers[id]
+	return p.term == term && p.tick >= tick
+}
+
+// quorum reports whether self and the voters that confirmed are a majority.
+func (a *ackTable) quorum(voters []raft.ServerID, self raft.ServerID, term, tick uint64) bool {
+	count := 0
+	for _, id := range voters {
+		if id == self || a.confirmed(id, term, tick) {
+			count++
+		}
+	}
+	return count > len(voters)/2 && slices.Contains(voters, self)
+}
+
+func (a *ackTable) peer(id raft.ServerID) ack {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.peers[id]
+}
