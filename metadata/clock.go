@@ -1,0 +1,69 @@
+package metadata
+
+import (
+	"context"
+	"time"
+
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+)
+
+const (
+	// tickEvery is how often cluster time is advanced.
+	tickEvery = time.Second
+	// maxTick is the most that cluster time advances in one tick.
+	maxTick = time.Second
+	// clockGap is the time between two ticks past which this server may have
+	// been stopped, or cut off, so that silence of others proves nothing.
+	clockGap = 2 * tickEvery
+)
+
+// keepTime advances cluster time and does what depends on the passing of time,
+// until ctx ends.
+func (l *leader) keepTime(ctx context.Context) {
+	ticker := l.deps.Clock.NewTicker(tickEvery)
+	defer ticker.Stop()
+	last := l.deps.Clock.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := l.deps.Clock.Now()
+		elapsed := now.Sub(last)
+		last = now
+		if elapsed > clockGap {
+			l.deps.Metrics.ClockGaps.Inc()
+			l.deps.Log.Warn("time jumped: every session and host gets a full term anew", "elapsed", elapsed)
+			l.sessions.renewAll(now)
+			l.topology.renewAll(now)
+		}
+		if err := l.tick(ctx, now, min(elapsed, maxTick)); err != nil && ctx.Err() == nil {
+			l.deps.Log.Warn("a tick failed", "err", err)
+		}
+	}
+}
+
+// tick is one step of cluster time.
+func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration) error {
+	tick := &statepb.Tick{Millis: uint64(elapsed.Milliseconds()), Mark: true}
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		tick.Compare, err = l.machine.SumMark(r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Tick{Tick: tick}}); err != nil {
+		return err
+	}
+	l.deps.Metrics.Ticks.Inc()
+	for _, due := range []func(context.Context, time.Time) error{l.endOverdue, l.judgeHosts, l.abortSilentSteps} {
+		if err := due(ctx, now); err != nil {
+			return err
+		}
+	}
+	l.deps.Metrics.Sessions.Set(float64(l.sessions.count()))
+	return l.rotateKey(ctx)
+}

@@ -1,0 +1,112 @@
+package metadata
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// getTopology answers with the topology of now.
+func (l *leader) getTopology(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
+	if err := l.barrier(ctx); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Topology{Topology: l.topology.view().wire}}, nil
+}
+
+// getCluster answers how the cluster is: what the state counts, and what only
+// this leader knows.
+func (l *leader) getCluster(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
+	if err := l.barrier(ctx); err != nil {
+		return nil, err
+	}
+	reply := &wire.ClusterReply{}
+	err := l.store.View(func(r state.Reader, applied uint64) error {
+		reply.Metadata = l.server.nodes(applied)
+		return l.count(r, reply)
+	})
+	if err != nil {
+		return nil, err
+	}
+	v := l.topology.view()
+	reply.Topology, reply.DefaultScheme = v.wire, schemeToWire(v.defaultScheme())
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
+}
+
+// count fills in what the state knows.
+func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
+	info, err := l.machine.Cluster(r)
+	if err != nil {
+		return err
+	}
+	n, err := l.machine.Counters(r)
+	if err != nil {
+		return err
+	}
+	reply.Cluster, reply.Incarnation, reply.FeatureLevel = info.UUID[:], uint64(info.Incarnation), info.FeatureLevel
+	reply.ClusterTimeMillis, reply.Commands, reply.Entries = n.ClusterTime, n.Commands, n.Entries
+	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
+	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
+	reply.PendingBytes, reply.LeakedBytes = n.PendingBytes, n.LeakedBytes
+	if reply.RepairRunning, err = l.machine.RepairRunning(r); err != nil {
+		return err
+	}
+	reply.StripesBySpare, err = l.machine.StripesBySpare(r)
+	return err
+}
+
+// nodes describes the metadata servers, as this one sees them.
+func (s *Server) nodes(applied uint64) []*wire.MetadataNode {
+	members := s.store.Members()
+	out := make([]*wire.MetadataNode, len(members))
+	for i, m := range members {
+		p := s.peers[m.ID]
+		out[i] = &wire.MetadataNode{
+			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
+			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
+		}
+		if m.ID == s.cfg.Node {
+			out[i].Applied, out[i].Alive = applied, true
+		}
+	}
+	return out
+}
+
+// Status is what a server says of itself for people and probes.
+type Status struct {
+	Node    string
+	Leader  string // id of the node that leads; "" if unknown
+	Leading bool
+	Term    uint64
+	Applied uint64
+	// What follows is known only where this server leads.
+	Sessions, Hosts, LiveHosts int
+}
+
+// Status describes the server; it may be called whenever Run is running.
+func (s *Server) Status() Status {
+	st := Status{Node: s.cfg.Node, Term: s.store.Term()}
+	st.Leader, _ = s.store.Leader()
+	_ = s.store.View(func(_ state.Reader, applied uint64) error { st.Applied = applied; return nil })
+	if l := s.leader.Load(); l != nil {
+		v := l.topology.view()
+		st.Leading, st.Sessions, st.Hosts, st.LiveHosts = true, l.sessions.count(), len(v.wire.Hosts), v.live
+	}
+	return st
+}
+
+// Healthy returns why this server cannot do its part, or nil: its store works,
+// and it leads or knows who does.
+func (s *Server) Healthy() error {
+	if err := s.store.Healthy(); err != nil {
+		return err
+	}
+	if s.leader.Load() != nil {
+		return nil
+	}
+	if id, here := s.store.Leader(); id == "" || here {
+		return s.notLeader()
+	}
+	return nil
+}

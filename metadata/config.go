@@ -1,0 +1,149 @@
+package metadata
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+)
+
+// Config is what an operator may set. Zero values are replaced by the defaults
+// that are named beside them.
+type Config struct {
+	// Node is this server's id, as in its certificate.
+	Node string
+	// Peers are all metadata servers of the cluster, this one too.
+	Peers []Peer
+	// Cluster is the identity of the cluster: the first leader writes it, and
+	// every later one refuses a state of another. Required.
+	Cluster moraine.UUID
+
+	// SessionTimeout is how long a session lives after its last renewal (60 s).
+	SessionTimeout time.Duration
+	// Grace is for how long, in cluster time, what is dead is kept before its
+	// deletion is sent to the devices that hold it (60 s). It must be longer
+	// than any reader goes on with extents that it fetched.
+	Grace time.Duration
+	// Suspect is how long a host may be silent before nothing new is placed on
+	// it (3 s).
+	Suspect time.Duration
+	// RepairGrace is how long a host may be silent before its devices are
+	// declared out and what they hold is rebuilt elsewhere (10 min).
+	RepairGrace time.Duration
+	// TokenLife is how long a session token is good for (10 min); a token is
+	// issued anew at each renewal that asks for one.
+	TokenLife time.Duration
+	// KeyLife is the age at which the key that signs tokens is replaced (24 h).
+	KeyLife time.Duration
+	// MaxRepairs bounds the repair jobs that exist at once (16).
+	MaxRepairs int
+	// RepairsPerSecond bounds the stripes that are given to repair jobs (256).
+	RepairsPerSecond int
+	// RunnerKeys is how many keys one piece of a job that the leader runs may
+	// touch (512), and RunnerPieces how many pieces are run a second (200).
+	RunnerKeys, RunnerPieces int
+
+	// EntryCommands and EntryBytes bound the commands in one Raft entry (256,
+	// 1 MiB). EntriesInFlight bounds the entries that are proposed at once (8),
+	// QueuedCommands the commands that wait for a place in one (8,192): past that
+	// callers wait at the door until their deadline.
+	EntryCommands, EntryBytes       int
+	EntriesInFlight, QueuedCommands int
+}
+
+// Peer is one metadata server, as clients reach it.
+type Peer struct {
+	ID           string
+	Addresses    []string // host:port or unix:PATH
+	AdminAddress string   // of metrics and health, for people
+}
+
+// Deps is what a test replaces.
+type Deps struct {
+	// NewStore makes the replicated store that applies its entries to fsm; it
+	// must start nothing. Required.
+	NewStore func(fsm FSM) (Store, error)
+	Clock    clock.Clock // default: the machine's
+	Rand     io.Reader   // of keys; default: the machine's
+	Log      *slog.Logger
+	Metrics  *Metrics // default: not registered anywhere
+}
+
+func (c *Config) setDefaults() {
+	setDuration(&c.SessionTimeout, time.Minute)
+	setDuration(&c.Grace, time.Minute)
+	setDuration(&c.Suspect, 3*time.Second)
+	setDuration(&c.RepairGrace, 10*time.Minute)
+	setDuration(&c.TokenLife, 10*time.Minute)
+	setDuration(&c.KeyLife, 24*time.Hour)
+	setInt(&c.MaxRepairs, 16)
+	setInt(&c.RepairsPerSecond, 256)
+	setInt(&c.RunnerKeys, 512)
+	setInt(&c.RunnerPieces, 200)
+	setInt(&c.EntryCommands, 256)
+	setInt(&c.EntryBytes, 1<<20)
+	setInt(&c.EntriesInFlight, 8)
+	setInt(&c.QueuedCommands, 8192)
+}
+
+func setDuration(d *time.Duration, def time.Duration) {
+	if *d == 0 {
+		*d = def
+	}
+}
+
+func setInt(n *int, def int) {
+	if *n == 0 {
+		*n = def
+	}
+}
+
+func (c *Config) validate() error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case c.Node == "":
+		return bad("a node id is needed")
+	case c.Cluster.IsZero():
+		return bad("the cluster's identity is needed")
+	case c.RepairGrace < c.Suspect:
+		return bad("the grace before a repair (%v) is shorter than the time to be suspect (%v)", c.RepairGrace, c.Suspect)
+	case c.SessionTimeout < 2*tickEvery:
+		return bad("a session timeout of %v is too short: at least %v", c.SessionTimeout, 2*tickEvery)
+	case c.EntryCommands < 1 || c.EntriesInFlight < 1 || c.QueuedCommands < 1 || c.EntryBytes < 1:
+		return bad("bounds of entries must be positive")
+	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:
+		return bad("bounds of jobs must be positive")
+	}
+	seen := map[string]bool{}
+	for _, p := range c.Peers {
+		if p.ID == "" || seen[p.ID] {
+			return bad("peer %q is unnamed or named twice", p.ID)
+		}
+		seen[p.ID] = true
+	}
+	if len(c.Peers) > 0 && !seen[c.Node] {
+		return bad("node %q is not among the peers", c.Node)
+	}
+	return nil
+}
+
+func (d *Deps) setDefaults() {
+	if d.Clock == nil {
+		d.Clock = clock.System{}
+	}
+	if d.Rand == nil {
+		d.Rand = rand.Reader
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Metrics == nil {
+		d.Metrics = NewMetrics(nil)
+	}
+}

@@ -1,0 +1,91 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// FSM applies entries of the replicated log; the server gives one to its store.
+type FSM interface {
+	// ApplyEntry applies one committed log entry to kv. The result is handed to
+	// whoever proposed the entry here. An error stops the node: its state is
+	// then as if the entry had not been applied.
+	ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error)
+}
+
+// Store is the replicated log and the state that it made. metadata/raftstore is
+// the real one. All methods but Run may be called concurrently, once Run has
+// been called.
+type Store interface {
+	// Run opens the store, takes part in the cluster, and returns after ctx
+	// ended and all that it began has ended.
+	Run(ctx context.Context) error
+	// Propose replicates an entry and returns what the FSM answered. On error
+	// whether it took effect is unknown, but for NotLeader before it was sent.
+	Propose(ctx context.Context, entry []byte) (any, error)
+	// ReadBarrier returns once View shows every entry that was committed when
+	// it was called. It fails where this node does not lead.
+	ReadBarrier(ctx context.Context) error
+	// View calls fn with a consistent state, as of the entry applied.
+	View(fn func(r state.Reader, applied uint64) error) error
+	// Leader returns the id of the node that leads, "" if none is known, and
+	// whether it is this one.
+	Leader() (id string, here bool)
+	// LeadershipChanges gets true when this node begins to lead, and false when
+	// it has stopped.
+	LeadershipChanges() <-chan bool
+	// Term is the present term of the log: it rises with every leader.
+	Term() uint64
+	// Members returns the servers that replicate the log.
+	Members() []Member
+	// LowSpace is whether the disk is so full that nothing may grow.
+	LowSpace() bool
+	// Healthy returns why the store cannot do its work, or nil.
+	Healthy() error
+}
+
+// Member is one server of the replicated log.
+type Member struct {
+	ID     string
+	Voter  bool
+	Leader bool
+	Alive  bool   // heard of lately; known on the leader
+	Match  uint64 // last index known to be on its disk; known on the leader
+}
+
+// machineFSM applies entries with the state machine.
+type machineFSM struct {
+	machine *state.Machine
+	// diverged gets a value when this replica was found to differ.
+	diverged chan<- struct{}
+}
+
+// ApplyEntry implements FSM; the result is a []state.Result, one for each
+// command of the entry, in order.
+func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+	commands, err := state.DecodeEntry(entry)
+	if err != nil {
+		return nil, &moraine.Error{Op: "metadata.ApplyEntry", Ref: fmt.Sprint(index), Kind: moraine.KindOf(err), Err: err}
+	}
+	batch, err := f.machine.Begin(kv, index)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]state.Result, len(commands))
+	for i, cmd := range commands {
+		if results[i], err = batch.Apply(cmd); err != nil {
+			return nil, &moraine.Error{Op: "metadata.ApplyEntry", Ref: fmt.Sprintf("%d, command %d", index, i),
+				Kind: moraine.KindOf(err), Err: err}
+		}
+		if results[i].Events.Diverged {
+			select {
+			case f.diverged <- struct{}{}:
+			default: // it is known
+			}
+		}
+	}
+	return results, batch.Flush()
+}

@@ -1,0 +1,140 @@
+package metadata_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func deletions(nodes []*node) (all []*wire.Deletion) {
+	for _, n := range nodes {
+		all = append(all, n.beat().Deletions...)
+	}
+	return all
+}
+
+func TestDeletionsOnlyAfterTheGrace(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		s := k.write("f", nil)
+		k.remove("f")
+		for range 5 {
+			require.Empty(t, deletions(nodes))
+			c.pass(10*time.Second, nodes...)
+		}
+		c.elect("m2") // the grace is cluster time: a new leader does not shorten it
+		require.Empty(t, deletions(nodes))
+		c.pass(15*time.Second, nodes...)
+		got := deletions(nodes)
+		require.Len(t, got, 6)
+		for _, d := range got {
+			require.Equal(t, s.Id, d.Stripe)
+			require.Equal(t, s.Chunks[d.Index].Device, d.Device)
+			require.Equal(t, s.Version+1, d.Below)
+		}
+		// Each host says what it deleted, and nobody may say it for another.
+		_, err := nodes[0].ask(&wire.MetaRequest{Op: &wire.MetaRequest_DeletedChunks{DeletedChunks: &wire.DeletedChunks{Deleted: got}}})
+		require.ErrorIs(t, err, moraine.PermissionDenied)
+		for i, n := range nodes {
+			_, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_DeletedChunks{DeletedChunks: &wire.DeletedChunks{Deleted: got[i : i+1]}}})
+			require.NoError(t, err)
+		}
+		require.Empty(t, deletions(nodes))
+	})
+}
+
+func TestReports(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		p := &wire.Placement{Scheme: &wire.Scheme{K: 4, M: 2}, Devices: []uint32{1, 2, 3, 4, 5, 6}}
+		g, err := k.grant(4, nil)
+		require.NoError(t, err)
+		var stripes []*wire.Stripe
+		for i, name := range []string{"a", "b", "c"} {
+			p.Stripe = g.First + uint64(i)
+			stripes = append(stripes, k.commit(name, p))
+		}
+		n := nodes[0]
+		report := func(started uint64, chunks ...*wire.ChunkReport) *wire.ReportChunksReply {
+			resp, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{
+				Device: n.devices[0].Id, Chunks: chunks, PassStarted: started}}})
+			require.NoError(t, err)
+			return resp.GetReportChunks()
+		}
+		held := func(stripe uint64, version, crc uint32) *wire.ChunkReport {
+			return &wire.ChunkReport{Stripe: stripe, Version: version, Crc: crc, Length: 4096}
+		}
+		started := n.beat().Applied
+		// Of a, b and c: a is sound, b holds other bytes, c is not there. The
+		// fourth number is granted and not committed, a far one never was.
+		granted, far := stripes[2].Id+1, stripes[2].Id+1<<20
+		got := report(started, held(stripes[0].Id, 1, 0), held(stripes[1].Id, 1, 99), held(granted, 1, 5), held(far, 1, 5))
+		require.Equal(t, uint64(1), got.Missing)
+		require.Equal(t, uint64(1), got.Unknown)
+		require.Empty(t, got.Deletions)
+		c.pass(2*time.Second, nodes...)
+		repaired := map[uint64]bool{}
+		for _, n := range nodes {
+			for _, job := range n.lease(0) {
+				for _, task := range job.Repairs {
+					repaired[task.Stripe.Id] = true
+					require.Equal(t, uint32(1), task.Missing)
+				}
+			}
+		}
+		require.Equal(t, map[uint64]bool{stripes[1].Id: true, stripes[2].Id: true}, repaired)
+
+		// What came after the pass began may be missing from it.
+		before := n.beat().Applied
+		p.Stripe = granted
+		k.commit("d", p)
+		got = report(before, held(stripes[0].Id, 1, 0), held(stripes[1].Id, 1, 0), held(stripes[2].Id, 1, 0), held(far, 1, 5))
+		require.Zero(t, got.Missing)
+
+		// A report made under a state that this server has not reached is not judged.
+		_, err = n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{
+			Device: n.devices[0].Id, PassStarted: before + 1000}}})
+		require.ErrorIs(t, err, moraine.Unavailable)
+		_, err = n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{
+			Device: nodes[1].devices[0].Id, PassStarted: before}}})
+		require.ErrorIs(t, err, moraine.PermissionDenied)
+
+		resp, err := k.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		require.NoError(t, err)
+		require.Equal(t, uint64(4096), resp.GetCluster().LeakedBytes)
+	})
+}
+
+func TestEndedGrantsAreDeletedAfterTheGrace(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		g, err := k.grant(8, nil)
+		require.NoError(t, err)
+		report := func() *wire.ReportChunksReply {
+			n := nodes[0]
+			started := n.beat().Applied
+			resp, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{Device: n.devices[0].Id,
+				PassStarted: started, Chunks: []*wire.ChunkReport{{Stripe: g.First, Version: 1, Length: 4096}}}}})
+			require.NoError(t, err)
+			return resp.GetReportChunks()
+		}
+		require.Empty(t, report().Deletions, "the grant is live")
+		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+		require.NoError(t, err)
+		c.pass(30*time.Second, nodes...)
+		require.Empty(t, report().Deletions, "it has not ended for long enough")
+		c.pass(40*time.Second, nodes...)
+		got := report()
+		require.Len(t, got.Deletions, 1)
+		require.Equal(t, g.First, got.Deletions[0].Stripe)
+		require.Zero(t, got.Unknown)
+	})
+}

@@ -1,0 +1,120 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxPlace bounds the stripes that one request places.
+const maxPlace = 1024
+
+// grant reserves stripe numbers in the state and says where each is to go. The
+// reservation is the only entry: a repeated request finds the same numbers, and
+// gets placements as of now.
+func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	asked := c.req.GetGrant()
+	if asked.Count == 0 || asked.Count > maxPlace {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be asked for at once", asked.Count, maxPlace)}
+	}
+	v := l.topology.view()
+	want, err := v.request(asked.Scheme, asked.ChunkLength, asked.Avoid)
+	if err != nil {
+		return nil, err
+	}
+	// What cannot be placed is not worth an entry.
+	if _, err := place.Place(v.place, want); err != nil {
+		return nil, err
+	}
+	resp, err := l.propose(ctx, c.caller, c.req)
+	if err != nil || resp.GetError() != nil {
+		return resp, err
+	}
+	reply := resp.GetGrant()
+	reply.Scheme = schemeToWire(want.Scheme)
+	reply.Placements = make([]*wire.Placement, 0, reply.Count)
+	for i := range uint64(reply.Count) {
+		want.Stripe = moraine.StripeID(reply.First + i)
+		p, err := place.Place(v.place, want)
+		if err != nil {
+			return nil, err
+		}
+		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
+	}
+	return resp, nil
+}
+
+// place says again where granted stripes are to go. Nothing is recorded: the
+// devices of a stripe are what its commit says.
+func (l *leader) place(_ context.Context, c *call) (*wire.MetaResponse, error) {
+	asked := c.req.GetPlace()
+	switch {
+	case len(asked.Stripes) == 0 || len(asked.Stripes) > maxPlace:
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be placed at once", len(asked.Stripes), maxPlace)}
+	case len(asked.Keep) > 0 && len(asked.Stripes) != 1:
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("devices to keep are those of one stripe, not of %d", len(asked.Stripes))}
+	}
+	v := l.topology.view()
+	want, err := v.request(asked.Scheme, asked.ChunkLength, asked.Avoid)
+	if err != nil {
+		return nil, err
+	}
+	if len(asked.Keep) > 0 {
+		want.Keep = deviceIDs(asked.Keep)
+	}
+	reply := &wire.PlaceReply{Placements: make([]*wire.Placement, 0, len(asked.Stripes))}
+	for _, id := range asked.Stripes {
+		want.Stripe = moraine.StripeID(id)
+		p, err := place.Place(v.place, want)
+		if err != nil {
+			return nil, err
+		}
+		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Place{Place: reply}}, nil
+}
+
+// request makes a request for placement of what a client asks for: without a
+// scheme, the default one of the registered hosts.
+func (v *topologyView) request(scheme *wire.Scheme, chunkLength uint64, avoid []uint32) (place.Request, error) {
+	want := place.Request{Scheme: v.defaultScheme(), ChunkLength: chunkLength, Avoid: deviceIDs(avoid)}
+	if scheme != nil {
+		if scheme.K > moraine.MaxChunks || scheme.M > moraine.MaxChunks {
+			return want, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a scheme of %d+%d chunks; at most %d in all", scheme.K, scheme.M, moraine.MaxChunks)}
+		}
+		want.Scheme = moraine.Scheme{K: uint8(scheme.K), M: uint8(scheme.M)}
+	}
+	if chunkLength > moraine.MaxChunkSize {
+		return want, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("chunks of %d bytes; at most %d", chunkLength, moraine.MaxChunkSize)}
+	}
+	return want, nil
+}
+
+func deviceIDs(ids []uint32) []moraine.DeviceID {
+	if len(ids) == 0 {
+		return nil
+	}
+	out := make([]moraine.DeviceID, len(ids))
+	for i, id := range ids {
+		out[i] = moraine.DeviceID(id)
+	}
+	return out
+}
+
+func schemeToWire(s moraine.Scheme) *wire.Scheme {
+	return &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}
+}
+
+func placementToWire(stripe moraine.StripeID, p place.Placement) *wire.Placement {
+	w := &wire.Placement{
+		Stripe: uint64(stripe), Scheme: schemeToWire(p.Scheme), Protects: uint32(p.Protects),
+		Devices: make([]uint32, len(p.Devices)),
+	}
+	for i, d := range p.Devices {
+		w.Devices[i] = uint32(d)
+	}
+	return w
+}

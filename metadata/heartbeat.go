@@ -1,0 +1,177 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxDeviceChanges bounds the devices whose state one tick changes.
+const maxDeviceChanges = 64
+
+// registerHost records a host and its devices, and gives each its boot epoch.
+func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	host, err := c.host()
+	if err != nil {
+		return nil, err
+	}
+	if c.req.GetRegisterHost().GetHost() == nil {
+		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request describes no host")}
+	}
+	req := proto.CloneOf(c.req)
+	req.GetRegisterHost().Host.Id = host
+	l.topology.boots(host)
+	resp, err := l.propose(ctx, c.caller, req)
+	if err != nil || resp.GetError() != nil {
+		return resp, err
+	}
+	if err := l.loadHosts(); err != nil {
+		return nil, err
+	}
+	l.topology.heard(host, nil, l.deps.Clock.Now())
+	reply := resp.GetRegisterHost()
+	reply.Cluster, reply.Incarnation = l.cluster.uuid[:], uint64(l.cluster.incarnation)
+	reply.Keys, reply.GraceMillis = l.tokens.public(), uint64(l.cfg.Grace.Milliseconds())
+	return resp, nil
+}
+
+// heartbeat notes that a host is alive and tells it what to delete: what has
+// been dead for longer than the grace, in a state that this server has just
+// proved to be current.
+func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	host, err := c.host()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.barrier(ctx); err != nil {
+		return nil, err
+	}
+	asked := c.req.GetHeartbeat()
+	known := l.topology.heard(host, asked.Devices, l.deps.Clock.Now())
+	v := l.topology.view()
+	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known}
+	var devices []uint32
+	for _, d := range asked.Devices {
+		switch have := v.devices[d.Id]; {
+		case have == nil || have.Host != host, have.Epoch != d.Epoch:
+			reply.Register = true
+		default:
+			devices = append(devices, d.Id)
+		}
+	}
+	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
+	err = l.store.View(func(r state.Reader, applied uint64) (err error) {
+		reply.Applied = applied
+		reply.Deletions, err = l.deletions(r, devices, limit)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.deps.Metrics.Deletions.Add(float64(len(reply.Deletions)))
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Heartbeat{Heartbeat: reply}}, nil
+}
+
+// deletions returns at most limit deletions for devices, of what has been dead
+// for longer than the grace.
+func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
+	now, err := l.machine.ClusterTime(r)
+	grace := uint64(l.cfg.Grace.Milliseconds())
+	if err != nil || now <= grace {
+		return nil, err
+	}
+	var out []*wire.Deletion
+	for _, d := range devices {
+		if len(out) >= limit {
+			break
+		}
+		more, err := l.machine.Tombstones(r, moraine.DeviceID(d), now-grace, limit-len(out))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	return out, nil
+}
+
+// deletedChunks forgets the tombstones of deletions that a host carried out on
+// its own devices.
+func (l *leader) deletedChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	v := l.topology.view()
+	for _, d := range c.req.GetDeletedChunks().GetDeleted() {
+		if err := v.mayReport(c, d.Device); err != nil {
+			return nil, err
+		}
+	}
+	return l.mutate(ctx, c)
+}
+
+// mayReport is whether the caller may speak of what is on device.
+func (v *topologyView) mayReport(c *call, device uint32) error {
+	if c.caller.Role != string(transport.RoleAdmin) && !v.onHost(device, c.caller.Node) {
+		return denied("device %d is not one of node %q", device, c.caller.Node)
+	}
+	return nil
+}
+
+// loadHosts takes over the hosts and devices of the state.
+func (l *leader) loadHosts() error {
+	var hosts []*wire.Host
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		hosts, err = l.machine.Hosts(r)
+		return err
+	})
+	if err == nil {
+		l.topology.load(hosts, l.deps.Clock.Now())
+		l.repairs.set()
+	}
+	return err
+}
+
+// followDevices brings the topology up to date whenever hosts or devices change
+// in the state, until ctx ends.
+func (l *leader) followDevices(ctx context.Context) {
+	for {
+		select {
+		case <-l.hostsRead:
+		case <-ctx.Done():
+			return
+		}
+		if err := l.loadHosts(); err != nil {
+			l.deps.Log.Error("could not read the hosts", "err", err)
+		}
+	}
+}
+
+// judgeHosts finds out which hosts fell silent and which came back, and
+// declares devices out of service and in again.
+func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
+	before := l.topology.view()
+	changes := l.topology.judge(now, l.cfg.RepairGrace)
+	v := l.topology.view()
+	if v.wire.Version != before.wire.Version {
+		l.repairs.set()
+	}
+	l.deps.Metrics.LiveHosts.Set(float64(v.live))
+	l.deps.Metrics.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
+	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
+		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
+			Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}}})
+		if err != nil {
+			return err
+		}
+		if set.State == wire.DeviceState_DEVICE_STATE_OUT {
+			l.deps.Metrics.DevicesOut.Inc()
+		}
+		l.deps.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
+	}
+	return nil
+}

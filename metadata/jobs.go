@@ -1,0 +1,199 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxWait bounds how long a request waits for something to happen.
+	maxWait = 30 * time.Second
+	// replyTime is what is left of a caller's deadline for the answer to travel.
+	replyTime = 100 * time.Millisecond
+	// jobPoll is how often waiters look by themselves: a job whose retry was
+	// put off becomes ready by the passing of time alone.
+	jobPoll = time.Second
+	// maxLease bounds the jobs that one request leases.
+	maxLease = 16
+)
+
+// moverJobs are the kinds that workers lease, leaderJobs those that the leader
+// runs itself.
+var (
+	moverJobs  = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES}
+)
+
+// lostJobPause is how long a mover that came too late for a job is kept from
+// asking again.
+const lostJobPause = 50 * time.Millisecond
+
+// leaseJobs leases jobs to the caller's node, waiting for one if there is none.
+func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	host, err := c.host()
+	if err != nil {
+		return nil, err
+	}
+	req := proto.CloneOf(c.req)
+	asked := req.GetLeaseJobs()
+	asked.Host, asked.Max = host, min(max(asked.Max, 1), maxLease)
+	if asked.Kinds, err = moverKinds(asked.Kinds); err != nil {
+		return nil, err
+	}
+	until := l.waitUntil(ctx, asked.WaitMillis)
+	for {
+		fired := l.jobs.wait()
+		ready, err := l.jobsReady(asked.Kinds)
+		if err != nil {
+			return nil, err
+		}
+		if ready {
+			resp, err := l.propose(ctx, c.caller, req)
+			n := len(resp.GetJobs().GetJobs())
+			l.deps.Metrics.JobsLeased.Add(float64(n))
+			if err == nil && resp.GetError() == nil && n == 0 {
+				// Somebody else was first. That answer stays the one to this
+				// request's number, so that the caller must ask anew; it is not
+				// sent at once, for the caller does so at once.
+				err = l.await(ctx, fired, min(max(0, until.Sub(l.deps.Clock.Now())), lostJobPause))
+			}
+			return resp, err
+		}
+		left := until.Sub(l.deps.Clock.Now())
+		if left <= 0 {
+			return l.noJobs(), nil
+		}
+		if err := l.await(ctx, fired, min(left, jobPoll)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func moverKinds(kinds []wire.JobKind) ([]wire.JobKind, error) {
+	if len(kinds) == 0 {
+		return moverJobs, nil
+	}
+	for _, k := range kinds {
+		if k != wire.JobKind_JOB_KIND_REPAIR && k != wire.JobKind_JOB_KIND_COMMIT_STEP {
+			return nil, &moraine.Error{Ref: k.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("jobs of this kind are not leased")}
+		}
+	}
+	return kinds, nil
+}
+
+func (l *leader) jobsReady(kinds []wire.JobKind) (ready bool, err error) {
+	err = l.store.View(func(r state.Reader, _ uint64) error {
+		jobs, err := l.machine.PendingJobs(r, kinds, 1)
+		ready = len(jobs) > 0
+		return err
+	})
+	return ready, err
+}
+
+func (l *leader) noJobs() *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{
+		LeaseMillis: state.JobLeaseMillis}}}
+}
+
+// waitUntil is when a request that may wait must be answered: in time for its
+// caller's deadline, whatever it asked for.
+func (l *leader) waitUntil(ctx context.Context, millis uint64) time.Time {
+	now := l.deps.Clock.Now()
+	until := now.Add(time.Duration(min(millis, uint64(maxWait.Milliseconds()))) * time.Millisecond)
+	if deadline, ok := ctx.Deadline(); ok {
+		if before := deadline.Add(-replyTime); before.Before(until) {
+			return before
+		}
+	}
+	return until
+}
+
+// await waits until fired is closed or d has passed. It fails where the caller
+// has gone or this server stopped leading.
+func (l *leader) await(ctx context.Context, fired <-chan struct{}, d time.Duration) error {
+	select {
+	case <-fired:
+		return nil
+	case <-l.deps.Clock.After(d):
+		return nil
+	case <-ctx.Done():
+		return contextError("metadata", ctx)
+	case <-l.done:
+		return l.server.notLeader()
+	}
+}
+
+// listJobs answers from the state. A client that is confined to a directory
+// sees only a job whose number it knows.
+func (l *leader) listJobs(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if c.caller.Scope != "/" && c.req.GetListJobs().GetId() == 0 {
+		return nil, denied("a client confined to %s may ask only for a job by its number", c.caller.Scope)
+	}
+	return l.read(ctx, c)
+}
+
+// getStep answers what a checkpoint is, waiting, if asked to, until it is
+// committed or has failed.
+func (l *leader) getStep(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	until := l.waitUntil(ctx, c.req.GetGetStep().GetWaitMillis())
+	for {
+		fired := l.steps.wait()
+		resp, err := l.read(ctx, c)
+		if err != nil || resp.GetError() != nil {
+			return resp, err
+		}
+		left := until.Sub(l.deps.Clock.Now())
+		if left <= 0 || ended(resp.GetStep().GetStep()) {
+			return resp, nil
+		}
+		if err := l.await(ctx, fired, left); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ended is whether nothing more will happen to a checkpoint by itself.
+func ended(s *wire.Step) bool {
+	switch s.GetState() {
+	case wire.StepState_STEP_STATE_OPEN, wire.StepState_STEP_STATE_SEALED:
+		return false
+	default:
+		return true
+	}
+}
+
+// resolveStep is a question, or, where the answer is to be fixed for an
+// attempt, a command.
+func (l *leader) resolveStep(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if state.IsRead(c.req) {
+		return l.read(ctx, c)
+	}
+	return l.mutate(ctx, c)
+}
+
+// abortSilentSteps aborts the checkpoints whose ranks fell silent, naming those
+// that are missing.
+func (l *leader) abortSilentSteps(ctx context.Context, _ time.Time) error {
+	var silent []*wire.AbortStep
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		silent, err = l.machine.SilentSteps(r, maxAbort)
+		return err
+	})
+	if err != nil || len(silent) == 0 {
+		return err
+	}
+	l.deps.Metrics.StepsAborted.Add(float64(len(silent)))
+	_, err = l.command(ctx, &statepb.Command{Op: &statepb.Command_AbortSteps{AbortSteps: &statepb.AbortSteps{Steps: silent}}})
+	return err
+}
+
+// maxAbort bounds the checkpoints that one command aborts.
+const maxAbort = 16

@@ -1,0 +1,301 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// clusterID is what no command changes while a leader leads.
+type clusterID struct {
+	uuid        moraine.UUID
+	incarnation moraine.Incarnation
+}
+
+// leader is one leadership of this server: everything that only a leader
+// knows. It is made when the server begins to lead and dropped when it stops.
+type leader struct {
+	cfg     *Config
+	deps    *Deps
+	machine *state.Machine
+	store   Store
+	server  *Server
+
+	cluster  clusterID
+	done     chan struct{} // closed when the leadership ends
+	proposer *proposer
+	sessions *sessions
+	topology *topology
+	tokens   *signer
+	reports  *reports
+
+	jobs      signal // jobs may be leased or run
+	steps     signal // a checkpoint changed
+	repairs   poke   // the repair queue, or what can be done about it, changed
+	runnable  poke   // a job for the leader itself may be there
+	hostsRead poke   // hosts or devices in the state changed
+}
+
+// lead leads until ctx ends. It returns early, with an error, where it could
+// not begin to.
+func (s *Server) lead(ctx context.Context) error {
+	l := &leader{
+		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s,
+		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
+		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
+		jobs: newSignal(), steps: newSignal(),
+		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(),
+	}
+	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { l.proposer.work(ctx); return nil })
+	g.Go(func() error {
+		defer close(l.done)
+		if err := l.prepare(ctx); err != nil {
+			return fmt.Errorf("prepare to lead: %w", err)
+		}
+		l.deps.Metrics.Leaderships.Inc()
+		l.deps.Metrics.Leading.Set(1)
+		l.deps.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
+		s.leader.Store(l)
+		defer func() {
+			s.leader.Store(nil)
+			l.deps.Metrics.stopLeading()
+			l.deps.Log.Info("stopped leading")
+		}()
+		l.run(ctx)
+		return nil
+	})
+	return g.Wait()
+}
+
+// run does the leader's own work until ctx ends.
+func (l *leader) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs} {
+		wg.Go(func() { work(ctx) })
+	}
+	wg.Wait()
+}
+
+// prepare builds the leader's memory from a state that holds every entry of the
+// leaders before.
+func (l *leader) prepare(ctx context.Context) error {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return err
+	}
+	if err := l.identify(ctx); err != nil {
+		return err
+	}
+	l.tokens = &signer{cluster: l.cluster, life: l.cfg.TokenLife, time: l.clusterTime}
+	if err := l.loadKeys(); err != nil {
+		return err
+	}
+	if err := l.rotateKey(ctx); err != nil {
+		return err
+	}
+	if err := l.loadSessions(); err != nil {
+		return err
+	}
+	return l.loadHosts()
+}
+
+// clusterTime is in milliseconds; 0 where the state cannot be read.
+func (l *leader) clusterTime() (now uint64) {
+	_ = l.store.View(func(r state.Reader, _ uint64) (err error) {
+		now, err = l.machine.ClusterTime(r)
+		return err
+	})
+	return now
+}
+
+// identify reads the cluster's identity, and writes it where it is new.
+func (l *leader) identify(ctx context.Context) error {
+	err := l.readCluster()
+	if !errors.Is(err, moraine.Unavailable) {
+		return err
+	}
+	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Init{
+		Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1}}}); err != nil {
+		return err
+	}
+	return l.readCluster()
+}
+
+// readCluster takes over the cluster's identity; Unavailable where the state
+// has none yet.
+func (l *leader) readCluster() error {
+	return l.store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.machine.Cluster(r)
+		if err != nil {
+			return err
+		}
+		if info.UUID != l.cfg.Cluster {
+			return &moraine.Error{Op: "metadata.identify", Ref: info.UUID.String(), Kind: moraine.WrongCluster,
+				Err: fmt.Errorf("this server was started for cluster %s", l.cfg.Cluster)}
+		}
+		l.cluster = clusterID{uuid: info.UUID, incarnation: info.Incarnation}
+		return nil
+	})
+}
+
+// loadSessions takes over the sessions of the state and gives each a full term.
+func (l *leader) loadSessions() error {
+	now := l.deps.Clock.Now()
+	return l.store.View(func(r state.Reader, _ uint64) error {
+		var infos []state.SessionInfo
+		err := l.machine.Sessions(r, func(info state.SessionInfo) bool {
+			infos = append(infos, info)
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		for _, info := range infos {
+			ses, err := l.session(r, info, now)
+			if err != nil {
+				return err
+			}
+			l.sessions.add(uint64(info.ID), ses)
+		}
+		return nil
+	})
+}
+
+// observe wakes what a result of this leader's entries concerns. It runs on the
+// proposer's workers, after the entry can be seen, and must not wait.
+func (l *leader) observe(r *state.Result) {
+	ev := &r.Events
+	if ev.JobsReady {
+		l.jobs.fire()
+		l.runnable.set()
+	}
+	if ev.RepairsQueued {
+		l.repairs.set()
+	}
+	if ev.DevicesChanged {
+		l.hostsRead.set()
+	}
+	if len(ev.StepsChanged) > 0 {
+		l.steps.fire()
+	}
+	if len(ev.SessionsEnded) > 0 {
+		ids := make([]uint64, len(ev.SessionsEnded))
+		for i, id := range ev.SessionsEnded {
+			ids[i] = uint64(id)
+		}
+		l.sessions.remove(ids)
+	}
+}
+
+// command proposes what the leader itself decides; a failure that the state
+// machine answers is an error.
+func (l *leader) command(ctx context.Context, cmd *statepb.Command) (*wire.MetaResponse, error) {
+	if cmd.Caller == nil {
+		cmd.Caller = &statepb.Caller{Node: l.cfg.Node, Role: "metadata", Scope: "/"}
+	}
+	res, err := l.proposer.propose(ctx, nil, cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	if e := res.Response.GetError(); e != nil {
+		return nil, transport.ErrorFromWire(e)
+	}
+	return res.Response, nil
+}
+
+// propose proposes a caller's request, and returns what the state machine
+// answered: its failures are in the response.
+func (l *leader) propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
+	res, err := l.proposer.propose(ctx, l.done, cmd, nil)
+	return res.Response, err
+}
+
+// mutate serves a request that is a command as it stands.
+func (l *leader) mutate(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	return l.propose(ctx, c.caller, c.req)
+}
+
+// read serves a request from a state that is current.
+func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.barrier(ctx); err != nil {
+		return nil, err
+	}
+	req := l.unconfined(c)
+	var resp *wire.MetaResponse
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		resp, err = l.machine.Read(r, c.caller, req)
+		return err
+	})
+	return resp, err
+}
+
+// unconfined spares a read the look-up of its session's record where this
+// leader knows the session to be alive, the caller's own, and confined to no
+// directory, as the caller's certificate is: such a read is the same without a
+// session. Any other keeps its session, which the state machine judges.
+func (l *leader) unconfined(c *call) *wire.MetaRequest {
+	if c.req.Session == 0 || c.caller.Scope != "/" {
+		return c.req
+	}
+	ses, err := l.sessions.live(c.req.Session)
+	if err != nil || !ses.all || ses.node != c.caller.Node {
+		return c.req
+	}
+	return &wire.MetaRequest{Partition: c.req.Partition, RoutingEpoch: c.req.RoutingEpoch, Op: c.req.Op}
+}
+
+// barrier returns once the state shows all that was acknowledged before it was
+// called.
+func (l *leader) barrier(ctx context.Context) error {
+	began := l.deps.Clock.Now()
+	err := l.store.ReadBarrier(ctx)
+	l.deps.Metrics.ReadWait.Observe(l.deps.Clock.Now().Sub(began).Seconds())
+	return err
+}
+
+// signal wakes everybody who waits.
+type signal struct{ s *signalState }
+
+type signalState struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func newSignal() signal { return signal{&signalState{ch: make(chan struct{})}} }
+
+// wait returns a channel that is closed by the next fire.
+func (s signal) wait() <-chan struct{} {
+	s.s.mu.Lock()
+	defer s.s.mu.Unlock()
+	return s.s.ch
+}
+
+func (s signal) fire() {
+	s.s.mu.Lock()
+	defer s.s.mu.Unlock()
+	close(s.s.ch)
+	s.s.ch = make(chan struct{})
+}
+
+// poke wakes one worker; pokes that come while it works are one.
+type poke chan struct{}
+
+func newPoke() poke { return make(poke, 1) }
+
+func (p poke) set() {
+	select {
+	case p <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,87 @@
+package metadata
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are what a metadata server counts. All are named
+// moraine_metadata_*.
+type Metrics struct {
+	Requests      *prometheus.CounterVec // by request and outcome
+	BatchCommands prometheus.Histogram   // commands in one Raft entry
+	BatchBytes    prometheus.Histogram   // bytes of one Raft entry
+	ProposeWait   prometheus.Histogram   // from a command's arrival to its result
+	QueueFull     prometheus.Counter     // commands that waited for a place in the queue
+	ReadWait      prometheus.Histogram   // of the round that makes a read current
+	Leading       prometheus.Gauge
+	Leaderships   prometheus.Counter
+	Ticks         prometheus.Counter
+	ClockGaps     prometheus.Counter // ticks that came so late that every term began anew
+	Sessions      prometheus.Gauge
+	Expired       prometheus.Counter // sessions
+	LiveHosts     prometheus.Gauge
+	SilentHosts   prometheus.Gauge
+	DevicesOut    prometheus.Counter // devices declared out because their host was silent
+	RepairQueue   prometheus.Gauge   // stripes
+	RepairRunning prometheus.Gauge   // stripes that jobs work on
+	RepairTasks   prometheus.Counter // stripes given to repair jobs
+	JobPieces     prometheus.Counter // pieces of jobs run by the leader
+	JobsLeased    prometheus.Counter
+	Deletions     prometheus.Counter // sent to chunkservers
+	UnknownChunks prometheus.Counter // reported, and explained by nothing
+	MissingChunks prometheus.Counter // recorded, and not reported by their device
+	StepsAborted  prometheus.Counter // checkpoints whose ranks fell silent
+}
+
+// NewMetrics makes the metrics and registers them with reg, if that is not nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_metadata_" + name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "moraine_metadata_" + name, Help: help})
+	}
+	histogram := func(name, help string, start, factor float64, n int) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "moraine_metadata_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(start, factor, n)})
+	}
+	m := &Metrics{
+		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_metadata_requests_total",
+			Help: "Requests answered, by request and outcome."}, []string{"request", "outcome"}),
+		BatchCommands: histogram("entry_commands", "Commands packed into one Raft entry.", 1, 2, 9),
+		BatchBytes:    histogram("entry_bytes", "Size of one Raft entry.", 64, 4, 8),
+		ProposeWait:   histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
+		QueueFull:     counter("queue_full_total", "Commands that found the queue full and waited."),
+		ReadWait:      histogram("read_barrier_seconds", "Wait until a read is known to be current.", 10e-6, 2, 18),
+		Leading:       gauge("leading", "1 while this server leads."),
+		Leaderships:   counter("leaderships_total", "How often this server began to lead."),
+		Ticks:         counter("ticks_total", "Steps of cluster time."),
+		ClockGaps:     counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
+		Sessions:      gauge("sessions", "Live sessions."),
+		Expired:       counter("sessions_expired_total", "Sessions ended because they were not renewed."),
+		LiveHosts:     gauge("live_hosts", "Hosts whose heartbeats arrive."),
+		SilentHosts:   gauge("silent_hosts", "Registered hosts whose heartbeats do not arrive."),
+		DevicesOut:    counter("devices_declared_out_total", "Devices declared out because their host was silent."),
+		RepairQueue:   gauge("repair_queue_stripes", "Stripes waiting for repair."),
+		RepairRunning: gauge("repair_running_stripes", "Stripes that repair jobs work on."),
+		RepairTasks:   counter("repair_tasks_total", "Stripes given to repair jobs."),
+		JobPieces:     counter("job_pieces_total", "Pieces of jobs run by the leader."),
+		JobsLeased:    counter("jobs_leased_total", "Leases of jobs given to movers."),
+		Deletions:     counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
+		UnknownChunks: counter("unknown_chunks_total", "Reported chunks that nothing explains."),
+		MissingChunks: counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
+		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull, m.ReadWait,
+			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
+			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
+			m.UnknownChunks, m.MissingChunks, m.StepsAborted)
+	}
+	return m
+}
+
+// stopLeading clears the gauges that only a leader knows.
+func (m *Metrics) stopLeading() {
+	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions, m.LiveHosts, m.SilentHosts, m.RepairQueue, m.RepairRunning} {
+		g.Set(0)
+	}
+}

@@ -1,0 +1,161 @@
+package metadata
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// who is a set of roles.
+type who uint8
+
+const (
+	clients      who = 1 << iota // clients and gateways
+	chunkservers                 // and the movers that run in them
+	admins
+	anyone = clients | chunkservers | admins
+)
+
+func roleOf(r transport.Role) who {
+	switch r {
+	case transport.RoleAdmin:
+		return admins
+	case transport.RoleChunkserver:
+		return chunkservers
+	case transport.RoleClient, transport.RoleGateway:
+		return clients
+	default: // a metadata server speaks Raft only; an unknown role, nothing
+		return 0
+	}
+}
+
+// op says what one kind of request is and who may make it.
+type op struct {
+	name string
+	may  who
+	// reads: it changes nothing of the namespace or of content, so that a
+	// read-only certificate may make it.
+	reads bool
+	// session: it needs a live session.
+	session bool
+	// grows: it is refused while the metadata disk is nearly full.
+	grows bool
+	// snapshot: the state machine answers it, and checks its session there.
+	snapshot bool
+	// serve answers it.
+	serve serveFunc
+	// ok counts those that were answered without an error.
+	ok prometheus.Counter
+}
+
+type serveFunc func(*leader, context.Context, *call) (*wire.MetaResponse, error)
+
+func reading(name string) op {
+	return op{name: name, may: anyone, reads: true, snapshot: true, serve: (*leader).read}
+}
+
+// asking is a question that is answered from the leader's memory.
+func asking(name string, serve serveFunc) op {
+	return op{name: name, may: anyone, reads: true, serve: serve}
+}
+
+// growing is a mutation that may take space, freeing one that takes none.
+func growing(name string, serve serveFunc) op {
+	return op{name: name, may: anyone, session: true, grows: true, serve: serve}
+}
+
+func freeing(name string) op {
+	return op{name: name, may: anyone, session: true, serve: (*leader).mutate}
+}
+
+// serving is what a chunkserver, or the mover in it, says of itself.
+func serving(name string, serve serveFunc) op {
+	return op{name: name, may: chunkservers | admins, serve: serve}
+}
+
+// opTable has the op of each request that this build knows, by the number of
+// its field in wire.MetaRequest.
+type opTable [128]op
+
+func newOpTable(m *Metrics) *opTable {
+	t := &opTable{
+		10: asking("open_session", (*leader).openSession),
+		11: asking("renew_session", (*leader).renewSession),
+		12: {name: "close_session", may: anyone, reads: true, session: true, serve: (*leader).closeSession},
+		13: asking("get_cluster", (*leader).getCluster),
+		14: asking("get_topology", (*leader).getTopology),
+
+		20: reading("lookup"),
+		21: reading("walk"),
+		22: reading("get_attr"),
+		23: reading("read_dir"),
+		24: growing("create", (*leader).mutate),
+		25: freeing("rename"),
+		26: freeing("remove"),
+		27: freeing("set_attr"),
+		28: freeing("remove_tree"),
+
+		40: growing("grant", (*leader).grant),
+		41: freeing("end_grant"),
+		42: growing("place", (*leader).place),
+		43: growing("commit", (*leader).mutate),
+		44: reading("get_extents"),
+		45: asking("report_bad_chunks", (*leader).mutate),
+
+		60: serving("register_host", (*leader).registerHost),
+		61: serving("heartbeat", (*leader).heartbeat),
+		62: serving("report_chunks", (*leader).reportChunks),
+		63: serving("deleted_chunks", (*leader).deletedChunks),
+		64: {name: "set_device_state", may: admins, serve: (*leader).mutate},
+
+		80: serving("lease_jobs", (*leader).leaseJobs),
+		81: serving("renew_job", (*leader).mutate),
+		82: serving("finish_job", (*leader).mutate),
+		83: asking("list_jobs", (*leader).listJobs),
+		84: {name: "cancel_job", may: admins, serve: (*leader).mutate},
+		85: serving("begin_repair", (*leader).beginRepair),
+		86: serving("commit_repair", (*leader).mutate),
+		87: serving("end_intents", (*leader).mutate),
+
+		100: {name: "open_run", may: anyone, session: true, grows: true, serve: (*leader).mutate},
+		101: growing("begin_step", (*leader).mutate),
+		102: growing("seal_part", (*leader).mutate),
+		103: asking("get_step", (*leader).getStep),
+		104: serving("commit_step", (*leader).mutate),
+		105: freeing("abort_step"),
+		106: reading("list_runs"),
+		107: reading("list_steps"),
+		108: {name: "resolve_step", may: anyone, serve: (*leader).resolveStep},
+		109: freeing("remove_step"),
+		110: reading("list_parts"),
+	}
+	for i := range t {
+		if t[i].serve != nil {
+			t[i].ok = m.Requests.WithLabelValues(t[i].name, "ok")
+		}
+	}
+	return t
+}
+
+// of finds the op of a request; nil where this build does not know it.
+func (t *opTable) of(req *wire.MetaRequest) *op {
+	n := number(req)
+	if int(n) >= len(t) || t[n].serve == nil {
+		return nil
+	}
+	return &t[n]
+}
+
+// number returns the field number of a request's op, 0 where it has none.
+func number(req *wire.MetaRequest) protoreflect.FieldNumber {
+	m := req.ProtoReflect()
+	f := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+	if f == nil {
+		return 0
+	}
+	return f.Number()
+}

@@ -1,0 +1,155 @@
+package metadata
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// safety is how well a stripe's chunks are spread, best first: what it survives
+// for certain, then what it survives with luck.
+type safety struct {
+	hosts, devices           int // that may be lost, whichever they are
+	luckyHosts, luckyDevices int // that may be lost if they are the right ones
+}
+
+func (s safety) better(than safety) bool {
+	a := [...]int{s.hosts, s.devices, s.luckyHosts, s.luckyDevices}
+	b := [...]int{than.hosts, than.devices, than.luckyHosts, than.luckyDevices}
+	return slices.Compare(a[:], b[:]) > 0
+}
+
+// planRepair returns what should be done for a stripe now: the chunks to be put
+// and where, by index; none where nothing would be better than it is, or where
+// too few chunks can be read to rebuild from. bad has a bit for each chunk that
+// is known not to be good where it is; nothing is put on devices to avoid.
+//
+// A chunk on a device that is out, retired, unknown or draining is to be
+// replaced. One on a host that is merely silent is waited for: it is neither
+// replaced nor moved. Chunks that share a host are spread as soon as there are
+// hosts for them.
+func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine.DeviceID) []*wire.Intent {
+	now := make([]moraine.DeviceID, len(s.Chunks)) // where chunks are; 0 where one is gone
+	keep := make([]moraine.DeviceID, len(s.Chunks))
+	readable := 0
+	for i, c := range s.Chunks {
+		d := v.devices[uint32(c.Device)]
+		if bad&(1<<i) != 0 || d == nil || d.State == deviceOut || d.State == deviceRetired {
+			continue
+		}
+		now[i] = c.Device
+		if d.State == deviceIn {
+			keep[i] = c.Device
+		}
+		if d.Alive {
+			readable++
+		}
+	}
+	if readable < int(s.Scheme.K) {
+		return nil
+	}
+	before := v.safety(s.Scheme, now)
+	draining := !slices.Equal(now, keep)
+	best := v.replace(s, keep, avoid)
+	if best == nil || v.safety(s.Scheme, best).worse(before, draining) {
+		best = nil
+	}
+	if spread := v.replace(s, v.unshare(keep), avoid); spread != nil {
+		after := v.safety(s.Scheme, spread)
+		if after.better(before) && (best == nil || after.better(v.safety(s.Scheme, best))) {
+			best = spread
+		}
+	}
+	return intents(s, now, best)
+}
+
+// worse is whether s is no reason to move: it is less safe than before, or just
+// as safe and no device is being drained.
+func (s safety) worse(before safety, draining bool) bool {
+	return before.better(s) || (!draining && !s.better(before))
+}
+
+// replace chooses devices for the chunks that keep leaves open; nil where there
+// are none to choose from.
+func (v *topologyView) replace(s *moraine.Stripe, keep, avoid []moraine.DeviceID) []moraine.DeviceID {
+	p, err := place.Place(v.place, place.Request{
+		Stripe: s.ID, Scheme: s.Scheme, ChunkLength: uint64(s.Scheme.ChunkLen(s.Length)), Keep: keep, Avoid: avoid, Repair: true,
+	})
+	if err != nil {
+		return nil
+	}
+	return p.Devices
+}
+
+// unshare returns keep with one chunk left on each host that is alive.
+func (v *topologyView) unshare(keep []moraine.DeviceID) []moraine.DeviceID {
+	out := slices.Clone(keep)
+	seen := make(map[string]bool, len(keep))
+	for i, id := range out {
+		d := v.devices[uint32(id)]
+		if d == nil || !d.Alive {
+			continue
+		}
+		if seen[d.Host] {
+			out[i] = 0
+		}
+		seen[d.Host] = true
+	}
+	return out
+}
+
+// safety judges chunks on devices, 0 where a chunk is gone.
+func (v *topologyView) safety(scheme moraine.Scheme, devices []moraine.DeviceID) safety {
+	hosts := make([]string, 0, len(devices))
+	there := make([]moraine.DeviceID, 0, len(devices))
+	for _, id := range devices {
+		if d := v.devices[uint32(id)]; d != nil {
+			hosts, there = append(hosts, d.Host), append(there, id)
+		}
+	}
+	spare := len(there) - int(scheme.K)
+	if spare < 0 {
+		return safety{hosts: -1}
+	}
+	s := safety{
+		hosts: place.Protects(spare, hosts), devices: place.Protects(spare, there),
+		luckyHosts: lucky(spare, hosts), luckyDevices: lucky(spare, there),
+	}
+	if v.counted < 2 { // on a single host, the host is no domain
+		s.hosts, s.luckyHosts = 0, 0
+	}
+	return s
+}
+
+// lucky is place.Protects if the domains with the fewest chunks are lost first.
+func lucky[D comparable](spare int, domains []D) int {
+	counts := make(map[D]int, len(domains))
+	for _, d := range domains {
+		counts[d]++
+	}
+	sizes := make([]int, 0, len(counts))
+	for _, n := range counts {
+		sizes = append(sizes, n)
+	}
+	slices.Sort(sizes)
+	for i, n := range sizes {
+		if spare -= n; spare < 0 {
+			return i
+		}
+	}
+	return len(sizes)
+}
+
+// intents are the chunks of s that are to be put to have it on devices, where
+// they are not now. A chunk that is gone may be put where it was.
+func intents(s *moraine.Stripe, now, devices []moraine.DeviceID) []*wire.Intent {
+	var out []*wire.Intent
+	for i, d := range devices {
+		if d != now[i] {
+			out = append(out, &wire.Intent{Stripe: uint64(s.ID), Index: uint32(i), Device: uint32(d), Version: uint32(s.Version) + 1})
+		}
+	}
+	return out
+}

@@ -1,0 +1,242 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+)
+
+// commandVersion is the version of commands that this build proposes.
+const commandVersion = 1
+
+// maxCommand bounds one encoded command, in bytes. The requests that come near
+// it (a commit of a thousand stripes) are well below.
+const maxCommand = 4 << 20
+
+// crowd is how many commands are worth an entry beside one in flight.
+const crowd = 64
+
+// proposer packs waiting commands into entries of the replicated log. It adds
+// no delay: a command that finds no entry in flight leaves at once, alone. Those
+// that come while one is under way share the next, which leaves when that one
+// has ended, or when they are a crowd: most of what an entry costs (messages,
+// syncs, switches between processes) is the same for one command and for many.
+type proposer struct {
+	store   Store
+	clock   clock.Clock
+	metrics *Metrics
+	// observe sees every result, in the order of its entry, before its
+	// proposer does.
+	observe func(*state.Result)
+
+	maxCommands, maxBytes int
+	maxInFlight           int
+	queue                 chan *proposal
+	crowded               poke      // a crowd waits in the queue
+	buffers               sync.Pool // of *[]byte
+}
+
+// proposal is one command on its way.
+type proposal struct {
+	buf   *[]byte
+	after func(*state.Result)
+	done  chan outcome // has room for one
+}
+
+type outcome struct {
+	result state.Result
+	err    error
+}
+
+func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Result)) *proposer {
+	return &proposer{
+		store: store, clock: deps.Clock, metrics: deps.Metrics, observe: observe,
+		maxCommands: cfg.EntryCommands, maxBytes: cfg.EntryBytes, maxInFlight: cfg.EntriesInFlight,
+		queue:   make(chan *proposal, cfg.QueuedCommands),
+		crowded: newPoke(),
+		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }},
+	}
+}
+
+// propose returns what the state machine answered to cmd, whose version and
+// wall time it sets. stopped ends when this server stops leading. after, if not
+// nil, is called with the result even where the caller has gone. An error means
+// that the outcome is unknown, but for InvalidArgument and TooLarge.
+func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command, after func(*state.Result)) (state.Result, error) {
+	began := p.clock.Now()
+	cmd.Version, cmd.WallNanos = commandVersion, began.UnixNano()
+	buf := p.buffers.Get().(*[]byte)
+	b, err := proto.MarshalOptions{}.MarshalAppend((*buf)[:0], cmd)
+	if err != nil {
+		return state.Result{}, &moraine.Error{Op: "metadata.propose", Kind: moraine.InvalidArgument, Err: err}
+	}
+	*buf = b
+	if len(b) > maxCommand {
+		return state.Result{}, &moraine.Error{Op: "metadata.propose", Kind: moraine.TooLarge,
+			Err: fmt.Errorf("a command of %d bytes; at most %d", len(b), maxCommand)}
+	}
+	prop := &proposal{buf: buf, after: after, done: make(chan outcome, 1)}
+	if err := p.enqueue(ctx, stopped, prop); err != nil {
+		return state.Result{}, err
+	}
+	select {
+	case o := <-prop.done:
+		p.metrics.ProposeWait.Observe(p.clock.Now().Sub(began).Seconds())
+		return o.result, o.err
+	case <-ctx.Done():
+		return state.Result{}, contextError("metadata.propose", ctx)
+	case <-stopped:
+	}
+	select { // the last answers before the stop are answers
+	case o := <-prop.done:
+		return o.result, o.err
+	default:
+		return state.Result{}, errStopped
+	}
+}
+
+func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *proposal) error {
+	select {
+	case p.queue <- prop:
+		if len(p.queue) >= crowd-1 { // work holds one more
+			p.crowded.set()
+		}
+		return nil
+	default:
+	}
+	p.metrics.QueueFull.Inc()
+	select {
+	case p.queue <- prop:
+		return nil
+	case <-ctx.Done():
+		return contextError("metadata.propose", ctx)
+	case <-stopped:
+		return errStopped
+	}
+}
+
+// work proposes entries until ctx ends, and returns when none is in flight.
+func (p *proposer) work(ctx context.Context) {
+	var sends sync.WaitGroup
+	defer sends.Wait()
+	ended := make(chan struct{}, p.maxInFlight)
+	inFlight := 0
+	var held *proposal // taken from the queue, and not yet in an entry
+	for {
+		if held == nil {
+			select {
+			case held = <-p.queue:
+			case <-ctx.Done():
+				return
+			}
+		}
+		for len(ended) > 0 {
+			<-ended
+			inFlight--
+		}
+		for inFlight == p.maxInFlight || inFlight > 0 && 1+len(p.queue) < crowd {
+			select {
+			case <-ended:
+				inFlight--
+			case <-p.crowded:
+			case <-ctx.Done():
+				return
+			}
+		}
+		var batch []*proposal
+		batch, held = p.fill(held)
+		inFlight++
+		sends.Go(func() {
+			p.send(ctx, batch)
+			ended <- struct{}{}
+		})
+	}
+}
+
+// fill takes first, and what waits, for one entry; rest is taken from the queue
+// and too large for it.
+func (p *proposer) fill(first *proposal) (batch []*proposal, rest *proposal) {
+	size := 0
+	for rest = first; rest != nil && len(batch) < p.maxCommands && (size == 0 || size+len(*rest.buf) <= p.maxBytes); {
+		batch = append(batch, rest)
+		size += len(*rest.buf)
+		rest = p.next()
+	}
+	return batch, rest
+}
+
+// next takes a waiting proposal, nil if there is none.
+func (p *proposer) next() *proposal {
+	select {
+	case prop := <-p.queue:
+		return prop
+	default:
+		return nil
+	}
+}
+
+// send proposes one entry and hands out the results.
+func (p *proposer) send(ctx context.Context, batch []*proposal) {
+	commands := make([][]byte, len(batch))
+	for i, prop := range batch {
+		commands[i] = *prop.buf
+	}
+	entry := state.EncodeEntry(commands)
+	p.metrics.BatchCommands.Observe(float64(len(batch)))
+	p.metrics.BatchBytes.Observe(float64(len(entry)))
+	for _, prop := range batch {
+		p.buffers.Put(prop.buf)
+		prop.buf = nil
+	}
+	answer, err := p.store.Propose(ctx, entry)
+	if err != nil {
+		if ctx.Err() != nil { // it was this server that gave up, not the callers
+			err = errStopped
+		}
+		for _, prop := range batch {
+			prop.done <- outcome{err: err}
+		}
+		return
+	}
+	results, ok := answer.([]state.Result)
+	if !ok || len(results) != len(batch) {
+		panic(fmt.Sprintf("metadata: an entry of %d commands was answered by %T", len(batch), answer))
+	}
+	for i, prop := range batch {
+		p.observe(&results[i])
+		if prop.after != nil {
+			prop.after(&results[i])
+		}
+		prop.done <- outcome{result: results[i]}
+	}
+}
+
+// errStopped is the answer to a command whose fate this server cannot tell,
+// since it stopped leading.
+var errStopped = &moraine.Error{Op: "metadata.propose", Kind: moraine.Unavailable,
+	Err: fmt.Errorf("this server stopped leading; whether the command took effect is unknown")}
+
+// contextError says why ctx ended.
+func contextError(op string, ctx context.Context) error {
+	kind := moraine.Canceled
+	if ctx.Err() == context.DeadlineExceeded {
+		kind = moraine.Timeout
+	}
+	return &moraine.Error{Op: op, Kind: kind, Err: ctx.Err()}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, c clock.Clock, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-c.After(d):
+	}
+}

@@ -1,0 +1,173 @@
+package metadata_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/metadatatest"
+	"github.com/morainefs/moraine/transport"
+)
+
+func TestWaitingCommandsShareAnEntry(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		const clients, each = 64, 10
+		k := make([]*client, clients)
+		for i := range k {
+			k[i] = c.open(peer(transport.RoleClient, "c1"))
+		}
+		c.group.Fail(metadatatest.Faults{Slow: time.Millisecond})
+		before := c.group.Entries()
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range k {
+			wg.Go(func() {
+				for n := range each {
+					resp, err := k[i].do(mkdir(root, fmt.Sprintf("%d-%d", i, n)))
+					if err != nil {
+						t.Errorf("%d-%d: %v", i, n, err)
+						return
+					}
+					if resp.GetEntry().GetAttr().GetInode() == 0 {
+						t.Errorf("%d-%d was answered by %v", i, n, resp)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.LessOrEqual(t, c.group.Entries()-before, clients*each/4, "entries for %d commands", clients*each)
+		require.Less(t, time.Since(began), 100*time.Millisecond, "the entries must be in flight together")
+	})
+}
+
+// together makes one directory by each of n clients, the first a little before
+// the others, in a store whose entries take a second, and returns how many
+// entries and how much time it took.
+func together(t *testing.T, c *cluster, n int) (entries int, took time.Duration) {
+	k := make([]*client, n)
+	for i := range k {
+		k[i] = c.open(peer(transport.RoleClient, "c1"))
+	}
+	c.group.Fail(metadatatest.Faults{Slow: time.Second})
+	before := c.group.Entries()
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i := range k {
+		wg.Go(func() {
+			if _, err := k[i].do(mkdir(root, fmt.Sprint(i))); err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+		if i == 0 {
+			synctest.Wait()
+		}
+	}
+	wg.Wait()
+	return c.group.Entries() - before, time.Since(began)
+}
+
+func TestAFewCommandsWaitForTheEntryInFlight(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		entries, took := together(t, c, 11)
+		require.GreaterOrEqual(t, took, 2*time.Second)
+		require.Less(t, took, 3*time.Second)
+		require.LessOrEqual(t, entries, 2+2, "the first, the ten, and ticks of the leader's own")
+	})
+}
+
+func TestACrowdLeavesBesideTheEntryInFlight(t *testing.T) {
+	bubble(t, func(cfg *metadata.Config) { cfg.EntryCommands = 64 }, func(c *cluster) {
+		_, took := together(t, c, 1+4*64)
+		require.Less(t, took, 3*time.Second, "one after the other they would take five")
+	})
+}
+
+func TestAnIdleServerAddsNoDelay(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		k := c.open(peer(transport.RoleClient, "c1"))
+		began := time.Now()
+		for i := range 20 {
+			_, err := k.do(mkdir(root, fmt.Sprint(i)))
+			require.NoError(t, err)
+		}
+		require.Zero(t, time.Since(began), "no time passes in a store that takes none")
+	})
+}
+
+// TestAFullQueueHoldsCallersBack fills the queue behind a store that hangs:
+// callers wait at the door and give up at their deadlines, and when the store
+// goes on what was queued takes effect.
+func TestAFullQueueHoldsCallersBack(t *testing.T) {
+	small := func(cfg *metadata.Config) {
+		cfg.QueuedCommands, cfg.EntriesInFlight, cfg.EntryCommands = 4, 1, 2
+	}
+	bubble(t, small, func(c *cluster) {
+		k := make([]*client, 20)
+		for i := range k {
+			k[i] = c.open(peer(transport.RoleClient, "c1"))
+		}
+		c.group.Fail(metadatatest.Faults{Slow: 5 * time.Second})
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		outcomes := map[moraine.Kind]int{}
+		for i := range k {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(transport.WithPeer(context.Background(), k[i].peer), time.Second)
+				defer cancel()
+				req := mkdir(root, fmt.Sprint(i))
+				req.Session, req.Number = k[i].session, 1
+				_, err := c.leader().Do(ctx, req)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					outcomes[moraine.KindOf(err)]++
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, map[moraine.Kind]int{moraine.Timeout: 20}, outcomes)
+		c.group.Fail(metadatatest.Faults{})
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		made := 0
+		for i := range k {
+			_, err := c.do(k[i].peer, lookup(fmt.Sprint(i)))
+			if err == nil {
+				made++
+			} else {
+				require.ErrorIs(t, err, moraine.NotFound)
+			}
+			// The same request again is answered, whether it had taken effect or not.
+			req := mkdir(root, fmt.Sprint(i))
+			req.Session, req.Number = k[i].session, 1
+			_, err = c.do(k[i].peer, req)
+			require.NoError(t, err)
+		}
+		require.Greater(t, made, 0)
+		require.Less(t, made, 20, "those at the door took no effect")
+	})
+}
+
+func TestCallersOfAFallenLeaderAreReleased(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		k := c.open(peer(transport.RoleClient, "c1"))
+		c.group.Fail(metadatatest.Faults{Slow: 10 * time.Second})
+		done := make(chan error, 1)
+		go func() {
+			_, err := k.do(mkdir(root, "a"))
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		c.group.Elect("m2")
+		err := <-done
+		require.ErrorIs(t, err, moraine.Unavailable)
+		c.group.Fail(metadatatest.Faults{})
+	})
+}

@@ -1,0 +1,207 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxReport bounds the chunks in one slice of a report.
+	maxReport = 16384
+	// expectPage is how many expected chunks are read at once, and maxMissing
+	// how many missing ones one slice queues: the rest is met by the next pass.
+	expectPage, maxMissing = 4096, 4096
+	// queueItems bounds the chunks in one command that queues repairs.
+	queueItems = 128
+)
+
+// reports is the leader's memory of the passes that devices make over all their
+// chunks. A pass that this leader did not see from its start is judged, but not
+// counted as complete.
+type reports struct {
+	mu       sync.Mutex
+	byDevice map[uint32]*pass
+}
+
+// pass is what was found so far in a device's pass.
+type pass struct {
+	started                     uint64 // log index that it began after
+	next                        uint64 // stripe that the next slice must begin with
+	unknownBytes, unknownChunks uint64
+	unsettled                   uint64 // least index of what explains a chunk that is still there; 0: none
+}
+
+func newReports() *reports { return &reports{byDevice: make(map[uint32]*pass)} }
+
+// add takes a judged slice into its pass. It returns the pass where the slice
+// was its last one.
+func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.byDevice[slice.Device]
+	if slice.From == 0 {
+		p = &pass{started: slice.PassStarted}
+		r.byDevice[slice.Device] = p
+	}
+	if p == nil || p.started != slice.PassStarted || p.next != slice.From {
+		delete(r.byDevice, slice.Device) // not the slice that follows: the pass has a gap
+		return nil
+	}
+	p.unknownBytes, p.unknownChunks = p.unknownBytes+f.unknownBytes, p.unknownChunks+f.unknown
+	if f.unsettled != 0 && (p.unsettled == 0 || f.unsettled < p.unsettled) {
+		p.unsettled = f.unsettled
+	}
+	p.next = slice.To
+	if slice.To != 0 {
+		return nil
+	}
+	delete(r.byDevice, slice.Device)
+	return p
+}
+
+// findings is the judgement of one slice.
+type findings struct {
+	deletions             []*wire.Deletion
+	repairs               []*statepb.RepairItem
+	unknown, unknownBytes uint64
+	missing               uint64
+	unsettled             uint64
+}
+
+// reportChunks judges a slice of what a device holds: what is dead is to be
+// deleted, what is recorded and not there, or damaged, is queued for repair,
+// and what nothing explains is counted and left alone.
+func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	slice := c.req.GetReportChunks()
+	if err := l.topology.view().mayReport(c, slice.Device); err != nil {
+		return nil, err
+	}
+	if len(slice.Chunks) > maxReport {
+		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d chunks in one slice; at most %d", len(slice.Chunks), maxReport)}
+	}
+	if slice.To != 0 && slice.To <= slice.From {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a slice from stripe %x to %x", slice.From, slice.To)}
+	}
+	if err := l.barrier(ctx); err != nil {
+		return nil, err
+	}
+	f := &findings{}
+	err := l.store.View(func(r state.Reader, applied uint64) error {
+		if applied < slice.PassStarted {
+			return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report was made under entry %d, and this server is at %d", slice.PassStarted, applied)}
+		}
+		if err := l.judgeReported(r, slice, f); err != nil {
+			return err
+		}
+		return l.findMissing(r, slice, f)
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.deps.Metrics.UnknownChunks.Add(float64(f.unknown))
+	l.deps.Metrics.MissingChunks.Add(float64(f.missing))
+	l.deps.Metrics.Deletions.Add(float64(len(f.deletions)))
+	if err := l.queueRepairs(ctx, f.repairs); err != nil {
+		return nil, err
+	}
+	if p := l.reports.add(slice, f); p != nil {
+		if err := l.completeReport(ctx, slice.Device, p); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
+		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing}}}, nil
+}
+
+// judgeReported judges the chunks that a device says it holds.
+func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *findings) error {
+	now, err := l.machine.ClusterTime(r)
+	if err != nil {
+		return err
+	}
+	grace := uint64(l.cfg.Grace.Milliseconds())
+	young := now < grace // nothing can have been dead for long enough
+	dead := now - min(grace, now)
+	for _, chunk := range slice.Chunks {
+		v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
+		if err != nil {
+			return err
+		}
+		switch {
+		case v.Fate == state.Dead && !young:
+			f.deletions = append(f.deletions, &wire.Deletion{Device: slice.Device, Stripe: chunk.Stripe, Index: chunk.Index, Below: uint32(v.Below)})
+		case v.Fate == state.Damaged:
+			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: chunk.Stripe, Index: chunk.Index, Device: slice.Device, Version: chunk.Version, Reason: "corrupt"})
+		case v.Fate == state.Unknown:
+			f.unknown++
+			f.unknownBytes += chunk.Length
+		}
+		if v.Unsettled != 0 && (f.unsettled == 0 || v.Unsettled < f.unsettled) {
+			f.unsettled = v.Unsettled
+		}
+	}
+	return nil
+}
+
+// findMissing finds the chunks that came to the device before its pass began
+// and are not in the slice.
+func (l *leader) findMissing(r state.Reader, slice *wire.ReportChunks, f *findings) error {
+	held := make(map[moraine.ChunkID]struct{}, len(slice.Chunks))
+	for _, c := range slice.Chunks {
+		held[moraine.ChunkID{Stripe: moraine.StripeID(c.Stripe), Index: uint8(c.Index)}] = struct{}{}
+	}
+	from, to := moraine.StripeID(slice.From), moraine.StripeID(slice.To)
+	for f.missing < maxMissing {
+		page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(slice.Device), from, to, expectPage)
+		if err != nil {
+			return err
+		}
+		for _, e := range page {
+			if _, ok := held[e.Chunk]; ok || e.Since > slice.PassStarted {
+				continue
+			}
+			held[e.Chunk] = struct{}{} // pages may overlap by a stripe
+			f.missing++
+			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: uint64(e.Chunk.Stripe), Index: uint32(e.Chunk.Index), Device: slice.Device, Reason: "missing"})
+		}
+		if len(page) < expectPage {
+			return nil
+		}
+		from = page[len(page)-1].Chunk.Stripe
+	}
+	return nil
+}
+
+func (l *leader) queueRepairs(ctx context.Context, items []*statepb.RepairItem) error {
+	for len(items) > 0 {
+		n := min(len(items), queueItems)
+		if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_QueueRepairs{
+			QueueRepairs: &statepb.QueueRepairs{Items: items[:n]}}}); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
+
+// completeReport records that a pass over a device has ended: what ended before
+// it began explains nothing on that device any more, except chunks that it met
+// and that are still there.
+func (l *leader) completeReport(ctx context.Context, device uint32, p *pass) error {
+	started := p.started
+	if p.unsettled != 0 && started >= p.unsettled {
+		started = p.unsettled - 1
+	}
+	if p.unknownChunks > 0 {
+		l.deps.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
+	}
+	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
+		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks}}})
+	return err
+}

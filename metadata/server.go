@@ -1,0 +1,227 @@
+// Package metadata is the metadata service of a cluster: it answers the
+// requests of clients and chunkservers over a replicated log (a Store), and
+// does what a leader must do by itself: it advances cluster time, ends sessions
+// that are not renewed, knows which hosts are alive, places stripes, schedules
+// repairs and runs the jobs that only change metadata.
+//
+// It does not decide what a command means (package state does), where chunks
+// go (package place does), or how the log is replicated (package raftstore
+// does), and it never dials out: what a chunkserver is to do it learns in the
+// reply to its heartbeat, or by leasing a job.
+//
+// The path of a mutation: Do finds what the request is and whether its caller
+// may make it (ops.go, access.go) -> the leader's memory knows its session to
+// be alive (sessions.go) -> the command is marshalled once and waits for a
+// place in an entry (propose.go) -> the store replicates the entry, and every
+// replica applies it (fsm.go) -> the caller gets its own result, and what the
+// result wakes (jobs, repairs, waiters for a checkpoint) is woken. A read waits
+// for a round of the store's that proves that this server still leads, shared
+// with all reads of the moment, and is answered from a snapshot.
+//
+// What only the leader knows (leader.go) is dropped when it stops leading, and
+// is built anew, with a full term for everything, when it begins to. Locks are
+// leaves: no method that holds one calls into another part of the package.
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// partition is the one that this service serves.
+const partition = moraine.Partition(0)
+
+// Server is one metadata server. It implements transport.Metadata.
+type Server struct {
+	cfg     Config
+	deps    Deps
+	ops     *opTable
+	machine *state.Machine
+	store   Store
+	peers   map[string]Peer
+	// leader is this server's leadership, nil while it does not lead.
+	leader atomic.Pointer[leader]
+	// diverged gets a value when the state was found to differ from that of
+	// the server that leads.
+	diverged chan struct{}
+}
+
+var _ transport.Metadata = (*Server)(nil)
+
+// New checks cfg and makes a server; it opens nothing and starts nothing.
+func New(cfg Config, deps Deps) (*Server, error) {
+	cfg.setDefaults()
+	deps.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if deps.NewStore == nil {
+		return nil, &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("no store was given")}
+	}
+	s := &Server{cfg: cfg, deps: deps, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
+		diverged: make(chan struct{}, 1)}
+	for _, p := range cfg.Peers {
+		s.peers[p.ID] = p
+	}
+	store, err := deps.NewStore(machineFSM{s.machine, s.diverged})
+	if err != nil {
+		return nil, err
+	}
+	s.store = store
+	return s, nil
+}
+
+// Run serves until ctx ends, the store fails, or the state is found to differ
+// from that of the leader (Corrupt), and returns after all that it began has
+// ended.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.store.Run(ctx) })
+	g.Go(func() error { s.followLeadership(ctx); return nil })
+	g.Go(func() error { return s.watchDivergence(ctx) })
+	err := g.Wait()
+	if err != nil && ctx.Err() != nil && moraine.KindOf(err) == moraine.Canceled {
+		return nil
+	}
+	return err
+}
+
+// watchDivergence ends this server when its state is not that of the leader:
+// what it would answer, once it leads, could be wrong.
+func (s *Server) watchDivergence(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.diverged:
+		id, _ := s.store.Leader()
+		return &moraine.Error{Op: "metadata.Run", Ref: s.cfg.Node, Kind: moraine.Corrupt,
+			Err: fmt.Errorf("the state here differs from that of the leader %s: one of the two is damaged; "+
+				"where the others go on with the leader, start this server anew, as one that lost its disk; "+
+				"where they end too, stop the leader, and start it anew once they lead", id)}
+	}
+}
+
+// followLeadership leads whenever the store says that this node does.
+func (s *Server) followLeadership(ctx context.Context) {
+	changes := s.store.LeadershipChanges()
+	stop := func() {}
+	defer func() { stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case is := <-changes:
+			stop()
+			stop = func() {}
+			if is {
+				stop = s.startLeading(ctx)
+			}
+		}
+	}
+}
+
+// startLeading leads in a goroutine of its own; the function that it returns
+// ends that and waits for it.
+func (s *Server) startLeading(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			if err := s.lead(ctx); err != nil && ctx.Err() == nil {
+				s.deps.Log.Warn("could not begin to lead; trying again", "err", err)
+				sleep(ctx, s.deps.Clock, leadRetry)
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// leadRetry is the pause before another try to begin to lead.
+const leadRetry = 200 * time.Millisecond
+
+// Do implements transport.Metadata. Errors are *moraine.Error, and one of kind
+// NotLeader wraps a *transport.LeaderHint where the leader is known.
+func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	op := s.ops.of(req)
+	if op == nil {
+		return nil, &moraine.Error{Op: "metadata", Kind: moraine.Unimplemented,
+			Err: fmt.Errorf("this build does not know the request")}
+	}
+	resp, err := s.serve(ctx, op, req)
+	if err == nil && resp.GetError() != nil {
+		err = transport.ErrorFromWire(resp.Error)
+	}
+	if err != nil {
+		err = wrap(op.name, err)
+		s.deps.Metrics.Requests.WithLabelValues(op.name, moraine.KindOf(err).String()).Inc()
+		return nil, err
+	}
+	op.ok.Inc()
+	return resp, nil
+}
+
+func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if moraine.Partition(req.Partition) != partition {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("there is no partition %d", req.Partition)}
+	}
+	c, err := admit(transport.PeerFrom(ctx), op, req)
+	if err != nil {
+		return nil, err
+	}
+	l := s.leader.Load()
+	if l == nil {
+		return nil, s.notLeader()
+	}
+	if !op.snapshot {
+		if err := l.admitSession(c); err != nil {
+			return nil, err
+		}
+	}
+	if op.grows && !op.readOnly(req) && s.store.LowSpace() {
+		return nil, &moraine.Error{Kind: moraine.NoSpace,
+			Err: fmt.Errorf("the disk of the metadata server is nearly full: it takes only what frees space")}
+	}
+	resp, err := op.serve(l, ctx, c)
+	if err != nil && moraine.KindOf(err) == moraine.NotLeader {
+		return nil, s.notLeader()
+	}
+	return resp, err
+}
+
+// notLeader says who leads, as far as this node knows.
+func (s *Server) notLeader() error {
+	id, here := s.store.Leader()
+	e := &moraine.Error{Kind: moraine.NotLeader}
+	switch {
+	case here:
+		e.Kind, e.Err = moraine.Unavailable, fmt.Errorf("this server is about to lead; ask again")
+	case id == "":
+		e.Err = fmt.Errorf("no leader is known")
+	default:
+		e.Err = &transport.LeaderHint{ID: id, Addresses: s.peers[id].Addresses}
+	}
+	return e
+}
+
+// wrap makes err a *moraine.Error that names the request.
+func wrap(name string, err error) error {
+	if e, ok := err.(*moraine.Error); ok {
+		if e.Op != "" {
+			return e
+		}
+		named := *e
+		named.Op = name
+		return &named
+	}
+	return &moraine.Error{Op: name, Kind: moraine.KindOf(err), Err: err}
+}

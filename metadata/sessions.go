@@ -1,0 +1,250 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// sessions is the leader's memory of which sessions are alive. What a session
+// owns is in the state; when it was last renewed is only here.
+type sessions struct {
+	timeout time.Duration
+
+	mu   sync.Mutex
+	byID map[uint64]*session
+}
+
+// session is one live session. Its identity never changes.
+type session struct {
+	node     string
+	root     uint64 // inode that its paths start at
+	readOnly bool
+	all      bool // its scope is the root
+	tenants  []moraine.Tenant
+	renewed  time.Time
+	ending   bool // its end is decided: it cannot be renewed any more
+}
+
+func newSessions(timeout time.Duration) *sessions {
+	return &sessions{timeout: timeout, byID: make(map[uint64]*session)}
+}
+
+func (s *sessions) add(id uint64, ses *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.byID[id]; !known {
+		s.byID[id] = ses
+	}
+}
+
+func (s *sessions) remove(ids []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		delete(s.byID, id)
+	}
+}
+
+func (s *sessions) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byID)
+}
+
+// live returns a session that has not ended.
+func (s *sessions) live(id uint64) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.byID[id]
+	if ses == nil || ses.ending {
+		return nil, sessionExpired(id)
+	}
+	return ses, nil
+}
+
+// renew gives a session a full term from now on. Only a leader that has just
+// proved that it leads may call it.
+func (s *sessions) renew(id uint64, now time.Time) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.byID[id]
+	if ses == nil || ses.ending {
+		return nil, sessionExpired(id)
+	}
+	if now.After(ses.renewed) {
+		ses.renewed = now
+	}
+	return ses, nil
+}
+
+// renewAll gives every session a full term anew.
+func (s *sessions) renewAll(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ses := range s.byID {
+		ses.renewed = now
+	}
+}
+
+// overdue returns up to limit sessions whose term has ended, and decides their
+// end: from then on nothing renews them.
+func (s *sessions) overdue(now time.Time, limit int) []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []uint64
+	for id, ses := range s.byID {
+		if len(ids) == limit {
+			break
+		}
+		if ses.ending || now.Sub(ses.renewed) > s.timeout {
+			ses.ending = true
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func sessionExpired(id uint64) error {
+	return &moraine.Error{Ref: moraine.SessionID(id).String(), Kind: moraine.SessionExpired,
+		Err: fmt.Errorf("the session has ended: open a new one")}
+}
+
+// admitSession holds a call that names a session against the leader's memory:
+// the session must be alive and the caller's own. What the session allows is
+// the state machine's to judge.
+func (l *leader) admitSession(c *call) error {
+	id := c.req.Session
+	if id == 0 {
+		if c.op.session {
+			return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request needs a session")}
+		}
+		return nil
+	}
+	ses, err := l.sessions.live(id)
+	if err != nil {
+		return err
+	}
+	if ses.node != c.caller.Node {
+		return denied("the session is not one of node %q", c.caller.Node)
+	}
+	return nil
+}
+
+// openSession makes a session. A repeated request finds the session it made.
+func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	req, err := openSessionRequest(c)
+	if err != nil {
+		return nil, err
+	}
+	cmd := &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: req}}
+	began := l.deps.Clock.Now()
+	res, err := l.proposer.propose(ctx, l.done, cmd, func(r *state.Result) { l.opened(r, began) })
+	if err != nil || res.Response.GetError() != nil {
+		return res.Response, err
+	}
+	return l.sessionReply(res.Response.GetSession().GetSession(), true)
+}
+
+// opened takes a session that an entry opened into memory, whether or not its
+// client is still there: only what is in memory expires.
+func (l *leader) opened(r *state.Result, began time.Time) {
+	reply := r.Response.GetSession()
+	if r.Response.GetError() != nil || reply == nil {
+		return
+	}
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.machine.Session(r, moraine.SessionID(reply.Session))
+		if err != nil {
+			return err
+		}
+		ses, err := l.session(r, info, began)
+		if err != nil {
+			return err
+		}
+		l.sessions.add(reply.Session, ses)
+		_, err = l.sessions.renew(reply.Session, began) // a repeated OpenSession is a renewal, too
+		return err
+	})
+	if err != nil && !errors.Is(err, moraine.SessionExpired) {
+		l.deps.Log.Error("could not read a session that was opened", "session", moraine.SessionID(reply.Session), "err", err)
+	}
+}
+
+// session is a live session as this leader keeps it in memory.
+func (l *leader) session(r state.Reader, info state.SessionInfo, renewed time.Time) (*session, error) {
+	tenants, all, err := l.machine.Tenants(r, info.Root)
+	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
+		return nil, err
+	}
+	return &session{node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed}, nil
+}
+
+// renewSession grants another term, after a round that proves that this server
+// still leads.
+func (l *leader) renewSession(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if c.req.Session == 0 {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no session is named")}
+	}
+	began := l.deps.Clock.Now()
+	if err := l.barrier(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := l.sessions.renew(c.req.Session, began); err != nil {
+		return nil, err
+	}
+	return l.sessionReply(c.req.Session, c.req.GetRenewSession().GetWantToken())
+}
+
+// sessionReply says what a session's client must know, with a token if asked.
+func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error) {
+	ses, err := l.sessions.live(id)
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.SessionReply{
+		Session: id, TermMillis: uint64(l.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
+		Cluster: l.cluster.uuid[:], Incarnation: uint64(l.cluster.incarnation), TopologyVersion: l.topology.view().wire.Version,
+	}
+	if token {
+		if reply.Token, reply.TokenExpires, err = l.tokens.sign(id, ses, l.deps.Clock.Now()); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: reply}}, nil
+}
+
+// closeSession ends a session at its client's wish; one that has ended already
+// is closed.
+func (l *leader) closeSession(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	return l.propose(ctx, c.caller, c.req)
+}
+
+// endOverdue expires the sessions that were not renewed in time.
+func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
+	ids := l.sessions.overdue(now, maxExpire)
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_ExpireSessions{
+		ExpireSessions: &statepb.ExpireSessions{Sessions: ids}}})
+	if err != nil {
+		return err
+	}
+	l.sessions.remove(ids)
+	l.deps.Metrics.Expired.Add(float64(len(ids)))
+	l.deps.Log.Info("sessions were not renewed and have ended", "sessions", len(ids))
+	return nil
+}
+
+// maxExpire bounds the sessions that one command ends.
+const maxExpire = 64

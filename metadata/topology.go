@@ -1,0 +1,270 @@
+package metadata
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// topology is the leader's view of hosts and devices: what is registered, which
+// is in the state, and what the heartbeats say, which is only here.
+type topology struct {
+	suspect time.Duration
+
+	mu      sync.Mutex
+	version uint64 // the term in the upper half: it rises across leaders
+	hosts   map[string]*host
+	stale   bool // usage has changed since the view was made
+
+	current atomic.Pointer[topologyView]
+}
+
+// topologyView is a topology at one moment. It never changes.
+type topologyView struct {
+	wire    *wire.Topology
+	place   *place.Topology
+	hosts   map[string]*wire.Host
+	devices map[uint32]*wire.Device
+	live    int // hosts alive
+	counted int // hosts and devices that count for the default scheme
+	disks   int
+}
+
+// host is what the leader knows of one registered host.
+type host struct {
+	record *wire.Host // as registered; never changed in place
+	heard  time.Time  // of its last heartbeat, or when this leader began
+	alive  bool
+	usage  map[uint32]usage
+}
+
+// usage is what a heartbeat says of a device.
+type usage struct {
+	capacity, used, chunks uint64
+	failed                 bool // its server took it out of service itself
+}
+
+func newTopology(term uint64, suspect time.Duration) *topology {
+	t := &topology{suspect: suspect, version: term << 32, hosts: make(map[string]*host)}
+	t.publish()
+	return t
+}
+
+// view returns the topology of now.
+func (t *topology) view() *topologyView { return t.current.Load() }
+
+// load takes over the hosts and devices of the state. A host that is new to
+// this leader is taken for alive for a term.
+func (t *topology) load(records []*wire.Host, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := make(map[string]bool, len(records))
+	for _, r := range records {
+		known[r.Id] = true
+		h := t.hosts[r.Id]
+		if h == nil {
+			h = &host{heard: now, alive: true, usage: make(map[uint32]usage)}
+			t.hosts[r.Id] = h
+		}
+		h.record = r
+	}
+	for id := range t.hosts {
+		if !known[id] {
+			delete(t.hosts, id)
+		}
+	}
+	t.changed()
+}
+
+// heard notes a heartbeat. It returns false for a host that is not registered.
+func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.hosts[id]
+	if h == nil {
+		return false
+	}
+	h.heard = now
+	for _, d := range devices {
+		u := usage{capacity: d.Capacity, used: d.Used, chunks: d.Chunks, failed: d.State == deviceOut}
+		if h.usage[d.Id] != u {
+			h.usage[d.Id], t.stale = u, true
+		}
+	}
+	if !h.alive {
+		h.alive = true
+		t.changed()
+	}
+	return true
+}
+
+// boots forgets that devices of a host had failed: what an earlier boot said of
+// them must not take them out again before the first heartbeat of this one.
+func (t *topology) boots(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.hosts[id]; h != nil {
+		for d, u := range h.usage {
+			u.failed = false
+			h.usage[d] = u
+		}
+	}
+}
+
+// judge finds the hosts that fell silent or came back, brings the view up to
+// date, and returns the devices whose state must change: those of hosts that
+// have been silent for longer than grace, and those that their server took out,
+// go out of service; those that went out for silence alone come back with their
+// host.
+func (t *topology) judge(now time.Time, grace time.Duration) []*wire.SetDeviceState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var sets []*wire.SetDeviceState
+	changed := false
+	for _, h := range t.hosts {
+		silent := now.Sub(h.heard)
+		if h.alive && silent > t.suspect {
+			h.alive, changed = false, true
+		}
+		for _, d := range h.record.Devices {
+			if state, reason := h.judge(d, silent > grace); state != d.State {
+				sets = append(sets, &wire.SetDeviceState{Device: d.Id, State: state, Reason: reason})
+			}
+		}
+	}
+	switch {
+	case changed:
+		t.changed()
+	case t.stale:
+		t.publish()
+	}
+	slices.SortFunc(sets, func(a, b *wire.SetDeviceState) int { return cmp.Compare(a.Device, b.Device) })
+	return sets
+}
+
+// The reasons of states that a leader sets, and, of the first, unsets.
+const (
+	reasonSilent = "its host is silent"
+	reasonFailed = "its server took it out of service"
+	reasonBack   = "its host is back"
+)
+
+// judge returns the state that a device should have, and why.
+func (h *host) judge(d *wire.Device, gone bool) (wire.DeviceState, string) {
+	u, heard := h.usage[d.Id]
+	switch {
+	case gone && d.State == deviceIn:
+		return deviceOut, reasonSilent
+	case heard && u.failed && (d.State == deviceIn || d.State == deviceDraining):
+		return deviceOut, reasonFailed
+	case heard && h.alive && !u.failed && d.State == deviceOut && d.Reason == reasonSilent:
+		return deviceIn, reasonBack
+	}
+	return d.State, ""
+}
+
+const (
+	deviceIn       = wire.DeviceState_DEVICE_STATE_IN
+	deviceOut      = wire.DeviceState_DEVICE_STATE_OUT
+	deviceDraining = wire.DeviceState_DEVICE_STATE_DRAINING
+	deviceRetired  = wire.DeviceState_DEVICE_STATE_RETIRED
+)
+
+// renewAll gives every host a full term anew. Hosts that were known to be
+// silent stay so.
+func (t *topology) renewAll(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.hosts {
+		h.heard = now
+		if !h.alive {
+			h.heard = now.Add(-t.suspect)
+		}
+	}
+}
+
+// changed publishes a view under a new version. The caller holds mu.
+func (t *topology) changed() {
+	t.version++
+	t.publish()
+}
+
+// publish makes a view of the present knowledge. The caller holds mu, or has
+// the topology for itself.
+func (t *topology) publish() {
+	t.stale = false
+	v := &topologyView{
+		wire:  &wire.Topology{Version: t.version},
+		hosts: make(map[string]*wire.Host, len(t.hosts)), devices: make(map[uint32]*wire.Device),
+	}
+	for _, h := range t.hosts {
+		v.add(h)
+	}
+	slices.SortFunc(v.wire.Hosts, func(a, b *wire.Host) int { return strings.Compare(a.Id, b.Id) })
+	v.place = place.NewTopology(placeHosts(v.wire.Hosts))
+	t.current.Store(v)
+}
+
+func (v *topologyView) add(h *host) {
+	w := proto.CloneOf(h.record)
+	w.Alive = h.alive
+	counts := 0
+	for _, d := range w.Devices {
+		if u, ok := h.usage[d.Id]; ok {
+			d.Capacity, d.Used, d.Chunks = u.capacity, u.used, u.chunks
+		}
+		d.Alive = h.alive && d.State != deviceOut
+		v.devices[d.Id] = d
+		if d.State != deviceRetired {
+			counts++
+		}
+	}
+	v.hosts[w.Id] = w
+	v.wire.Hosts = append(v.wire.Hosts, w)
+	if h.alive {
+		v.live++
+	}
+	if counts > 0 {
+		v.counted++
+		v.disks += counts
+	}
+}
+
+// placeHosts turns hosts into what placement chooses from.
+func placeHosts(hosts []*wire.Host) []place.Host {
+	out := make([]place.Host, 0, len(hosts))
+	for _, h := range hosts {
+		p := place.Host{ID: h.Id, Rack: h.Rack, Alive: h.Alive}
+		for _, d := range h.Devices {
+			if d.State == deviceRetired {
+				continue
+			}
+			p.Devices = append(p.Devices, place.Device{
+				ID: moraine.DeviceID(d.Id), Capacity: d.Capacity, Free: d.Capacity - min(d.Used, d.Capacity),
+				Takes: d.State == deviceIn,
+			})
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// defaultScheme is the scheme of new stripes where nothing names one.
+func (v *topologyView) defaultScheme() moraine.Scheme {
+	return moraine.DefaultScheme(v.counted, v.disks)
+}
+
+// onHost is whether device is one of host's.
+func (v *topologyView) onHost(device uint32, host string) bool {
+	d := v.devices[device]
+	return d != nil && d.Host == host
+}
