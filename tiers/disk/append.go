@@ -1,0 +1,292 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// appender gives out room in the active segment, and the sequence numbers.
+type appender struct {
+	rolling sync.Mutex // held by who makes the next active segment, I/O included
+	scratch []byte     // one aligned block, for the holder of rolling
+
+	mu          sync.Mutex // guards what follows
+	active      *segment   // nil before the first record
+	nextSegment uint64
+	flight      flight
+	pending     int64 // bytes of records given out that are neither live nor void yet
+}
+
+func newAppender(scratch []byte) appender {
+	return appender{scratch: scratch, nextSegment: 1, flight: flight{next: 1}}
+}
+
+// flight knows which sequence numbers were given out and are not durable yet.
+type flight struct {
+	next  uint64
+	first uint64 // sequence number of open[0]
+	open  []bool // true: given out and not yet durable
+}
+
+// take gives out a number, and the least one that is not durable yet.
+func (f *flight) take() (seq, durable uint64) {
+	if len(f.open) == 0 {
+		f.first = f.next
+	}
+	seq = f.next
+	f.next++
+	f.open = append(f.open, true)
+	return seq, f.first
+}
+
+// landed says that the record with the number is durable, or durably void.
+func (f *flight) landed(seq uint64) {
+	f.open[seq-f.first] = false
+	n := 0
+	for n < len(f.open) && !f.open[n] {
+		n++
+	}
+	f.open = f.open[n:]
+	f.first += uint64(n)
+}
+
+// slot is the place of a record to be written.
+type slot struct {
+	seg          *segment
+	at           extent
+	seq, durable uint64
+}
+
+// reserve gives out room for a record of size bytes, in a new segment if the
+// active one has too little. Each slot must go to finish. Errors: NoSpace,
+// IOError.
+func (d *Device) reserve(size int64) (slot, error) {
+	a := &d.app
+	for {
+		a.mu.Lock()
+		if s := a.active; s != nil && s.end+size <= s.size {
+			sl := slot{seg: s, at: extent{segment: s.number, off: s.end, size: size}}
+			sl.seq, sl.durable = a.flight.take()
+			s.end += size
+			s.lastSeq = sl.seq
+			s.ops++
+			a.pending += size
+			a.mu.Unlock()
+			return sl, nil
+		}
+		a.mu.Unlock()
+		if err := d.roll(size); err != nil {
+			return slot{}, err
+		}
+	}
+}
+
+// finish ends a slot: its operation has done all that it will do to the index.
+func (d *Device) finish(sl slot) {
+	a := &d.app
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	sl.seg.ops--
+	a.pending -= sl.at.size
+}
+
+// roll replaces the active segment if it has no room for size bytes.
+func (d *Device) roll(size int64) error {
+	a := &d.app
+	a.rolling.Lock()
+	defer a.rolling.Unlock()
+	a.mu.Lock()
+	if s := a.active; s != nil && s.end+size <= s.size {
+		a.mu.Unlock()
+		return nil // somebody else was faster
+	}
+	number := a.nextSegment
+	a.nextSegment++ // used up even if what follows fails
+	a.mu.Unlock()
+
+	if err := d.Err(); err != nil {
+		return err
+	}
+	next, err := d.createSegment(number, size)
+	if err != nil {
+		return err
+	}
+	d.segMu.Lock()
+	d.segments[number] = next
+	d.segMu.Unlock()
+	a.mu.Lock()
+	if a.active != nil {
+		a.active.sealed = true
+	}
+	a.active = next
+	a.mu.Unlock()
+	return nil
+}
+
+// createSegment makes a segment with room for a record of size bytes, whose
+// name is durable. Its first block becomes durable with the first record, by
+// the same sync; a segment without any record may be lost.
+func (d *Device) createSegment(number uint64, size int64) (*segment, error) {
+	s := newSegment(d.cfg.Dir, number)
+	f, err := d.deps.FS.Open(s.path, vfs.Create|vfs.Exclusive|vfs.Direct)
+	if err != nil {
+		return nil, d.writeError("disk.createSegment", err)
+	}
+	s.file = f
+	if s.size, err = d.allocate(f, size); err == nil {
+		err = d.writeSegmentHead(s)
+	}
+	if err == nil {
+		err = d.deps.FS.SyncDir(path.Join(d.cfg.Dir, segmentsDir))
+	}
+	if err != nil {
+		s.retire()
+		// If the name stays it is an empty segment, which the next Open removes.
+		_ = d.deps.FS.Remove(s.path)
+		return nil, d.writeError("disk.createSegment", err)
+	}
+	s.end = block
+	return s, nil
+}
+
+// smallSegment is how far segments shrink as the file system fills up, in bytes,
+// before they shrink to what is left.
+const smallSegment = 1 << 20
+
+// allocate reserves the space of a new segment: as much as is configured, or
+// less, down to one record, where the file system has less to give.
+func (d *Device) allocate(f vfs.File, record int64) (int64, error) {
+	least := record + block
+	want := max(d.cfg.SegmentBytes, least)
+	if u, err := d.deps.FS.Usage(d.cfg.Dir); err == nil {
+		// The last of the space goes in smaller pieces, so that what a segment
+		// holds in reserve does not stop the index from being written.
+		want = max(min(want, int64(u.Free/8)/block*block), min(want, smallSegment), least)
+	}
+	for {
+		err := f.Allocate(0, want)
+		if err == nil {
+			return want, nil
+		}
+		if !isNoSpace(err) || want == least {
+			return 0, err
+		}
+		want = max(want/2/block*block, least)
+	}
+}
+
+func (d *Device) writeSegmentHead(s *segment) error {
+	h := segmentHead{identity: d.identity, number: s.number, size: s.size}
+	h.encode(d.app.scratch)
+	_, err := s.file.WriteAt(d.app.scratch, 0)
+	return err
+}
+
+// writeError classifies an error of a write that left nothing behind: a full
+// file system is NoSpace, everything else takes the device out of service.
+func (d *Device) writeError(op string, err error) error {
+	if isNoSpace(err) {
+		return &moraine.Error{Op: op, Ref: d.cfg.Dir, Kind: moraine.NoSpace, Err: err}
+	}
+	return d.fail(op, err)
+}
+
+// appendix is a record to be appended.
+type appendix struct {
+	headSize int64
+	// data is whole blocks, aligned; none for a tombstone.
+	data []byte
+	// encode writes the record's head for the slot that it got.
+	encode func(head []byte, sl slot)
+	// apply brings the record, now durable, into the index. An error of it takes
+	// the device out of service.
+	apply func(sl slot) error
+}
+
+// append writes a record, makes it durable and applies it. ctx ends only the
+// wait for a buffer at the beginning: what was begun is finished, so that an
+// error never leaves a record that may yet be found. Errors: Canceled, Timeout,
+// NoSpace (nothing is left of the record), IOError.
+func (d *Device) append(ctx context.Context, r appendix) error {
+	head, err := d.heads.Get(ctx, int(r.headSize))
+	if err != nil {
+		return err
+	}
+	defer head.Release()
+	sl, err := d.reserve(r.headSize + int64(len(r.data)))
+	if err != nil {
+		return err
+	}
+	defer d.finish(sl)
+	r.encode(head.Bytes(), sl)
+	if err := d.write(sl, head.Bytes(), r.data); err != nil {
+		return err
+	}
+	if err := d.syncSegment(sl.seg); err != nil {
+		return err
+	}
+	d.landed(sl)
+	if err := r.apply(sl); err != nil {
+		return d.indexError("disk.append", err)
+	}
+	return nil
+}
+
+func (d *Device) landed(sl slot) {
+	d.app.mu.Lock()
+	defer d.app.mu.Unlock()
+	d.app.flight.landed(sl.seq)
+}
+
+func (d *Device) write(sl slot, head, data []byte) error {
+	bufs := [][]byte{head, data}
+	if len(data) == 0 {
+		bufs = bufs[:1]
+	}
+	n, err := vfs.WriteAll(sl.seg.file, bufs, sl.at.off)
+	if err == nil {
+		d.deps.Metrics.WrittenBytes.Add(float64(n))
+		return nil
+	}
+	if !isNoSpace(err) {
+		return d.fail("disk.write", err)
+	}
+	return d.void(sl, head, err)
+}
+
+// void makes sure that a record that could not be written whole is never found
+// by a scan: its head becomes zeros, durably, before any later head can say that
+// all records up to there are good. Where even that fails the device is done for.
+func (d *Device) void(sl slot, head []byte, cause error) error {
+	clear(head)
+	if _, err := sl.seg.file.WriteAt(head, sl.at.off); err != nil {
+		return d.fail("disk.void", fmt.Errorf("%w, after %w", err, cause))
+	}
+	if err := d.syncSegment(sl.seg); err != nil {
+		return err
+	}
+	d.landed(sl)
+	return &moraine.Error{Op: "disk.write", Ref: d.cfg.Dir, Kind: moraine.NoSpace, Err: cause}
+}
+
+// syncSegment makes durable all that was written to s before the call.
+func (d *Device) syncSegment(s *segment) error {
+	return s.syncs.wait(func() error {
+		if err := d.Err(); err != nil {
+			return err // never sync again what a sync or a write has failed on
+		}
+		begin := d.deps.Clock.Now()
+		err := s.file.Sync()
+		d.deps.Metrics.Syncs.Inc()
+		d.deps.Metrics.SyncSeconds.Observe(d.deps.Clock.Now().Sub(begin).Seconds())
+		if err != nil {
+			return d.fail("disk.sync", err)
+		}
+		return nil
+	})
+}

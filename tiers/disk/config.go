@@ -1,0 +1,102 @@
+package disk
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// Config says which device to open, and bounds it.
+type Config struct {
+	// Dir is the device's directory.
+	Dir string
+	// Cluster is whose device it must be; zero: whoever's it is.
+	Cluster moraine.UUID
+	// CapacityBytes bounds the space of chunks; 0: the file system's size.
+	CapacityBytes uint64
+	// SegmentBytes is the size of new segments, in bytes. Default 1 GiB. A
+	// segment is smaller where the file system is nearly full, and larger where
+	// a single record would not fit.
+	SegmentBytes int64
+	// BallastBytes is the size of the file that is given up when the file
+	// system is full, so that deletions can still be written. Default 64 MiB;
+	// negative: none.
+	BallastBytes int64
+	// IndexCacheBytes bounds the cache of the index. Default 32 MiB.
+	IndexCacheBytes int64
+	// SumCacheBytes bounds the cache of block sums of chunks that are read in
+	// part. Default 16 MiB.
+	SumCacheBytes int64
+	// ReclaimInterval is how often space is given back. Default 1 s.
+	ReclaimInterval time.Duration
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.SegmentBytes, 1<<30)
+	setDefault(&c.BallastBytes, 64<<20)
+	setDefault(&c.IndexCacheBytes, 32<<20)
+	setDefault(&c.SumCacheBytes, 16<<20)
+	setDefault(&c.ReclaimInterval, time.Second)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c *Config) validate() error {
+	bad := func(text string) error {
+		return &moraine.Error{Op: "disk.Open", Ref: c.Dir, Kind: moraine.InvalidArgument, Err: errors.New(text)}
+	}
+	switch {
+	case c.Dir == "":
+		return bad("no directory is named")
+	case c.SegmentBytes < 2*block || c.SegmentBytes%block != 0:
+		return bad("the segment size must be a multiple of 4 KiB, and at least 8 KiB")
+	case c.SegmentBytes > 1<<40:
+		return bad("the segment size must be at most 1 TiB")
+	case c.ReclaimInterval < 0:
+		return bad("the reclaim interval is negative")
+	}
+	return nil
+}
+
+// Deps is what a Device works with. FS is needed; the rest has defaults.
+type Deps struct {
+	FS    vfs.FS
+	Clock clock.Clock
+	// Pool lends the buffers of reads. A Device never waits for it while it
+	// holds another buffer of it.
+	Pool *bufpool.Pool
+	// Random seeds a new device. Default crypto/rand.
+	Random  io.Reader
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+func (d *Deps) setDefaults() {
+	if d.Clock == nil {
+		d.Clock = clock.System{}
+	}
+	if d.Pool == nil {
+		d.Pool = bufpool.New(bufpool.Config{})
+	}
+	if d.Random == nil {
+		d.Random = rand.Reader
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Metrics == nil {
+		d.Metrics = NewMetrics(nil)
+	}
+}

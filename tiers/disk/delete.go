@@ -1,0 +1,99 @@
+package disk
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers"
+)
+
+// Delete implements tiers.Tier.
+func (d *Device) Delete(ctx context.Context, id moraine.ChunkID, below moraine.LayoutVersion) error {
+	return d.DeleteAll(ctx, []tiers.Deletion{{ID: id, Below: below}})
+}
+
+// DeleteAll implements tiers.Deleter. A thousand deletions are one record and
+// share one sync.
+func (d *Device) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error {
+	const op = "disk.Delete"
+	if err := d.begin(op); err != nil {
+		return err
+	}
+	defer d.calls.Done()
+	for _, some := range slices.Collect(slices.Chunk(mergeDeletions(deletions), maxDeletions)) {
+		if err := d.deleteSome(ctx, some); err != nil {
+			return wrap(op, some[0].ID.String(), err)
+		}
+	}
+	return nil
+}
+
+// mergeDeletions returns the deletions in order of chunk (so that two callers
+// who claim several chunks never wait for each other in a circle), each chunk
+// once.
+func mergeDeletions(deletions []tiers.Deletion) []tiers.Deletion {
+	sorted := slices.SortedFunc(slices.Values(deletions), func(a, b tiers.Deletion) int {
+		return cmp.Or(cmp.Compare(a.ID.Stripe, b.ID.Stripe), cmp.Compare(a.ID.Index, b.ID.Index),
+			cmp.Compare(b.Below, a.Below))
+	})
+	return slices.CompactFunc(sorted, func(a, b tiers.Deletion) bool { return a.ID == b.ID })
+}
+
+func (d *Device) deleteSome(ctx context.Context, wanted []tiers.Deletion) error {
+	for i, w := range wanted {
+		if err := d.claims.take(ctx, w.ID); err != nil {
+			for _, held := range wanted[:i] {
+				d.claims.drop(held.ID)
+			}
+			return err
+		}
+	}
+	defer func() {
+		for _, w := range wanted {
+			d.claims.drop(w.ID)
+		}
+	}()
+	rec := record{kind: kindTombstone}
+	for _, w := range wanted {
+		e, found, err := d.lookup(w.ID)
+		if err != nil {
+			return d.indexError("disk.Delete", err)
+		}
+		if found && e.header.Version < w.Below {
+			rec.deletions = append(rec.deletions, deletion{id: w.ID, below: w.Below, victim: e.at})
+		}
+	}
+	if len(rec.deletions) == 0 {
+		return nil
+	}
+	return d.bringDown(ctx, &rec)
+}
+
+// bringDown writes a tombstone and lets go of its victims. On a full file system
+// the ballast goes first: what frees space must not need space to be free.
+func (d *Device) bringDown(ctx context.Context, rec *record) error {
+	a := appendix{
+		headSize: headBlocks(len(rec.deletions)*deletedSize) * block,
+		encode: func(dst []byte, sl slot) {
+			rec.seq, rec.durable, rec.at = sl.seq, sl.durable, sl.at
+			encodeHead(dst, rec, d.identity.salt[:])
+		},
+		apply: func(slot) error {
+			for i := range rec.deletions {
+				if err := d.index.remove(rec.deletions[i].id); err != nil {
+					return err
+				}
+				d.bury(rec.deletions[i].id, rec.deletions[i].victim)
+				d.dropLive(rec.deletions[i].victim)
+			}
+			return nil
+		},
+	}
+	err := d.append(ctx, a)
+	if err != nil && isNoSpace(err) && d.ballast.drop(d) {
+		err = d.append(ctx, a)
+	}
+	return err
+}

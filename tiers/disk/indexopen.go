@@ -1,0 +1,154 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
+)
+
+// openIndex opens the index, or an empty one where the old one is lost, corrupt
+// or another device's: recover fills it from the segments.
+func (d *Device) openIndex() error {
+	dir := path.Join(d.cfg.Dir, indexDir)
+	marker := path.Join(d.cfg.Dir, rebuildFile)
+	_, err := d.deps.FS.Stat(marker)
+	if err == nil {
+		err = &moraine.Error{Op: "disk.openIndex", Ref: marker, Kind: moraine.Corrupt,
+			Err: errors.New("the index was found corrupt while it was in use")}
+	} else if err = d.tryIndex(dir); err == nil {
+		return nil
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist) {
+		return err // the file system's fault, not the index's: a rebuild would not help
+	}
+	d.log.Warn("index is made again from the segments", "err", err)
+	d.recovery.Rebuilt = true
+	if err := d.deps.FS.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := d.tryIndex(dir); err != nil {
+		return err
+	}
+	if err := d.deps.FS.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (d *Device) tryIndex(dir string) error {
+	if err := d.deps.FS.MkdirAll(dir); err != nil {
+		return err
+	}
+	db, err := d.openPebble(dir)
+	if err != nil {
+		return err
+	}
+	d.index = &index{db: db}
+	if err = d.checkMeta(); err != nil {
+		d.closeIndex()
+		d.index = nil
+	}
+	return err
+}
+
+// openPebble opens pebble, unless the device fails before it has: pebble then
+// stands still (indexFS).
+func (d *Device) openPebble(dir string) (*pebble.DB, error) {
+	type result struct {
+		db  *pebble.DB
+		err error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		db, err := pebble.Open(dir, d.indexOptions())
+		opened <- result{db, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.db, r.err
+	case <-d.failed:
+		return nil, d.Err()
+	}
+}
+
+// checkMeta makes sure that the index is this device's.
+func (d *Device) checkMeta() error {
+	want := append([]byte{indexVersion}, d.identity.Device[:]...)
+	v, closer, err := d.index.db.Get([]byte{tableMeta})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return d.index.db.Set([]byte{tableMeta}, want, pebble.NoSync)
+	}
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	if string(v) != string(want) {
+		return fmt.Errorf("%w: index of device %x", pebble.ErrCorruption, v)
+	}
+	return nil
+}
+
+func (d *Device) indexOptions() *pebble.Options {
+	o := &pebble.Options{
+		FS:                    pebblevfs.New(indexFS{FS: d.deps.FS, d: d}),
+		DisableWAL:            true,
+		MemTableSize:          16 << 20,
+		CacheSize:             d.cfg.IndexCacheBytes,
+		FormatMajorVersion:    pebble.FormatNewest,
+		Logger:                indexLogger{d: d},
+		EventListener:         &pebble.EventListener{BackgroundError: d.indexBackgroundError},
+		MaxOpenFiles:          500,
+		L0CompactionThreshold: 4,
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	return o
+}
+
+// indexError takes the device out of service for an error of the index, and
+// notes where it is corrupt, so that the next Open makes it again.
+func (d *Device) indexError(op string, err error) error {
+	if pebble.IsCorruptionError(err) {
+		if f, createErr := d.deps.FS.Open(path.Join(d.cfg.Dir, rebuildFile), vfs.Create); createErr == nil {
+			_ = f.Close()
+		}
+	}
+	return d.fail(op, fmt.Errorf("index: %w", err))
+}
+
+// indexBackgroundError hears of failed flushes and compactions, with pebble's
+// lock held. Pebble tries them again at once and for ever.
+func (d *Device) indexBackgroundError(err error) {
+	if !isNoSpace(err) {
+		_ = d.indexError("disk.index", err)
+	}
+	<-d.deps.Clock.After(100 * time.Millisecond) // not at once
+}
+
+// indexLogger passes on what pebble has to say.
+type indexLogger struct{ d *Device }
+
+func (l indexLogger) Infof(string, ...any) {}
+
+func (l indexLogger) Errorf(format string, args ...any) {
+	l.d.log.Warn("index", "text", fmt.Sprintf(format, args...))
+}
+
+// Fatalf is called where pebble cannot go on, and wants the process to end. One
+// bad device must not end the service of the others: this one is taken out of
+// service, and its index is believed no more.
+func (l indexLogger) Fatalf(format string, args ...any) {
+	_ = l.d.indexError("disk.index", fmt.Errorf("%w: "+format, append([]any{pebble.ErrCorruption}, args...)...))
+}

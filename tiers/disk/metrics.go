@@ -1,0 +1,42 @@
+package disk
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are the collectors of all devices of a process. None has a label
+// whose values grow with the data.
+type Metrics struct {
+	Syncs        prometheus.Counter   // syncs of segments
+	SyncSeconds  prometheus.Histogram // how long each took
+	WrittenBytes prometheus.Counter   // records written, with head and padding
+	ReadBytes    prometheus.Counter   // read from segments to serve chunks
+	CorruptReads prometheus.Counter   // reads that found bytes that do not match their sums
+	Reclaimed    prometheus.Counter   // bytes given back to the file system
+	Failures     prometheus.Counter   // devices taken out of service
+	Recovered    prometheus.Counter   // records replayed when a device was opened
+	TornRecords  prometheus.Counter   // unfinished records voided when a device was opened
+}
+
+// NewMetrics makes the collectors, and registers them with reg unless it is nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_disk_" + name, Help: help})
+	}
+	m := &Metrics{
+		Syncs: counter("syncs_total", "Syncs of segments."),
+		SyncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "moraine_disk_sync_seconds", Help: "Time of a sync of a segment.",
+			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 18)}),
+		WrittenBytes: counter("written_bytes_total", "Bytes of records written, with head and padding."),
+		ReadBytes:    counter("read_bytes_total", "Bytes read from segments to serve chunks."),
+		CorruptReads: counter("corrupt_reads_total", "Reads that met bytes that do not match their checksums."),
+		Reclaimed:    counter("reclaimed_bytes_total", "Bytes of dead records given back to the file system."),
+		Failures:     counter("failures_total", "Devices taken out of service by an error."),
+		Recovered:    counter("recovered_records_total", "Records replayed when a device was opened."),
+		TornRecords:  counter("torn_records_total", "Unfinished records voided when a device was opened."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.Syncs, m.SyncSeconds, m.WrittenBytes, m.ReadBytes, m.CorruptReads, m.Reclaimed,
+			m.Failures, m.Recovered, m.TornRecords)
+	}
+	return m
+}

@@ -1,0 +1,128 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers"
+)
+
+// Put implements tiers.Tier. data is written where it lies, without a copy and
+// without being summed again: blockCRCs are believed if they combine to h.CRC,
+// since both were computed when the bytes arrived. After IOError, and after a
+// crash before Put returned, the chunk is there or is not, whole.
+func (d *Device) Put(ctx context.Context, h tiers.Header, data []byte, blockCRCs []uint32) error {
+	const op = "disk.Put"
+	if err := d.begin(op); err != nil {
+		return err
+	}
+	defer d.calls.Done()
+	if err := d.checkPut(&h, data, blockCRCs); err != nil {
+		return &moraine.Error{Op: op, Ref: h.ID.String(), Kind: moraine.KindOf(err), Err: err}
+	}
+	if err := d.claims.take(ctx, h.ID); err != nil {
+		return wrap(op, h.ID.String(), err)
+	}
+	defer d.claims.drop(h.ID)
+	old, found, err := d.lookup(h.ID)
+	if err != nil {
+		return d.indexError(op, err)
+	}
+	if found && old.header.Version >= h.Version {
+		return alreadyThere(&old.header, &h)
+	}
+	if err := d.put(ctx, &h, data, blockCRCs, old, found); err != nil {
+		return wrap(op, h.ID.String(), err)
+	}
+	return nil
+}
+
+// alreadyThere is the answer to a Put of h where old, of no smaller version, is.
+func alreadyThere(old, h *tiers.Header) error {
+	switch {
+	case old.Version > h.Version:
+		return &moraine.Error{Op: "disk.Put", Ref: h.ID.String(), Kind: moraine.Stale,
+			Err: fmt.Errorf("version %d is here, %d was put", old.Version, h.Version)}
+	case *old != *h:
+		return &moraine.Error{Op: "disk.Put", Ref: h.ID.String(), Kind: moraine.Exists,
+			Err: fmt.Errorf("other bytes of version %d are here", h.Version)}
+	}
+	return nil
+}
+
+func (d *Device) checkPut(h *tiers.Header, data []byte, sums []uint32) error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	padded := crc.BlockCount(h.Length) * block
+	switch {
+	case h.Length < 1 || h.Length > moraine.MaxChunkSize:
+		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes", h.Length)}
+	case int64(len(data)) != h.Length:
+		return bad("%d bytes with a header of %d", len(data), h.Length)
+	case cap(data) < padded || uintptr(unsafe.Pointer(unsafe.SliceData(data)))%block != 0:
+		return bad("the buffer is not aligned to blocks")
+	case len(sums) != crc.BlockCount(h.Length):
+		return bad("%d block sums for %d bytes", len(sums), h.Length)
+	case h.Cluster != d.identity.Cluster:
+		return &moraine.Error{Kind: moraine.WrongCluster, Err: fmt.Errorf("a chunk of cluster %s", h.Cluster)}
+	case crc.CombineBlocks(sums, h.Length) != h.CRC:
+		return &moraine.Error{Kind: moraine.Corrupt, Err: fmt.Errorf("the block sums do not combine to %08x", h.CRC)}
+	}
+	return nil
+}
+
+// put writes the record and makes it the chunk's. old, if found, is dead then.
+func (d *Device) put(ctx context.Context, h *tiers.Header, data []byte, sums []uint32, old entry, found bool) error {
+	head, blocks := chunkBlocks(h.Length)
+	if c := d.cfg.CapacityBytes; c > 0 && uint64(d.spaceUsed()+(head+blocks)*block) > c {
+		return &moraine.Error{Op: "disk.Put", Ref: d.cfg.Dir, Kind: moraine.NoSpace,
+			Err: fmt.Errorf("the device's capacity of %d bytes is used up", c)}
+	}
+	padded := data[:blocks*block]
+	clear(padded[len(data):])
+	rec := record{kind: kindChunk, header: *h, sums: sums}
+	if found {
+		rec.replaces = old.at
+	}
+	return d.append(ctx, appendix{
+		headSize: head * block,
+		data:     padded,
+		encode: func(dst []byte, sl slot) {
+			rec.seq, rec.durable, rec.at = sl.seq, sl.durable, sl.at
+			encodeHead(dst, &rec, d.identity.salt[:])
+		},
+		apply: func(sl slot) error {
+			if err := d.index.set(&entry{seq: sl.seq, at: sl.at, header: *h}); err != nil {
+				return err
+			}
+			d.addLive(sl.seg, sl.at)
+			if found {
+				d.bury(h.ID, old.at)
+				d.dropLive(old.at)
+			}
+			return nil
+		},
+	})
+}
+
+// addLive counts a record that the index names from now on.
+func (d *Device) addLive(s *segment, at extent) {
+	s.live.Add(at.size)
+	d.liveBytes.Add(at.size)
+	d.chunks.Add(1)
+}
+
+// dropLive counts a record that the index names no more. It is buried before:
+// a segment is never without live and without dead bytes while one of its
+// records still stands there to be found.
+func (d *Device) dropLive(at extent) {
+	if s := d.segment(at.segment); s != nil {
+		s.live.Add(-at.size)
+	}
+	d.liveBytes.Add(-at.size)
+	d.chunks.Add(-1)
+}

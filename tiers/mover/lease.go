@@ -1,0 +1,241 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// leaseWait is how long one request for jobs waits at the service.
+	leaseWait = 10 * time.Second
+	// A failed request for jobs is repeated after pauses that double from
+	// firstPause to lastPause.
+	firstPause = 200 * time.Millisecond
+	lastPause  = 10 * time.Second
+	// A lease is renewed when a renewPart-th of it has passed, and given up
+	// when all but a marginPart-th has passed without an answer.
+	renewPart  = 3
+	marginPart = 5
+)
+
+var kinds = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+
+// errLeaseLost is the cause of a job's context once its lease is not ours.
+var errLeaseLost = &moraine.Error{Op: "mover", Kind: moraine.Fenced, Err: errors.New("the lease was lost")}
+
+// Run leases and runs jobs until ctx ends; it returns nil once all work has
+// stopped. What was not finished is leased by another mover when its lease
+// has run out.
+func (m *Mover) Run(ctx context.Context) error {
+	var jobs sync.WaitGroup
+	defer jobs.Wait()
+	slots := make(chan struct{}, m.cfg.Jobs)
+	pause := firstPause
+	for {
+		n := take(ctx, slots)
+		if n == 0 {
+			return nil
+		}
+		asked := m.deps.Clock.Now()
+		leased, term, err := m.lease(ctx, n)
+		for range n - len(leased) {
+			<-slots
+		}
+		for _, job := range leased {
+			jobs.Go(func() {
+				defer func() { <-slots }()
+				m.runJob(ctx, job, asked, term)
+			})
+		}
+		if err == nil {
+			pause = firstPause
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		m.deps.Log.Debug("no jobs could be leased", "err", err)
+		select {
+		case <-m.deps.Clock.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// take fills free slots, one at least, and returns how many; 0 once ctx ends.
+func take(ctx context.Context, slots chan struct{}) int {
+	if ctx.Err() != nil {
+		return 0
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0
+	}
+	for n := 1; ; n++ {
+		select {
+		case slots <- struct{}{}:
+		default:
+			return n
+		}
+	}
+}
+
+// lease asks for up to n jobs. term is how long the leases last, from the
+// moment of asking at the least.
+func (m *Mover) lease(ctx context.Context, n int) (jobs []*wire.Job, term time.Duration, err error) {
+	resp, err := m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
+		Kinds: kinds, Max: uint32(n), WaitMillis: uint64(leaseWait.Milliseconds())}}})
+	if err != nil {
+		return nil, 0, err
+	}
+	reply := resp.GetJobs()
+	jobs = reply.GetJobs()
+	if len(jobs) > n {
+		return nil, 0, &moraine.Error{Op: "mover.lease", Kind: moraine.Internal, Err: fmt.Errorf("%d jobs, asked for %d", len(jobs), n)}
+	}
+	return jobs, time.Duration(reply.GetLeaseMillis()) * time.Millisecond, nil
+}
+
+// work is one leased job under way.
+type work struct {
+	*Mover
+	job  *wire.Job
+	done atomic.Uint64 // units, of total
+}
+
+// runJob works on one job while its lease is renewed beside it, and says how it
+// ended, unless the lease was lost or the mover stops.
+func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term time.Duration) {
+	w := &work{Mover: m, job: job}
+	m.deps.Metrics.Running.Inc()
+	defer m.deps.Metrics.Running.Dec()
+	jobCtx, cancel := context.WithCancelCause(ctx)
+	keeper := make(chan struct{})
+	go func() {
+		defer close(keeper)
+		w.keepLease(jobCtx, cancel, asked, term)
+	}()
+	err := w.do(jobCtx)
+	lost := context.Cause(jobCtx) == error(errLeaseLost)
+	cancel(nil)
+	<-keeper
+	kind := kindName(job.GetKind())
+	m.deps.Metrics.JobSeconds.WithLabelValues(kind).Observe(m.deps.Clock.Now().Sub(asked).Seconds())
+	switch {
+	case ctx.Err() != nil:
+		return
+	case lost:
+		m.deps.Metrics.LeasesLost.Inc()
+		m.deps.Metrics.Jobs.WithLabelValues(kind, outcomeLost).Inc()
+		m.deps.Log.Warn("lost the lease of a job", "job", job.GetId(), "kind", kind)
+		return
+	}
+	outcome := outcomeDone
+	finish := &wire.FinishJob{Id: job.GetId(), LeaseEpoch: job.GetLeaseEpoch()}
+	if err != nil {
+		outcome, finish.Error = outcomeFailed, err.Error()
+		m.deps.Log.Warn("a job failed", "job", job.GetId(), "kind", kind, "err", err)
+	}
+	m.deps.Metrics.Jobs.WithLabelValues(kind, outcome).Inc()
+	_, err = m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: finish}})
+	if err != nil && ctx.Err() == nil && !leaseGone(err) {
+		m.deps.Log.Warn("a job could not be ended; its lease will run out", "job", job.GetId(), "kind", kind, "err", err)
+	}
+}
+
+func kindName(k wire.JobKind) string {
+	switch k {
+	case wire.JobKind_JOB_KIND_REPAIR:
+		return "repair"
+	case wire.JobKind_JOB_KIND_COMMIT_STEP:
+		return "commit-step"
+	}
+	return "unknown"
+}
+
+func (w *work) do(ctx context.Context) error {
+	switch w.job.GetKind() {
+	case wire.JobKind_JOB_KIND_REPAIR:
+		return w.repair(ctx)
+	case wire.JobKind_JOB_KIND_COMMIT_STEP:
+		return w.commitStep(ctx)
+	}
+	return &moraine.Error{Op: "mover", Kind: moraine.Unimplemented, Err: fmt.Errorf("jobs of kind %s", w.job.GetKind())}
+}
+
+// keepLease renews the lease until ctx ends, and cancels the job as soon as the
+// lease is another's, or might be: counted from the moment that the last
+// renewal was asked for, since the service starts its clock no earlier.
+func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, renewed time.Time, term time.Duration) {
+	clk := w.deps.Clock
+	for {
+		end := renewed.Add(term - term/marginPart)
+		next := renewed.Add(term / renewPart)
+		select {
+		case <-clk.After(next.Sub(clk.Now())):
+		case <-ctx.Done():
+			return
+		}
+		asked := clk.Now()
+		ok, err := w.renew(ctx, end.Sub(asked))
+		switch {
+		case ctx.Err() != nil:
+			return
+		case ok:
+			renewed = asked
+		default:
+			w.deps.Log.Debug("a lease was not renewed", "job", w.job.GetId(), "err", err)
+			cancel(errLeaseLost)
+			return
+		}
+	}
+}
+
+// renew asks for the lease to be renewed, again and again while there is no
+// answer, for as long as given.
+func (w *work) renew(ctx context.Context, within time.Duration) (bool, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	answer := make(chan error, 1)
+	go func() { answer <- w.askRenewal(ctx) }()
+	select {
+	case err := <-answer:
+		return err == nil, err
+	case <-w.deps.Clock.After(within):
+		stop()
+		return false, <-answer
+	}
+}
+
+func (w *work) askRenewal(ctx context.Context) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RenewJob{RenewJob: &wire.RenewJob{
+			Id: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Done: w.done.Load(), Total: w.job.GetTotal()}}})
+		if err == nil || leaseGone(err) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-w.deps.Clock.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// leaseGone reports whether an answer means that the job is not ours any more.
+func leaseGone(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.Fenced, moraine.NotFound, moraine.Stale:
+		return true
+	}
+	return false
+}

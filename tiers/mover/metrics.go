@@ -1,0 +1,50 @@
+package mover
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what a mover does.
+type Metrics struct {
+	Jobs           *prometheus.CounterVec   // by kind and outcome
+	JobSeconds     *prometheus.HistogramVec // by kind
+	Running        prometheus.Gauge
+	LeasesLost     prometheus.Counter
+	ChunksRepaired prometheus.Counter
+	BytesRepaired  prometheus.Counter
+	StripesStale   prometheus.Counter
+	ChunkErrors    *prometheus.CounterVec // by kind
+	RateWaits      prometheus.Counter
+}
+
+// Outcomes of a job, as Metrics.Jobs labels them.
+const (
+	outcomeDone   = "done"
+	outcomeFailed = "failed"
+	outcomeLost   = "lease lost"
+)
+
+// NewMetrics makes the metrics and registers them with reg, which may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_mover_" + name, Help: help})
+	}
+	m := &Metrics{
+		Jobs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_mover_jobs_total",
+			Help: "Leased jobs that ended here, by kind and outcome."}, []string{"kind", "outcome"}),
+		JobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_mover_job_seconds",
+			Help: "Time from lease to end of a job, by kind.", Buckets: prometheus.ExponentialBuckets(0.01, 3, 10)}, []string{"kind"}),
+		Running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "moraine_mover_running_jobs",
+			Help: "Jobs being worked on."}),
+		LeasesLost:     counter("leases_lost_total", "Jobs stopped because their lease was lost."),
+		ChunksRepaired: counter("repaired_chunks_total", "Chunks rebuilt and committed on a new device."),
+		BytesRepaired:  counter("repaired_bytes_total", "Bytes of chunks rebuilt and committed on a new device."),
+		StripesStale:   counter("stale_stripes_total", "Stripes that had changed or died before their repair was committed."),
+		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_mover_chunk_errors_total",
+			Help: "Chunks that could not be rebuilt or put, by kind of error."}, []string{"kind"}),
+		RateWaits: counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.Jobs, m.JobSeconds, m.Running, m.LeasesLost, m.ChunksRepaired, m.BytesRepaired,
+			m.StripesStale, m.ChunkErrors, m.RateWaits)
+	}
+	return m
+}

@@ -1,0 +1,186 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"golang.org/x/sync/errgroup"
+)
+
+// commitIntents is how many filled intents one commit publishes, about; the
+// service takes 128.
+const commitIntents = 48
+
+// repair rebuilds the chunks of a job's stripes under their intents. What
+// fails is left to the leader, which plans it anew; what succeeded is
+// committed all the same. If we stop anywhere, chunks put under intents that
+// were not committed are dead: the service ends the intents with the job.
+func (w *work) repair(ctx context.Context) error {
+	r := &repairs{work: w}
+	var g errgroup.Group
+	g.SetLimit(w.cfg.Stripes)
+	for _, task := range w.job.GetRepairs() {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			filled, err := r.stripe(ctx, task)
+			r.note(task, err)
+			return r.commit(ctx, filled, false)
+		})
+	}
+	// Only commits that the service did not answer fail here.
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := r.commit(ctx, nil, true); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return r.verdict()
+}
+
+// repairs is the state that the stripes of one job share.
+type repairs struct {
+	*work
+
+	mu     sync.Mutex
+	filled []fill
+	failed int
+	first  error // of the failures
+}
+
+// fill is an intent whose chunk is in place.
+type fill struct {
+	intent *wire.Intent
+	bytes  int64
+}
+
+// note counts a stripe that could not be repaired wholly.
+func (r *repairs) note(task *wire.RepairTask, err error) {
+	r.done.Add(1)
+	if err == nil {
+		return
+	}
+	r.deps.Metrics.ChunkErrors.WithLabelValues(moraine.KindOf(err).String()).Inc()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed++
+	if r.first == nil {
+		r.first = fmt.Errorf("stripe %s: %w", moraine.StripeID(task.GetStripe().GetId()), err)
+	}
+}
+
+func (r *repairs) verdict() error {
+	if r.failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d stripes: %w", r.failed, len(r.job.GetRepairs()), r.first)
+}
+
+// stripe rebuilds the chunks of one stripe. It returns the intents that it
+// filled, also when others failed. A stripe that has changed or died is no
+// failure: whoever changed it has judged it anew.
+func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, error) {
+	intents, err := r.intents(ctx, task)
+	var filled []fill
+	for _, in := range intents {
+		n, e := r.chunk(ctx, task.GetStripe(), in)
+		switch {
+		case e == nil:
+			filled = append(filled, fill{in, n})
+		case errors.Is(e, moraine.Stale):
+			r.deps.Metrics.StripesStale.Inc()
+			return nil, nil
+		case err == nil:
+			err = e
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return filled, err
+}
+
+// intents returns those recorded for the task, and asks for one for each chunk
+// that is missing without: the target that the leader had chosen went out
+// before it could be recorded.
+func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) ([]*wire.Intent, error) {
+	intents := task.GetIntents()
+	open := task.GetMissing()
+	for _, in := range intents {
+		open &^= 1 << in.GetIndex()
+	}
+	for index := uint32(0); open != 0; index, open = index+1, open>>1 {
+		if open&1 == 0 {
+			continue
+		}
+		resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{
+			Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch(),
+			Intents: []*wire.Intent{{Stripe: task.GetStripe().GetId(), Index: index}}}}})
+		if err != nil {
+			return intents, err
+		}
+		intents = append(intents, resp.GetBeginRepair().GetIntents()...)
+	}
+	return intents, nil
+}
+
+// chunk rebuilds one chunk and puts it where its intent says.
+func (r *repairs) chunk(ctx context.Context, stripe *wire.Stripe, in *wire.Intent) (int64, error) {
+	scheme := moraine.Scheme{K: uint8(stripe.GetScheme().GetK()), M: uint8(stripe.GetScheme().GetM())}
+	if !scheme.Valid() || in.GetStripe() != stripe.GetId() || int(in.GetIndex()) >= scheme.Chunks() {
+		return 0, &moraine.Error{Op: "mover.repair", Kind: moraine.Internal,
+			Err: fmt.Errorf("intent for chunk %d of stripe %x, in a task for %x", in.GetIndex(), in.GetStripe(), stripe.GetId())}
+	}
+	if err := r.throttle(ctx, scheme.ChunkLen(int64(stripe.GetLength()))); err != nil {
+		return 0, err
+	}
+	data, _, release, err := r.deps.Client.RebuildChunk(ctx, stripe, int(in.GetIndex()))
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	return int64(len(data)), r.deps.Client.PutRepaired(ctx, stripe, in, data)
+}
+
+// commit publishes filled intents once there are enough, or all that are left.
+// COMMIT POINT of a repair: each stripe's layout changes in one entry.
+func (r *repairs) commit(ctx context.Context, more []fill, all bool) error {
+	r.mu.Lock()
+	r.filled = append(r.filled, more...)
+	var batch []fill
+	if n := len(r.filled); n >= commitIntents || (all && n > 0) {
+		batch, r.filled = r.filled, nil
+	}
+	r.mu.Unlock()
+	if len(batch) == 0 || ctx.Err() != nil {
+		return nil
+	}
+	req := &wire.CommitRepair{Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch()}
+	for _, f := range batch {
+		req.Intents = append(req.Intents, f.intent)
+	}
+	resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: req}})
+	if err != nil {
+		return err
+	}
+	stale := make(map[uint64]bool)
+	for _, id := range resp.GetCommitRepair().GetStale() {
+		stale[id] = true
+	}
+	r.deps.Metrics.StripesStale.Add(float64(len(stale)))
+	for _, f := range batch {
+		if !stale[f.intent.GetStripe()] {
+			r.deps.Metrics.ChunksRepaired.Inc()
+			r.deps.Metrics.BytesRepaired.Add(float64(f.bytes))
+		}
+	}
+	return nil
+}
