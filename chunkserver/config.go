@@ -1,0 +1,123 @@
+package chunkserver
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/transport"
+)
+
+// Config is what an operator may set. Zero values are replaced by the defaults
+// that are named beside them.
+type Config struct {
+	// Node is the host's id, as in its certificate; Rack its failure domain.
+	Node, Rack string
+	// Addresses are where clients reach it, AdminAddress where its metrics are.
+	Addresses    []string
+	AdminAddress string
+	// Devices are its disks, each a directory. One that is empty is formatted.
+	Devices []DeviceConfig
+	// Cluster is whom the devices must belong to. Zero: whoever answers.
+	Cluster moraine.UUID
+	// Release is told to the service, for people.
+	Release string
+
+	// MemoryBytes bounds the chunks in memory at any time: being received, and
+	// being read (1 GiB).
+	MemoryBytes int64
+	// HeartbeatInterval is how often the service hears of the host (1 s).
+	HeartbeatInterval time.Duration
+	// ReportInterval is how often all chunks of a device are reported (1 h). The
+	// first pass begins with the first heartbeat.
+	ReportInterval time.Duration
+}
+
+// DeviceConfig is one device.
+type DeviceConfig struct {
+	// Dir is its directory.
+	Dir string
+	// CapacityBytes bounds what is kept there; 0: the file system's size.
+	CapacityBytes uint64
+	// SegmentBytes is the size of its segments; 0: what package disk takes.
+	SegmentBytes int64
+}
+
+// Deps is what a test replaces.
+type Deps struct {
+	// Meta is the metadata service; it follows the leader and has a session.
+	// Required.
+	Meta    transport.Metadata
+	FS      vfs.FS // default: the machine's
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *Metrics
+	// DiskMetrics are shared by all devices.
+	DiskMetrics *disk.Metrics
+}
+
+const (
+	defaultMemory    = 1 << 30
+	defaultHeartbeat = time.Second
+	defaultReport    = time.Hour
+)
+
+func (c *Config) setDefaults() {
+	if c.MemoryBytes == 0 {
+		c.MemoryBytes = defaultMemory
+	}
+	if c.HeartbeatInterval == 0 {
+		c.HeartbeatInterval = defaultHeartbeat
+	}
+	if c.ReportInterval == 0 {
+		c.ReportInterval = defaultReport
+	}
+}
+
+func (c *Config) validate() error {
+	bad := func(text string) error {
+		return &moraine.Error{Op: "chunkserver.New", Ref: c.Node, Kind: moraine.InvalidArgument, Err: errors.New(text)}
+	}
+	switch {
+	case c.Node == "":
+		return bad("a node id is needed")
+	case len(c.Addresses) == 0:
+		return bad("no address is known that clients reach it at")
+	case len(c.Devices) == 0:
+		return bad("no device is named")
+	case c.MemoryBytes < 4*moraine.MaxChunkSize:
+		return bad("less memory than four chunks of the greatest size (64 MiB)")
+	case c.HeartbeatInterval < 0 || c.ReportInterval < 0:
+		return bad("an interval is negative")
+	}
+	seen := map[string]bool{}
+	for _, d := range c.Devices {
+		if d.Dir == "" || seen[d.Dir] {
+			return bad("a device is named twice, or has no directory")
+		}
+		seen[d.Dir] = true
+	}
+	return nil
+}
+
+func (d *Deps) setDefaults() {
+	if d.FS == nil {
+		d.FS = vfs.OS{}
+	}
+	if d.Clock == nil {
+		d.Clock = clock.System{}
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Metrics == nil {
+		d.Metrics = NewMetrics(nil)
+	}
+	if d.DiskMetrics == nil {
+		d.DiskMetrics = disk.NewMetrics(nil)
+	}
+}

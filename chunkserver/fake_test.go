@@ -1,0 +1,192 @@
+package chunkserver_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+var cluster = moraine.UUID{0xc1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+
+// fakeMeta is the part of the metadata service that a chunkserver speaks to, as
+// its contract says: numbers of devices never change, each registration of a
+// known device is a new boot, and a deletion is asked for until it is
+// acknowledged.
+type fakeMeta struct {
+	mu       sync.Mutex // guards what follows
+	changed  *sync.Cond // after each request
+	cluster  moraine.UUID
+	ids      map[moraine.UUID]uint32
+	epochs   map[uint32]uint64
+	deaths   map[uint32][]*wire.Deletion // asked for, by device
+	acked    []*wire.Deletion
+	beats    []*wire.Heartbeat
+	reports  map[uint32][]*wire.ReportChunks // of the pass under way, by device
+	passes   map[uint32][][]*wire.ReportChunks
+	unknown  bool // the next heartbeat is answered with: register
+	applied  uint64
+	requests int
+	// fault is asked about each request before, and with its answer after, it
+	// is carried out; an error is returned instead.
+	fault func(req *wire.MetaRequest, done bool) error
+}
+
+func newFakeMeta() *fakeMeta {
+	f := &fakeMeta{cluster: cluster, ids: map[moraine.UUID]uint32{}, epochs: map[uint32]uint64{}, applied: 10,
+		deaths: map[uint32][]*wire.Deletion{}, reports: map[uint32][]*wire.ReportChunks{},
+		passes: map[uint32][][]*wire.ReportChunks{}}
+	f.changed = sync.NewCond(&f.mu)
+	return f
+}
+
+// Do implements transport.Metadata.
+func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.changed.Broadcast()
+	f.requests++
+	f.applied++
+	req = proto.Clone(req).(*wire.MetaRequest)
+	if f.fault != nil {
+		if err := f.fault(req, false); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := f.answer(req)
+	if f.fault != nil && err == nil {
+		err = f.fault(req, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, ctx.Err()
+}
+
+func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	switch op := req.Op.(type) {
+	case *wire.MetaRequest_GetCluster:
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: &wire.ClusterReply{Cluster: f.cluster[:]}}}, nil
+	case *wire.MetaRequest_RegisterHost:
+		return f.register(op.RegisterHost), nil
+	case *wire.MetaRequest_Heartbeat:
+		return f.heartbeat(op.Heartbeat), nil
+	case *wire.MetaRequest_DeletedChunks:
+		f.forget(op.DeletedChunks.Deleted)
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
+	case *wire.MetaRequest_ReportChunks:
+		r := op.ReportChunks
+		f.reports[r.Device] = append(f.reports[r.Device], r)
+		if r.To == 0 {
+			f.passes[r.Device] = append(f.passes[r.Device], f.reports[r.Device])
+			f.reports[r.Device] = nil
+		}
+		return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{}}}, nil
+	}
+	return nil, &moraine.Error{Op: "fake", Kind: moraine.Unimplemented, Err: fmt.Errorf("%T", req.Op)}
+}
+
+func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
+	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1}
+	for _, d := range r.Host.Devices {
+		u := moraine.UUID(d.Uuid)
+		if f.ids[u] == 0 {
+			f.ids[u] = uint32(len(f.ids) + 1)
+		}
+		id := f.ids[u]
+		f.epochs[id]++
+		reply.Devices = append(reply.Devices, &wire.Device{Id: id, Uuid: d.Uuid, Epoch: f.epochs[id]})
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}
+}
+
+func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
+	f.beats = append(f.beats, h)
+	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown}
+	f.unknown = false
+	for _, d := range h.Devices {
+		for _, del := range f.deaths[d.Id] {
+			if len(reply.Deletions) < int(h.MaxDeletions) {
+				reply.Deletions = append(reply.Deletions, del)
+			}
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Heartbeat{Heartbeat: reply}}
+}
+
+// forget takes acknowledged deletions off the list.
+func (f *fakeMeta) forget(done []*wire.Deletion) {
+	f.acked = append(f.acked, done...)
+	for _, d := range done {
+		list := f.deaths[d.Device]
+		for i := range list {
+			if proto.Equal(list[i], d) {
+				f.deaths[d.Device] = append(list[:i:i], list[i+1:]...)
+				break
+			}
+		}
+	}
+}
+
+// wait returns when what has come to hold; it is looked at after each request.
+func (f *fakeMeta) wait(ctx context.Context, what func() bool) bool {
+	stop := context.AfterFunc(ctx, f.changed.Broadcast)
+	defer stop()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !what() {
+		if ctx.Err() != nil {
+			return false
+		}
+		f.changed.Wait()
+	}
+	return true
+}
+
+// lastBeat returns the devices of the last heartbeat, as many as are asked for.
+func (f *fakeMeta) lastBeat(n int) []*wire.Device {
+	devices := make([]*wire.Device, n)
+	if len(f.beats) > 0 {
+		copy(devices, f.beats[len(f.beats)-1].Devices)
+	}
+	return devices
+}
+
+// set changes the fake under its lock.
+func (f *fakeMeta) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// payload is bytes as a connection would bring them.
+type payload struct {
+	data  []byte
+	err   error // met while reading
+	taken int   // calls of ReadInto and Discard
+}
+
+func (p *payload) Len() int { return len(p.data) }
+
+func (p *payload) ReadInto(dst []byte, each func([]byte)) error {
+	p.taken++
+	if p.err != nil {
+		return p.err
+	}
+	for off := 0; off < len(p.data); off += 256 << 10 {
+		n := copy(dst[off:], p.data[off:min(off+256<<10, len(p.data))])
+		if each != nil {
+			each(dst[off : off+n])
+		}
+	}
+	return nil
+}
+
+func (p *payload) Discard() error {
+	p.taken++
+	return nil
+}

@@ -1,0 +1,106 @@
+package chunkserver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// GetChunk implements transport.ChunkService: it lends the bytes that the
+// device has read and verified. The caller holds the sums against its stripe
+// record.
+func (s *Server) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
+	start := s.deps.Clock.Now()
+	v, err := s.get(ctx, req)
+	s.deps.Metrics.Gets.WithLabelValues(outcome(err)).Inc()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s.deps.Metrics.GetBytes.Add(float64(len(v.Data)))
+	s.deps.Metrics.GetSeconds.Observe(s.since(start))
+	return &wire.GetChunkReply{
+		Version: uint32(v.Header.Version), Crc: v.Header.CRC, PayloadCrc: v.CRC, ChunkLength: uint64(v.Header.Length),
+	}, [][]byte{v.Data}, v.Release, nil
+}
+
+func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, error) {
+	const op = "chunkserver.Get"
+	id := chunkID(req.Stripe, req.Index)
+	if req.Index >= moraine.MaxChunks || req.Offset > moraine.MaxChunkSize || req.Length > moraine.MaxChunkSize {
+		return nil, &moraine.Error{Op: op, Ref: id.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d bytes at %d of chunk %d", req.Length, req.Offset, req.Index)}
+	}
+	if err := mayTouch(ctx, op, req.Tenant, false); err != nil {
+		return nil, err
+	}
+	d, err := s.device(op, req.Device)
+	if err != nil {
+		return nil, err
+	}
+	v, err := d.tier.View(ctx, id, int64(req.Offset), int64(req.Length))
+	if err != nil {
+		return nil, err
+	}
+	if err := isRight(&v.Header, req); err != nil {
+		v.Release()
+		return nil, &moraine.Error{Op: op, Ref: id.String(), Kind: moraine.KindOf(err), Err: err}
+	}
+	return v, nil
+}
+
+// isRight holds the chunk that is here against the one that is meant. The
+// tenant is checked on the chunk itself: a caller cannot name another's. A
+// chunk carries the layout version under which it was put, and later versions of
+// its stripe moved other chunks; only one that is newer than the caller's record
+// shows that the record is old. That the bytes are the right ones the caller
+// tells by the record's CRC.
+func isRight(h *tiers.Header, req *wire.GetChunk) error {
+	switch {
+	case uint32(h.Tenant) != req.Tenant:
+		return &moraine.Error{Kind: moraine.PermissionDenied, Err: fmt.Errorf("the chunk belongs to tenant %d", h.Tenant)}
+	case uint32(h.Version) > req.Version:
+		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("layout version %d is here, the caller knows of %d", h.Version, req.Version)}
+	}
+	return nil
+}
+
+// SyncDevices implements transport.ChunkService. Every put that was answered is
+// durable already, so that there is only to say whether the devices still are.
+func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
+	const op = "chunkserver.Sync"
+	devices := req.Devices
+	if len(devices) == 0 {
+		if f := s.fleet.Load(); f != nil {
+			for id := range f.byID {
+				devices = append(devices, uint32(id))
+			}
+		}
+	}
+	for _, id := range devices {
+		d, err := s.device(op, id)
+		if err != nil {
+			return nil, err
+		}
+		if err := d.tier.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.SyncDevicesReply{}, nil
+}
+
+// StatDevices implements transport.ChunkService.
+func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error) {
+	f := s.fleet.Load()
+	if f == nil {
+		return nil, &moraine.Error{Op: "chunkserver.Stat", Ref: s.cfg.Node, Kind: moraine.Unavailable}
+	}
+	reply := &wire.StatDevicesReply{}
+	for _, d := range f.devices {
+		w := d.describe()
+		w.Host = s.cfg.Node
+		reply.Devices = append(reply.Devices, w)
+	}
+	return reply, nil
+}

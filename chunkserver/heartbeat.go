@@ -1,0 +1,161 @@
+package chunkserver
+
+import (
+	"context"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxDeletions is how many deletions one heartbeat asks for, and one
+	// acknowledgement holds.
+	maxDeletions = 1024
+	// heartbeatTimeout bounds one heartbeat, in intervals: a lost one must not
+	// hold up the next for long.
+	heartbeatTimeout = 3
+)
+
+// heartbeats tells the service each interval that the host is alive, and does
+// what it answers, until ctx ends.
+func (s *Server) heartbeats(ctx context.Context, f *fleet) {
+	tick := s.deps.Clock.NewTicker(s.cfg.HeartbeatInterval)
+	defer tick.Stop()
+	// Deletions may take longer than an interval; the next heartbeat does not
+	// wait for them, and asks for more only when they are done.
+	deleting := make(chan struct{}, 1)
+	done := make(chan struct{})
+	work := make(chan []*wire.Deletion)
+	go func() {
+		defer close(done)
+		for deletions := range work {
+			s.delete(ctx, f, deletions)
+			<-deleting
+		}
+	}()
+	defer func() { close(work); <-done }()
+	for {
+		want := uint32(0)
+		select {
+		case deleting <- struct{}{}:
+			want = maxDeletions
+		default:
+		}
+		deletions, err := s.heartbeat(ctx, f, want)
+		s.beaten.Store(err == nil)
+		s.deps.Metrics.Heartbeats.WithLabelValues(outcome(err)).Inc()
+		if err != nil && ctx.Err() == nil {
+			s.deps.Log.Warn("heartbeat failed", "err", err)
+		}
+		if want > 0 {
+			if len(deletions) > 0 {
+				work <- deletions
+			} else {
+				<-deleting
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// heartbeat sends one heartbeat and returns the deletions it was answered with.
+func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.Deletion, error) {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
+	defer cancel()
+	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want}
+	for _, d := range f.devices {
+		beat.Devices = append(beat.Devices, d.describe())
+	}
+	s.observe(beat.Devices)
+	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: beat}})
+	if err != nil {
+		return nil, err
+	}
+	reply := resp.GetHeartbeat()
+	s.takeKeys(reply.GetKeys())
+	s.applied.Store(reply.GetApplied())
+	if reply.GetRegister() {
+		if err := s.register(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	return reply.GetDeletions(), nil
+}
+
+func (s *Server) observe(devices []*wire.Device) {
+	var used, chunks uint64
+	out := 0
+	for _, d := range devices {
+		used, chunks = used+d.Used, chunks+d.Chunks
+		if d.State == wire.DeviceState_DEVICE_STATE_OUT {
+			out++
+		}
+	}
+	m, p := s.deps.Metrics, s.pool.Stats()
+	m.DeviceBytes.Set(float64(used))
+	m.DeviceChunks.Set(float64(chunks))
+	m.DevicesOut.Set(float64(out))
+	m.MemoryBytes.Set(float64(p.InUseBytes))
+	m.MemoryWaits.Add(float64(p.Waits - s.waits))
+	s.waits = p.Waits
+}
+
+// delete carries deletions out, device by device, and acknowledges those that
+// are durably gone. What fails is asked for again by a later heartbeat.
+func (s *Server) delete(ctx context.Context, f *fleet, deletions []*wire.Deletion) {
+	byDevice := map[moraine.DeviceID][]*wire.Deletion{}
+	for _, d := range deletions {
+		byDevice[moraine.DeviceID(d.Device)] = append(byDevice[moraine.DeviceID(d.Device)], d)
+	}
+	for id, list := range byDevice {
+		d := f.byID[id]
+		if d == nil {
+			continue // not ours: the service was misled by a device that moved
+		}
+		batch := make([]tiers.Deletion, len(list))
+		for i, w := range list {
+			batch[i] = tiers.Deletion{ID: chunkID(w.Stripe, w.Index), Below: moraine.LayoutVersion(w.Below)}
+		}
+		if err := d.tier.DeleteAll(ctx, batch); err != nil {
+			s.deps.Log.Warn("could not delete chunks; they will be asked for again", "device", d.dir, "err", err)
+			continue
+		}
+		s.deps.Metrics.Deleted.Add(float64(len(list)))
+		s.acknowledge(ctx, list)
+	}
+}
+
+// acknowledge tells the service that chunks are gone.
+func (s *Server) acknowledge(ctx context.Context, deleted []*wire.Deletion) {
+	for len(deleted) > 0 {
+		n := min(len(deleted), maxDeletions)
+		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedChunks{
+			DeletedChunks: &wire.DeletedChunks{Deleted: deleted[:n]}}})
+		if err != nil {
+			s.deps.Log.Warn("could not acknowledge deletions; they will be asked for again", "err", err)
+			return
+		}
+		deleted = deleted[n:]
+	}
+}
+
+func chunkID(stripe uint64, index uint32) moraine.ChunkID {
+	return moraine.ChunkID{Stripe: moraine.StripeID(stripe), Index: uint8(index)}
+}
+
+// outcome labels an error in metrics: few values, by kind.
+func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return moraine.KindOf(err).String()
+}
+
+// since returns the seconds since start.
+func (s *Server) since(start time.Time) float64 { return s.deps.Clock.Now().Sub(start).Seconds() }

@@ -1,0 +1,117 @@
+package chunkserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// PutChunk implements transport.ChunkService. The chunk is durable when it
+// returns, whatever level was asked for: the level of the reply says so.
+func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
+	start := s.deps.Clock.Now()
+	reply, err := s.put(ctx, req, p)
+	s.deps.Metrics.Puts.WithLabelValues(outcome(err)).Inc()
+	if err == nil {
+		s.deps.Metrics.PutBytes.Add(float64(p.Len()))
+		s.deps.Metrics.PutSeconds.Observe(s.since(start))
+	}
+	return reply, err
+}
+
+func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
+	d, err := s.admitPut(ctx, req, p.Len())
+	if err != nil {
+		// The bytes must leave the connection before the answer can.
+		if discardErr := p.Discard(); discardErr != nil {
+			return nil, discardErr
+		}
+		return nil, err
+	}
+	buf, err := s.pool.Get(ctx, p.Len())
+	if err != nil {
+		return nil, errors.Join(err, p.Discard())
+	}
+	defer buf.Release()
+	data := buf.Bytes()
+	sums := make([]uint32, 0, crc.BlockCount(int64(len(data))))
+	// Each piece is a multiple of a block but for the last, so that the blocks
+	// of the pieces are those of the chunk.
+	if err := p.ReadInto(data, func(piece []byte) { sums = crc.Blocks(sums, piece) }); err != nil {
+		return nil, err
+	}
+	if got := crc.CombineBlocks(sums, int64(len(data))); got != req.Crc {
+		return nil, &moraine.Error{Op: "chunkserver.Put", Ref: chunkID(req.Stripe, req.Index).String(), Kind: moraine.Corrupt,
+			Err: fmt.Errorf("the bytes that arrived have CRC32C %08x, not %08x", got, req.Crc)}
+	}
+	f := s.fleet.Load()
+	if f == nil {
+		return nil, &moraine.Error{Op: "chunkserver.Put", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}
+	}
+	epoch := d.epoch.Load()
+	err = d.tier.Put(ctx, tiers.Header{
+		ID: chunkID(req.Stripe, req.Index), Version: moraine.LayoutVersion(req.Version), Tenant: moraine.Tenant(req.Tenant),
+		Cluster: f.cluster, Incarnation: moraine.ID(req.Stripe).Incarnation(), Length: int64(len(data)), CRC: req.Crc,
+		Cipher: uint8(req.Cipher), KeyID: req.KeyId,
+	}, data, sums)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.PutChunkReply{Level: uint32(moraine.NVMe), Epoch: epoch}, nil
+}
+
+// admitPut decides at the door whether a chunk is taken.
+func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (*device, error) {
+	const op = "chunkserver.Put"
+	ref := chunkID(req.Stripe, req.Index).String()
+	switch {
+	case length < 1 || length > moraine.MaxChunkSize:
+		return nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes; 1 to %d are taken", length, moraine.MaxChunkSize)}
+	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0:
+		return nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
+	}
+	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
+		return nil, err
+	}
+	d, err := s.device(op, req.Device)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.tier.Err(); err != nil {
+		return nil, err
+	}
+	if u := d.tier.Usage(); !req.Repair && u.Full() {
+		return nil, &moraine.Error{Op: op, Ref: d.dir, Kind: moraine.NoSpace, Err: errors.New("less than 2% is free: the device takes only repairs")}
+	}
+	return d, nil
+}
+
+// mayTouch checks that the caller's token covers a tenant. Servers of the
+// cluster need none: their certificate speaks for them.
+func mayTouch(ctx context.Context, op string, tenant uint32, write bool) error {
+	peer := transport.PeerFrom(ctx)
+	if peer == nil || peer.Token == nil {
+		if peer == nil || peer.Role.Server() {
+			return nil
+		}
+		return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.Unauthenticated, Err: errors.New("a session token is needed")}
+	}
+	if write && peer.Token.ReadOnly {
+		return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.ReadOnly, Err: errors.New("the session is read-only")}
+	}
+	if peer.Token.AllTenants {
+		return nil
+	}
+	for _, t := range peer.Token.Tenants {
+		if t == tenant {
+			return nil
+		}
+	}
+	return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.PermissionDenied, Err: fmt.Errorf("the session may not touch chunks of tenant %d", tenant)}
+}

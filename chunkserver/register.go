@@ -1,0 +1,66 @@
+package chunkserver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// registerUntil registers the host until the service has taken it.
+func (s *Server) registerUntil(ctx context.Context, f *fleet) error {
+	return s.retry(ctx, "register", func(ctx context.Context) error { return s.register(ctx, f) })
+}
+
+// register tells the service of the host and its devices, and takes over their
+// numbers, boot epochs and the token keys.
+func (s *Server) register(ctx context.Context, f *fleet) error {
+	host := &wire.Host{Id: s.cfg.Node, Rack: s.cfg.Rack, Addresses: s.cfg.Addresses, AdminAddress: s.cfg.AdminAddress}
+	for _, d := range f.devices {
+		host.Devices = append(host.Devices, d.describe())
+	}
+	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
+		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release}}})
+	if err != nil {
+		return err
+	}
+	reply := resp.GetRegisterHost()
+	if len(reply.GetDevices()) != len(f.devices) || len(reply.GetCluster()) != len(f.cluster) {
+		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.Internal, Err: errors.New("the answer does not fit the request")}
+	}
+	if got := moraine.UUID(reply.Cluster); got != f.cluster {
+		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
+			Err: fmt.Errorf("the devices belong to cluster %s, the metadata service is that of %s", f.cluster, got)}
+	}
+	first := len(f.byID) == 0
+	for i, w := range reply.Devices {
+		d := f.devices[i]
+		if first {
+			d.id = moraine.DeviceID(w.Id)
+			f.byID[d.id] = d
+		} else if d.id != moraine.DeviceID(w.Id) {
+			return &moraine.Error{Op: "chunkserver.register", Ref: d.dir, Kind: moraine.Internal,
+				Err: fmt.Errorf("device %d is now called %d", d.id, w.Id)}
+		}
+		d.epoch.Store(w.Epoch)
+	}
+	if first {
+		f.incarnation = moraine.Incarnation(reply.Incarnation)
+	}
+	s.takeKeys(reply.Keys)
+	return nil
+}
+
+// takeKeys takes over the public keys that tokens are signed with.
+func (s *Server) takeKeys(keys []*wire.SigningKey) {
+	m := make(map[uint64]ed25519.PublicKey, len(keys))
+	for _, k := range keys {
+		if len(k.PublicKey) == ed25519.PublicKeySize {
+			m[k.Id] = k.PublicKey
+		}
+	}
+	s.keys.Store(&m)
+}

@@ -1,0 +1,92 @@
+package chunkserver
+
+import (
+	"context"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// reportSlice is how many chunks are reported at once.
+const reportSlice = 4096
+
+// reports tells the service all that a device holds, again and again, until ctx
+// ends or the device is out of service.
+func (s *Server) reports(ctx context.Context, d *device) {
+	// The service judges a pass by the state that it began under, so there must
+	// have been a heartbeat.
+	for s.applied.Load() == 0 {
+		if !s.sleep(ctx, s.cfg.HeartbeatInterval/4) {
+			return
+		}
+	}
+	for d.tier.Err() == nil {
+		if err := s.report(ctx, d); err != nil && ctx.Err() == nil {
+			s.deps.Log.Warn("the report of a device was not finished; the next begins anew", "device", d.dir, "err", err)
+			if !s.sleep(ctx, min(s.cfg.ReportInterval, 10*s.cfg.HeartbeatInterval)) {
+				return
+			}
+			continue
+		}
+		if !s.sleep(ctx, s.cfg.ReportInterval) {
+			return
+		}
+	}
+}
+
+// report makes one pass over a device.
+func (s *Server) report(ctx context.Context, d *device) error {
+	started := s.applied.Load()
+	for from := moraine.StripeID(0); ; {
+		headers, err := d.tier.List(ctx, moraine.ChunkID{Stripe: from}, reportSlice)
+		if err != nil {
+			return err
+		}
+		headers, to := cutSlice(headers)
+		req := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started}
+		for _, h := range headers {
+			req.Chunks = append(req.Chunks, &wire.ChunkReport{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index),
+				Version: uint32(h.Version), Crc: h.CRC, Length: uint64(h.Length)})
+		}
+		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: req}})
+		if err != nil {
+			return err
+		}
+		s.deps.Metrics.Reported.Add(float64(len(headers)))
+		if del := resp.GetReportChunks().GetDeletions(); len(del) > 0 {
+			s.delete(ctx, s.fleet.Load(), del)
+		}
+		if to == 0 {
+			return nil
+		}
+		from = to
+	}
+}
+
+// cutSlice decides where a slice of a report ends: all chunks of a stripe that
+// one device holds go into one slice. to is the first stripe of the next slice,
+// 0 where there is none.
+func cutSlice(headers []tiers.Header) (slice []tiers.Header, to moraine.StripeID) {
+	if len(headers) < reportSlice {
+		return headers, 0
+	}
+	last := headers[len(headers)-1].ID.Stripe
+	n := len(headers)
+	for n > 0 && headers[n-1].ID.Stripe == last {
+		n--
+	}
+	// A stripe has at most moraine.MaxChunks chunks, so that n is not 0.
+	return headers[:n], last
+}
+
+// sleep waits, and reports whether ctx is still alive.
+func (s *Server) sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-s.deps.Clock.After(d):
+		return true
+	}
+}

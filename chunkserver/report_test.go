@@ -1,0 +1,175 @@
+package chunkserver_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// fillStripes puts three chunks of each of n stripes on device 1.
+func fillStripes(t *testing.T, h *host, n uint64) {
+	t.Helper()
+	var group sync.WaitGroup
+	for g := range uint64(4) {
+		group.Go(func() {
+			for i := g; i < n; i += 4 {
+				for index := range uint32(3) {
+					c := chunk(i+1, 10)
+					c.req.Index = index
+					if _, err := h.PutChunk(t.Context(), c.req, &payload{data: c.data}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// A slice is cut where a stripe begins, never within one; a pass whose slice is
+// not taken begins anew.
+func TestALongReportIsCutBetweenStripes(t *testing.T) {
+	const stripes = chunkserver.ReportSlice/3 + 100 // a slice would end within a stripe
+	meta := newFakeMeta()
+	full := false
+	fails := 2
+	meta.fault = func(req *wire.MetaRequest, done bool) error {
+		r := req.GetReportChunks()
+		if r == nil || done {
+			return nil
+		}
+		if full && r.From != 0 && fails > 0 {
+			fails--
+			meta.reports[r.Device] = nil // of the pass that ends here
+			return &moraine.Error{Kind: moraine.NotLeader}
+		}
+		return nil
+	}
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	fillStripes(t, h, stripes)
+	meta.set(func() {
+		full = true
+		meta.passes = map[uint32][][]*wire.ReportChunks{}
+	})
+	var pass []*wire.ReportChunks
+	h.waitFor(t, func() bool {
+		for _, p := range meta.passes[1] {
+			if len(p) == 2 && fails == 0 {
+				pass = p
+			}
+		}
+		return pass != nil
+	})
+	checkPass(t, pass)
+	require.Len(t, pass[0].Chunks, chunkserver.ReportSlice/3*3)
+	seen := map[[2]uint64]bool{}
+	for _, r := range pass {
+		for _, c := range r.Chunks {
+			seen[[2]uint64{c.Stripe, uint64(c.Index)}] = true
+		}
+	}
+	require.Len(t, seen, 3*stripes)
+}
+
+// No pass begins before a heartbeat was answered: the service judges a pass by
+// the state that it began under.
+func TestNoReportWithoutAState(t *testing.T) {
+	meta := newFakeMeta()
+	silent := true
+	beats, reports := 0, 0
+	meta.fault = func(req *wire.MetaRequest, done bool) error {
+		switch {
+		case done:
+		case req.GetHeartbeat() != nil && silent:
+			beats++
+			return &moraine.Error{Kind: moraine.Unavailable}
+		case req.GetReportChunks() != nil:
+			reports++
+		}
+		return nil
+	}
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	h.waitFor(t, func() bool { return beats >= 20 })
+	meta.set(func() {
+		require.Zero(t, reports)
+		silent = false
+	})
+	h.waitFor(t, func() bool { return reports > 0 })
+}
+
+// What is put while a server is stopped is either refused, or there at the next
+// boot.
+func TestStoppedUnderLoad(t *testing.T) {
+	mem, meta := vfs.NewMem(1), newFakeMeta()
+	var acknowledged []testChunk
+	for boot := range 8 {
+		cfg := config("/a", "/b")
+		cfg.HeartbeatInterval = time.Millisecond
+		h := start(t, mem, meta, cfg)
+		meta.set(func() {
+			gone := chunk(uint64(boot), 1)
+			meta.deaths[1] = append(meta.deaths[1], &wire.Deletion{Device: 1, Stripe: gone.req.Stripe, Index: 7, Below: 9})
+		})
+		under := make(chan struct{})
+		put := make(chan []testChunk)
+		go func() {
+			var all []testChunk
+			for n := range 10_000 {
+				c := chunk(uint64(10_000*(boot+1)+n), 5000)
+				c.req.Device = uint32(1 + n%2)
+				if _, err := h.PutChunk(t.Context(), c.req, &payload{data: c.data}); err != nil {
+					break
+				}
+				if all = append(all, c); n == 2*boot {
+					close(under)
+				}
+			}
+			put <- all
+		}()
+		<-under
+		require.NoError(t, h.stop())
+		acknowledged = append(acknowledged, <-put...)
+	}
+	h := start(t, mem, meta, config("/a", "/b"))
+	for _, c := range acknowledged {
+		c.check(t, h)
+	}
+}
+
+// A server that is stopped while it waits for the service has not failed.
+func TestStoppedBeforeItServes(t *testing.T) {
+	for name, away := range map[string]func(*wire.MetaRequest) bool{
+		"cluster":      func(r *wire.MetaRequest) bool { return r.GetGetCluster() != nil },
+		"registration": func(r *wire.MetaRequest) bool { return r.GetRegisterHost() != nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := newFakeMeta()
+			tries := make(chan struct{}, 100)
+			meta.fault = func(req *wire.MetaRequest, _ bool) error {
+				if away(req) {
+					tries <- struct{}{}
+					return &moraine.Error{Kind: moraine.Unavailable}
+				}
+				return nil
+			}
+			s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: vfs.NewMem(1)})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- s.Run(ctx) }()
+			<-tries
+			<-tries
+			cancel()
+			require.NoError(t, <-ended)
+		})
+	}
+}

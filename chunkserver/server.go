@@ -1,0 +1,143 @@
+// Package chunkserver is the service that keeps chunks on one host: it admits
+// requests, verifies what arrives, keeps it on its devices (package tiers/disk),
+// serves and verifies what is read, and tells the metadata service what it has.
+//
+// It decides nothing about which chunks there should be: clients put them where
+// the metadata service placed them, and a chunk is deleted only when the service
+// says so. It never dials a client or another chunkserver.
+//
+// The path of a put: PutChunk checks the caller's token and the device -> takes
+// an aligned buffer, waiting if memory is short, which holds back only that
+// connection -> reads the payload into it, summing each piece while it is in
+// cache -> holds the combined sum against the one that the client computed at
+// its first copy -> hands the buffer to the device, which writes it where it
+// lies and syncs -> answers with the level reached and the device's boot epoch.
+//
+// Run does the rest: it opens the devices, registers them, sends a heartbeat
+// each second, carries out the deletions in its replies, and reports all chunks
+// of each device now and then.
+package chunkserver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/transport"
+	"golang.org/x/sync/errgroup"
+)
+
+// Server is one chunkserver. It implements transport.ChunkService.
+type Server struct {
+	cfg  Config
+	deps Deps
+	pool *bufpool.Pool
+
+	// fleet is what was opened and registered; nil before.
+	fleet atomic.Pointer[fleet]
+	// keys are the public keys that session tokens are signed with.
+	keys atomic.Pointer[map[uint64]ed25519.PublicKey]
+	// applied is the index of the state that the last heartbeat was answered
+	// under.
+	applied atomic.Uint64
+	beaten  atomic.Bool // the last heartbeat was answered
+	// waits is how often the pool had made somebody wait when Metrics last saw
+	// it; the heartbeat's alone.
+	waits uint64
+	ready chan struct{}
+}
+
+var _ transport.ChunkService = (*Server)(nil)
+
+// New checks cfg and makes a server; it opens nothing and starts nothing.
+func New(cfg Config, deps Deps) (*Server, error) {
+	cfg.setDefaults()
+	deps.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if deps.Meta == nil {
+		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
+	}
+	return &Server{cfg: cfg, deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes}), ready: make(chan struct{})}, nil
+}
+
+// Ready is closed when the devices are registered and the server takes requests.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Run opens the devices and serves until ctx ends; it returns after all that it
+// began has ended and the devices are closed. It fails where a device cannot be
+// used (WrongCluster, NewerFormat, Corrupt, Busy): nothing is damaged then.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.pool.Close()
+	f, err := s.openDevices(ctx)
+	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil // it waited for the service
+		}
+		return err
+	}
+	defer f.close(s.deps.Log)
+	if err := s.registerUntil(ctx, f); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	s.fleet.Store(f)
+	// Requests that are under way when Run ends meet closed devices, which
+	// answer Unavailable.
+	defer s.fleet.Store(nil)
+	close(s.ready)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { s.heartbeats(ctx, f); return nil })
+	for _, d := range f.devices {
+		g.Go(func() error { s.reports(ctx, d); return nil })
+	}
+	return g.Wait()
+}
+
+// Key finds the public key of session tokens. It is given to the transport's
+// server, which asks it for each connection.
+func (s *Server) Key(id uint64) ed25519.PublicKey {
+	if keys := s.keys.Load(); keys != nil {
+		return (*keys)[id]
+	}
+	return nil
+}
+
+// Healthy returns why the server cannot do its part, or nil: its devices are
+// registered, one at least is in service, and the metadata service answers.
+func (s *Server) Healthy() error {
+	f := s.fleet.Load()
+	if f == nil {
+		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+	}
+	if !s.beaten.Load() {
+		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the metadata service did not answer the last heartbeat")}
+	}
+	for _, d := range f.devices {
+		if d.tier.Err() == nil {
+			return nil
+		}
+	}
+	return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.IOError, Err: errors.New("every device is out of service")}
+}
+
+// device finds a registered device, for a request. One that is not here is
+// Unavailable, and never NotFound: that a device has moved to another host, or
+// was left out at a start, says nothing of its chunks.
+func (s *Server) device(op string, id uint32) (*device, error) {
+	f := s.fleet.Load()
+	if f == nil {
+		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+	}
+	if d := f.byID[moraine.DeviceID(id)]; d != nil {
+		return d, nil
+	}
+	return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: fmt.Errorf("device %d is not here", id)}
+}

@@ -1,0 +1,532 @@
+package chunkserver_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/tiertest"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// host is a running chunkserver on a file system in memory.
+type host struct {
+	*chunkserver.Server
+	meta *fakeMeta
+	stop func() error
+}
+
+func config(devices ...string) chunkserver.Config {
+	cfg := chunkserver.Config{Node: "n1", Rack: "r1", Addresses: []string{"n1:9100"}, MemoryBytes: 64 << 20,
+		HeartbeatInterval: 2 * time.Millisecond, ReportInterval: 20 * time.Millisecond}
+	for _, d := range devices {
+		cfg.Devices = append(cfg.Devices, chunkserver.DeviceConfig{Dir: d, SegmentBytes: 4 << 20})
+	}
+	return cfg
+}
+
+func start(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
+	t.Helper()
+	s, err := chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: fsys})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	h := &host{Server: s, meta: meta}
+	stopped := false
+	h.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-ended
+	}
+	t.Cleanup(func() { require.NoError(t, h.stop()) })
+	select {
+	case <-s.Ready():
+	case err := <-ended:
+		stopped = true
+		cancel()
+		require.NoError(t, err)
+		t.Fatal("ended before it was ready")
+	}
+	return h
+}
+
+// waitFor fails the test where what does not come to hold. The bound is only for
+// a test that has failed.
+func (h *host) waitFor(t *testing.T, what func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.True(t, h.meta.wait(ctx, what))
+}
+
+// testChunk is a put and its bytes.
+type testChunk struct {
+	req  *wire.PutChunk
+	data []byte
+}
+
+func chunk(stripe uint64, length int) testChunk {
+	data := make([]byte, length)
+	tiertest.Fill(data, stripe)
+	return testChunk{data: data, req: &wire.PutChunk{Stripe: 1<<40 | stripe, Index: 1, Device: 1, Version: 3, Tenant: 7,
+		Crc: crc.Sum(data), Level: uint32(moraine.NVMe)}}
+}
+
+func (c testChunk) put(t *testing.T, h *host) (*wire.PutChunkReply, error) {
+	p := &payload{data: c.data}
+	reply, err := h.PutChunk(t.Context(), c.req, p)
+	require.Equal(t, 1, p.taken, "the payload is read or discarded, once")
+	return reply, err
+}
+
+func (c testChunk) get(off, n uint64) *wire.GetChunk {
+	return &wire.GetChunk{Stripe: c.req.Stripe, Index: c.req.Index, Device: c.req.Device, Version: c.req.Version,
+		Tenant: c.req.Tenant, Offset: off, Length: n}
+}
+
+func (c testChunk) check(t *testing.T, h *host) {
+	t.Helper()
+	n := uint64(len(c.data))
+	reply, payload, release, err := h.GetChunk(t.Context(), c.get(0, n))
+	require.NoError(t, err)
+	defer release()
+	require.Len(t, payload, 1)
+	require.Equal(t, c.req.Crc, crc.Sum(payload[0]))
+	require.Equal(t, c.req.Crc, reply.Crc)
+	require.Equal(t, c.req.Crc, reply.PayloadCrc)
+	require.Equal(t, n, reply.ChunkLength)
+	require.Equal(t, c.req.Version, reply.Version)
+}
+
+func TestAChunkComesBackAsItWasPut(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	for i, n := range []int{1, 4096, 300_001, 4 << 20} {
+		c := chunk(uint64(i+1), n)
+		reply, err := c.put(t, h)
+		require.NoError(t, err)
+		require.Equal(t, uint32(moraine.NVMe), reply.Level)
+		require.Equal(t, uint64(1), reply.Epoch)
+		c.check(t, h)
+		_, err = c.put(t, h)
+		require.NoError(t, err, "a repeated put")
+	}
+	c := chunk(3, 300_001)
+	for _, r := range [][2]uint64{{0, 10}, {5, 4096}, {4096, 8192}, {290_000, 10_001}} {
+		reply, payload, release, err := h.GetChunk(t.Context(), c.get(r[0], r[1]))
+		require.NoError(t, err)
+		require.Equal(t, crc.Sum(c.data[r[0]:r[0]+r[1]]), crc.Sum(payload[0]))
+		require.Equal(t, crc.Sum(payload[0]), reply.PayloadCrc)
+		release()
+	}
+}
+
+func TestAPutAtLevelMemoryIsAnsweredAtNVMe(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	c := chunk(1, 100)
+	c.req.Level = uint32(moraine.Memory)
+	reply, err := c.put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint32(moraine.NVMe), reply.Level)
+}
+
+func TestRefusedPutsStoreNothing(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	for name, c := range map[string]struct {
+		change func(c *testChunk)
+		kind   moraine.Kind
+	}{
+		"another crc":     {func(c *testChunk) { c.req.Crc++ }, moraine.Corrupt},
+		"a changed byte":  {func(c *testChunk) { c.data[77_777] ^= 1 }, moraine.Corrupt},
+		"no bytes":        {func(c *testChunk) { c.data = nil }, moraine.TooLarge},
+		"too many bytes":  {func(c *testChunk) { c.data = make([]byte, moraine.MaxChunkSize+1) }, moraine.TooLarge},
+		"another device":  {func(c *testChunk) { c.req.Device = 9 }, moraine.Unavailable},
+		"no version":      {func(c *testChunk) { c.req.Version = 0 }, moraine.InvalidArgument},
+		"no stripe":       {func(c *testChunk) { c.req.Stripe = 0 }, moraine.InvalidArgument},
+		"index too great": {func(c *testChunk) { c.req.Index = 256 }, moraine.InvalidArgument},
+	} {
+		bad := chunk(1, 100_000)
+		c.change(&bad)
+		_, err := bad.put(t, h)
+		require.ErrorIs(t, err, c.kind, name)
+		_, _, _, err = h.GetChunk(t.Context(), chunk(1, 1).get(0, 0))
+		require.ErrorIs(t, err, moraine.NotFound, name)
+	}
+}
+
+func TestABrokenConnectionStoresNothing(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	c := chunk(1, 100_000)
+	lost := errors.New("connection lost")
+	_, err := h.PutChunk(t.Context(), c.req, &payload{data: c.data, err: lost})
+	require.ErrorIs(t, err, lost)
+	_, _, _, err = h.GetChunk(t.Context(), c.get(0, 0))
+	require.ErrorIs(t, err, moraine.NotFound)
+}
+
+func TestVersionsAndTenantsAreHeldAgainstTheChunk(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	c := chunk(1, 100)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	for name, x := range map[string]struct {
+		change func(r *wire.GetChunk)
+		kind   moraine.Kind
+	}{
+		"an older record": {func(r *wire.GetChunk) { r.Version = 2 }, moraine.Stale},
+		"another tenant":  {func(r *wire.GetChunk) { r.Tenant = 8 }, moraine.PermissionDenied},
+		"past the end":    {func(r *wire.GetChunk) { r.Length = 101 }, moraine.InvalidArgument},
+		"far past":        {func(r *wire.GetChunk) { r.Offset = 1 << 62; r.Length = 1 << 62 }, moraine.InvalidArgument},
+		"another index":   {func(r *wire.GetChunk) { r.Index = 2 }, moraine.NotFound},
+		"index 257":       {func(r *wire.GetChunk) { r.Index = 257 }, moraine.InvalidArgument},
+		"another device":  {func(r *wire.GetChunk) { r.Device = 2 }, moraine.Unavailable},
+	} {
+		r := c.get(0, 100)
+		x.change(r)
+		_, _, _, err := h.GetChunk(t.Context(), r)
+		require.ErrorIs(t, err, x.kind, name)
+	}
+	// A repair of other chunks of the stripe raised the record's version only.
+	r := c.get(0, 100)
+	r.Version = 9
+	_, _, release, err := h.GetChunk(t.Context(), r)
+	require.NoError(t, err)
+	release()
+}
+
+func TestTokensConfineClients(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	client := func(c *wire.TokenClaims) *transport.Peer {
+		return &transport.Peer{Role: transport.RoleClient, Node: "c", Token: c}
+	}
+	for name, c := range map[string]struct {
+		peer     *transport.Peer
+		put, get moraine.Kind // Internal: allowed
+	}{
+		"its tenant":      {client(&wire.TokenClaims{Tenants: []uint32{3, 7}}), 0, 0},
+		"all tenants":     {client(&wire.TokenClaims{AllTenants: true}), 0, 0},
+		"another tenant":  {client(&wire.TokenClaims{Tenants: []uint32{3}}), moraine.PermissionDenied, moraine.PermissionDenied},
+		"read-only":       {client(&wire.TokenClaims{AllTenants: true, ReadOnly: true}), moraine.ReadOnly, 0},
+		"no token":        {client(nil), moraine.Unauthenticated, moraine.Unauthenticated},
+		"a gateway's too": {&transport.Peer{Role: transport.RoleGateway, Node: "g"}, moraine.Unauthenticated, moraine.Unauthenticated},
+		"a server":        {&transport.Peer{Role: transport.RoleChunkserver, Node: "n2"}, 0, 0},
+	} {
+		ctx := transport.WithPeer(t.Context(), c.peer)
+		ch := chunk(1, 1000)
+		p := &payload{data: ch.data}
+		_, err := h.PutChunk(ctx, ch.req, p)
+		requireKind(t, c.put, err, name)
+		require.Equal(t, 1, p.taken, name)
+		if err != nil {
+			_, err = ch.put(t, h)
+			require.NoError(t, err)
+		}
+		_, _, release, err := h.GetChunk(ctx, ch.get(0, 1000))
+		requireKind(t, c.get, err, name)
+		if err == nil {
+			release()
+		}
+	}
+}
+
+func requireKind(t *testing.T, kind moraine.Kind, err error, name string) {
+	t.Helper()
+	if kind == moraine.Internal {
+		require.NoError(t, err, name)
+		return
+	}
+	require.ErrorIs(t, err, kind, name)
+}
+
+func TestANearlyFullDeviceTakesOnlyRepairs(t *testing.T) {
+	cfg := config("/a")
+	cfg.Devices[0].CapacityBytes = 10 << 20
+	h := start(t, vfs.NewMem(1), newFakeMeta(), cfg)
+	var err error
+	n := uint64(1)
+	for ; err == nil; n++ {
+		require.Less(t, n, uint64(200))
+		_, err = chunk(n, 100_000).put(t, h)
+	}
+	require.ErrorIs(t, err, moraine.NoSpace)
+	repair := chunk(n, 100_000)
+	repair.req.Repair = true
+	_, err = repair.put(t, h)
+	require.NoError(t, err)
+}
+
+func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {
+	meta := newFakeMeta()
+	// The first acknowledgement is lost on its way out, the second on its way back.
+	acks := 0
+	meta.fault = func(req *wire.MetaRequest, done bool) error {
+		if req.GetDeletedChunks() == nil {
+			return nil
+		}
+		if !done {
+			acks++
+		}
+		if acks == 1 || acks == 2 && done {
+			return &moraine.Error{Kind: moraine.Unavailable}
+		}
+		return nil
+	}
+	h := start(t, vfs.NewMem(1), meta, config("/a", "/b"))
+	dead, spared := chunk(1, 1000), chunk(2, 1000)
+	for _, c := range []testChunk{dead, spared} {
+		_, err := c.put(t, h)
+		require.NoError(t, err)
+	}
+	deletion := func(c testChunk, below uint32) *wire.Deletion {
+		return &wire.Deletion{Device: c.req.Device, Stripe: c.req.Stripe, Index: c.req.Index, Below: below}
+	}
+	meta.set(func() {
+		meta.deaths[1] = []*wire.Deletion{deletion(dead, 4), deletion(spared, 3)}
+		meta.deaths[9] = []*wire.Deletion{{Device: 9, Stripe: 1}}
+	})
+	h.waitFor(t, func() bool { return len(meta.deaths[1]) == 0 })
+	_, _, _, err := h.GetChunk(t.Context(), dead.get(0, 0))
+	require.ErrorIs(t, err, moraine.NotFound)
+	spared.check(t, h)
+	meta.set(func() { require.GreaterOrEqual(t, acks, 2) })
+}
+
+func TestReportsListAllChunksInSlices(t *testing.T) {
+	meta := newFakeMeta()
+	h := start(t, vfs.NewMem(1), meta, config("/a", "/b"))
+	const n = chunkserver.ReportSlice + 100
+	for i := range uint64(n) {
+		c := chunk(1+i/2, 10)
+		c.req.Index = uint32(i % 2)
+		c.req.Device = uint32(1 + i/(n/2)%2)
+		_, err := c.put(t, h)
+		require.NoError(t, err)
+	}
+	want := map[uint32]int{1: n / 2, 2: n - n/2}
+	for device := range want {
+		var last []*wire.ReportChunks
+		h.waitFor(t, func() bool {
+			p := meta.passes[device]
+			if len(p) == 0 {
+				return false
+			}
+			last = p[len(p)-1]
+			total := 0
+			for _, r := range last {
+				total += len(r.Chunks)
+			}
+			return total == want[device]
+		})
+		checkPass(t, last)
+	}
+}
+
+// checkPass makes sure that the slices of a pass follow each other, hold no chunk
+// outside of their range, and that none of a stripe is split off.
+func checkPass(t *testing.T, pass []*wire.ReportChunks) {
+	t.Helper()
+	next := uint64(0)
+	for _, r := range pass {
+		require.Equal(t, next, r.From)
+		require.Positive(t, r.PassStarted)
+		require.Equal(t, pass[0].PassStarted, r.PassStarted)
+		for _, c := range r.Chunks {
+			require.GreaterOrEqual(t, c.Stripe, r.From)
+			require.True(t, r.To == 0 || c.Stripe < r.To)
+			require.Equal(t, uint64(10), c.Length)
+			require.Equal(t, uint32(3), c.Version)
+			require.NotZero(t, c.Crc)
+		}
+		next = r.To
+	}
+	require.Zero(t, next)
+}
+
+func TestAFailingDeviceIsReportedOutAndTheOthersServe(t *testing.T) {
+	meta, mem := newFakeMeta(), vfs.NewMem(1)
+	var bad atomic.Bool
+	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
+		if bad.Load() && op.Kind == vfs.OpSync && strings.HasPrefix(op.Path, "/a/segments") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	h := start(t, fsys, meta, config("/a", "/b"))
+	one, two := chunk(1, 1000), chunk(2, 1000)
+	two.req.Device = 2
+	bad.Store(true)
+	_, err := one.put(t, h)
+	require.ErrorIs(t, err, moraine.IOError)
+	_, err = two.put(t, h)
+	require.NoError(t, err)
+	h.waitFor(t, func() bool {
+		d := meta.lastBeat(2)
+		return d[0].GetState() == wire.DeviceState_DEVICE_STATE_OUT && d[0].Reason != "" &&
+			d[1].GetState() == wire.DeviceState_DEVICE_STATE_IN
+	})
+	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{Devices: []uint32{2}})
+	require.NoError(t, err)
+	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{})
+	require.ErrorIs(t, err, moraine.IOError)
+	require.NoError(t, h.Healthy())
+	stat, err := h.StatDevices(t.Context(), &wire.StatDevices{})
+	require.NoError(t, err)
+	require.Len(t, stat.Devices, 2)
+	require.Equal(t, wire.DeviceState_DEVICE_STATE_OUT, stat.Devices[0].State)
+	require.Equal(t, uint64(1), stat.Devices[1].Chunks)
+}
+
+func TestADiskThatIsBrokenFromTheStartIsOut(t *testing.T) {
+	meta, mem := newFakeMeta(), vfs.NewMem(1)
+	require.NoError(t, start(t, mem, meta, config("/a", "/b")).stop())
+	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
+		if op.Kind == vfs.OpList && strings.HasPrefix(op.Path, "/a/segments") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	h := start(t, fsys, meta, config("/a", "/b"))
+	h.waitFor(t, func() bool { return meta.lastBeat(2)[0].GetState() == wire.DeviceState_DEVICE_STATE_OUT })
+	one, two := chunk(1, 1000), chunk(2, 1000)
+	two.req.Device = 2
+	_, err := one.put(t, h)
+	require.ErrorIs(t, err, moraine.IOError)
+	_, err = two.put(t, h)
+	require.NoError(t, err)
+
+	// Without any disk that works there is nothing to serve.
+	s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: fsys})
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Run(t.Context()), moraine.IOError)
+}
+
+func TestARestartKeepsDevicesAndChunks(t *testing.T) {
+	meta, mem := newFakeMeta(), vfs.NewMem(1)
+	h := start(t, mem, meta, config("/a"))
+	c := chunk(1, 100_000)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	require.NoError(t, h.stop())
+	_, err = c.put(t, h)
+	require.ErrorIs(t, err, moraine.Unavailable)
+	require.ErrorIs(t, h.Healthy(), moraine.Unavailable)
+	h = start(t, mem, meta, config("/a"))
+	c.check(t, h)
+	reply, err := c.put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), reply.Epoch, "a new boot")
+}
+
+func TestTheServiceMayAskForARegistration(t *testing.T) {
+	meta := newFakeMeta()
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	meta.set(func() { meta.unknown = true })
+	h.waitFor(t, func() bool { return meta.epochs[1] == 2 })
+	h.waitFor(t, func() bool { return meta.lastBeat(1)[0].GetEpoch() == 2 })
+	reply, err := chunk(1, 10).put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), reply.Epoch)
+}
+
+func TestAServiceThatIsAwayIsWaitedFor(t *testing.T) {
+	meta := newFakeMeta()
+	failures := 0
+	meta.fault = func(req *wire.MetaRequest, done bool) error {
+		if !done && (req.GetGetCluster() != nil || req.GetRegisterHost() != nil) && failures < 2 {
+			failures++
+			return &moraine.Error{Kind: moraine.Unavailable}
+		}
+		return nil
+	}
+	start(t, vfs.NewMem(1), meta, config("/a"))
+}
+
+func TestAnotherClustersServiceIsRefused(t *testing.T) {
+	meta, mem := newFakeMeta(), vfs.NewMem(1)
+	require.NoError(t, start(t, mem, meta, config("/a")).stop())
+	meta.set(func() { meta.cluster[0]++ })
+	s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: mem})
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Run(t.Context()), moraine.WrongCluster)
+	cfg := config("/a")
+	cfg.Cluster = cluster
+	s, err = chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: mem})
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Run(t.Context()), moraine.WrongCluster)
+}
+
+// TestMemoryIsBounded has readers hold all memory: a put then waits, and goes on
+// when one lets go.
+func TestMemoryIsBounded(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	big := chunk(1, 16<<20)
+	_, err := big.put(t, h)
+	require.NoError(t, err)
+	var releases []func()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, _, release, err := h.GetChunk(ctx, big.get(0, 16<<20))
+		cancel()
+		if err != nil {
+			require.ErrorIs(t, err, moraine.Timeout)
+			break
+		}
+		releases = append(releases, release)
+		require.Less(t, len(releases), 10)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := chunk(2, 16<<20).put(t, h)
+		waiting <- err
+	}()
+	select {
+	case err := <-waiting:
+		t.Fatalf("the put did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	for _, release := range releases {
+		release()
+	}
+	require.NoError(t, <-waiting)
+}
+
+func TestRunLeavesNothingRunning(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a", "/b"))
+	_, err := chunk(1, 1000).put(t, h)
+	require.NoError(t, err)
+	require.NoError(t, h.stop())
+	goleak.VerifyNone(t, before)
+}
+
+func TestBadConfigsAreRefused(t *testing.T) {
+	for name, change := range map[string]func(c *chunkserver.Config){
+		"no node":        func(c *chunkserver.Config) { c.Node = "" },
+		"no address":     func(c *chunkserver.Config) { c.Addresses = nil },
+		"no device":      func(c *chunkserver.Config) { c.Devices = nil },
+		"a device twice": func(c *chunkserver.Config) { c.Devices = append(c.Devices, c.Devices[0]) },
+		"too little":     func(c *chunkserver.Config) { c.MemoryBytes = 1 << 20 },
+	} {
+		cfg := config("/a")
+		change(&cfg)
+		_, err := chunkserver.New(cfg, chunkserver.Deps{Meta: newFakeMeta()})
+		require.ErrorIs(t, err, moraine.InvalidArgument, name)
+	}
+	_, err := chunkserver.New(config("/a"), chunkserver.Deps{})
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+}
