@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// budget bounds the bytes that all files of a client hold for stripes that are
+// being filled or sent. Bytes of stripes being sent always come back; those of
+// stripes being filled come back only when their writer goes on, which may be
+// the very program that waits here. So nobody waits while it holds a stripe
+// being filled, and whoever waits has the others send theirs, short. Safe for
+// concurrent use.
+type budget struct {
+	size    int64
+	sem     *semaphore.Weighted
+	waiting atomic.Int32
+	metrics *Metrics
+
+	mu    sync.Mutex
+	files map[*File]struct{} // that may hold a stripe being filled
+}
+
+func newBudget(size int64, metrics *Metrics) *budget {
+	return &budget{size: size, sem: semaphore.NewWeighted(size), metrics: metrics, files: map[*File]struct{}{}}
+}
+
+// try takes n bytes if they are there and nobody waits.
+func (b *budget) try(n int64) bool { return b.sem.TryAcquire(n) }
+
+// acquire takes n bytes, at most size, and waits for them. The caller must hold
+// no stripe being filled.
+func (b *budget) acquire(ctx context.Context, n int64) error {
+	if b.sem.TryAcquire(n) {
+		return nil
+	}
+	b.metrics.BudgetWaits.Inc()
+	b.waiting.Add(1)
+	defer b.waiting.Add(-1)
+	// Writers that look at wanted from now on give up their stripes by
+	// themselves; those that rest are asked.
+	for _, f := range b.holders() {
+		f.yield()
+	}
+	if err := b.sem.Acquire(ctx, n); err != nil {
+		return gaveUp(ctx, "wait for memory")
+	}
+	return nil
+}
+
+func (b *budget) release(n int64) { b.sem.Release(n) }
+
+// wanted reports whether somebody waits.
+func (b *budget) wanted() bool { return b.waiting.Load() > 0 }
+
+func (b *budget) join(f *File) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.files[f] = struct{}{}
+}
+
+func (b *budget) leave(f *File) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.files, f)
+}
+
+func (b *budget) holders() []*File {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	files := make([]*File, 0, len(b.files))
+	for f := range b.files {
+		files = append(files, f)
+	}
+	return files
+}

@@ -1,0 +1,133 @@
+package ckpt
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"golang.org/x/sys/unix"
+)
+
+// segmentSize is the unit that staging memory is taken and given back in.
+const segmentSize = 32 << 20
+
+// arena is the staging memory of one process: segments that are mapped and
+// faulted in once and used again for ever. It is bounded; who wants more waits
+// until an earlier save has been written. All methods may be called
+// concurrently.
+type arena struct {
+	limit   int64 // bytes, a multiple of segmentSize
+	metrics *Metrics
+
+	mu     sync.Mutex
+	free   [][]byte
+	mapped int64
+	closed bool
+	// changed is closed, and replaced, whenever a segment is given back.
+	changed chan struct{}
+}
+
+func newArena(limit int64, m *Metrics) *arena {
+	return &arena{limit: max(limit/segmentSize, 1) * segmentSize, metrics: m, changed: make(chan struct{})}
+}
+
+// prefault maps segments until the arena has n bytes, or its limit.
+func (a *arena) prefault(n int64) error {
+	for {
+		a.mu.Lock()
+		enough := a.mapped >= min(n, a.limit)
+		if !enough {
+			a.mapped += segmentSize
+		}
+		a.mu.Unlock()
+		if enough {
+			return nil
+		}
+		s, err := a.mapSegment()
+		if err != nil {
+			return err
+		}
+		a.put(s)
+	}
+}
+
+// get returns a segment, whose content is undefined. It waits while all are in
+// use and the limit is reached.
+func (a *arena) get(ctx context.Context) ([]byte, error) {
+	for {
+		a.mu.Lock()
+		if n := len(a.free); n > 0 {
+			s := a.free[n-1]
+			a.free = a.free[:n-1]
+			a.mu.Unlock()
+			return s, nil
+		}
+		if a.mapped < a.limit {
+			a.mapped += segmentSize
+			a.mu.Unlock()
+			return a.mapSegment()
+		}
+		changed := a.changed
+		a.mu.Unlock()
+		a.metrics.StagingWaits.Inc()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// mapSegment maps one segment that a.mapped already counts.
+func (a *arena) mapSegment() ([]byte, error) {
+	s, err := unix.Mmap(-1, 0, segmentSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		a.mu.Lock()
+		a.mapped -= segmentSize
+		a.mu.Unlock()
+		return nil, &moraine.Error{Op: "map staging memory", Kind: moraine.NoSpace, Err: err}
+	}
+	a.metrics.StagingMapped.Add(segmentSize)
+	// Huge pages are a wish. Faulting in is not: the trainer must not stand
+	// still for it at its first save. Kernels before 5.14 lack the advice.
+	_ = unix.Madvise(s, unix.MADV_HUGEPAGE)
+	if unix.Madvise(s, unix.MADV_POPULATE_WRITE) != nil {
+		for i := 0; i < len(s); i += moraine.BlockSize {
+			s[i] = 0
+		}
+	}
+	return s, nil
+}
+
+// put gives segments back.
+func (a *arena) put(segments ...[]byte) {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		a.unmap(segments)
+		return
+	}
+	a.free = append(a.free, segments...)
+	close(a.changed)
+	a.changed = make(chan struct{})
+	a.mu.Unlock()
+}
+
+// close unmaps what is free now, and the rest when it is given back.
+func (a *arena) close() {
+	a.mu.Lock()
+	free := a.free
+	a.free, a.closed = nil, true
+	a.mu.Unlock()
+	a.unmap(free)
+}
+
+func (a *arena) unmap(segments [][]byte) {
+	for _, s := range segments {
+		if err := unix.Munmap(s); err != nil {
+			panic(fmt.Sprintf("ckpt: unmap a staging segment of %d bytes: %v", len(s), err))
+		}
+		a.metrics.StagingMapped.Sub(segmentSize)
+	}
+}

@@ -1,0 +1,127 @@
+// Package ckpt saves and restores the checkpoints of training runs. A run is a
+// directory; each rank writes one part of a step, as standard safetensors
+// files and blobs, and the step becomes visible whole, in one entry, when all
+// parts are sealed and their slices were found to cover every tensor.
+//
+// It does no striping and no retries of its own: package client does. It knows
+// nothing of tensors' meaning, and reads no environment.
+//
+// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin ->
+// AddTensor copies into the staging arena and sums as it copies (stage.go) ->
+// Seal returns; the run's goroutine writes the part's files, unlinked, and
+// seals the part in the metadata (flush.go) -> a mover that leased the step's
+// job calls CheckStep, which folds the headers of all parts into an index and
+// a verdict (check.go, coverage.go, index.go) -> Wait returns the committed
+// step. Back: Resolve finds a step (resolve.go), ReadSlice looks the tensor up
+// in the index and reads the byte ranges it needs (restore.go).
+//
+// Locks: Save.adding may be held when arena.mu or Save.mu is taken; others do
+// not nest.
+package ckpt
+
+import (
+	"fmt"
+	"regexp"
+	"unicode/utf8"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+)
+
+// DType is the type of a tensor's elements.
+type DType = safetensors.DType
+
+// Tensor is one rank's slice of one tensor.
+type Tensor struct {
+	Name  string
+	DType DType
+	// Shape is that of the slice. No dimensions make a scalar.
+	Shape []int64
+	// Global is the shape of the whole tensor, and Offset where in it the slice
+	// begins. Both nil: the slice is the whole tensor.
+	Global, Offset []int64
+	// Data holds the elements of the slice in row-major order, little-endian.
+	// AddTensor reads it and keeps no reference.
+	Data []byte
+}
+
+// Bounds of one part.
+const (
+	// MaxNameLen bounds the name of a tensor, in bytes.
+	MaxNameLen = 1024
+	// MaxFiles bounds the files of one rank: its blobs, and one safetensors file
+	// for each slice that it has of the tensor with the most.
+	MaxFiles = 64
+	// MaxWorld bounds the ranks of a step.
+	MaxWorld = 1 << 16
+)
+
+var blobName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
+
+// partName returns the name of the n-th safetensors file of a rank. There is
+// one, unless the rank saves several slices of one tensor: a name is there
+// once in a file.
+func partName(rank, world uint32, n int) string {
+	if n == 0 {
+		return fmt.Sprintf("rank-%05d-of-%05d.safetensors", rank, world)
+	}
+	return fmt.Sprintf("rank-%05d-of-%05d-%d.safetensors", rank, world, n)
+}
+
+func blobFileName(rank, world uint32, name string) string {
+	return fmt.Sprintf("rank-%05d-of-%05d.%s.blob", rank, world, name)
+}
+
+// normalize fills in Global and Offset and checks everything about t.
+func (t *Tensor) normalize() error {
+	switch {
+	case t.Name == "" || len(t.Name) > MaxNameLen || !utf8.ValidString(t.Name) || t.Name == "__metadata__":
+		return fmt.Errorf("a tensor cannot be named %q", t.Name)
+	case t.Global == nil && t.Offset == nil:
+		t.Global, t.Offset = t.Shape, make([]int64, len(t.Shape))
+	}
+	// Copies, since the caller may use its own again; and never nil, since a
+	// scalar's shape is written as [].
+	t.Shape, t.Global, t.Offset = clone(t.Shape), clone(t.Global), clone(t.Offset)
+	if err := checkSlice(t.Global, t.Offset, t.Shape); err != nil {
+		return fmt.Errorf("tensor %q: %w", t.Name, err)
+	}
+	if _, err := safetensors.SizeOf(t.DType, t.Global); err != nil {
+		return fmt.Errorf("tensor %q: %w", t.Name, err)
+	}
+	size, err := safetensors.SizeOf(t.DType, t.Shape)
+	if err != nil {
+		return fmt.Errorf("tensor %q: %w", t.Name, err)
+	}
+	if size != int64(len(t.Data)) {
+		return fmt.Errorf("tensor %q has %d bytes; %s of shape %v has %d", t.Name, len(t.Data), t.DType, t.Shape, size)
+	}
+	return nil
+}
+
+// checkSlice reports whether a slice of shape at offset lies in global.
+func checkSlice(global, offset, shape []int64) error {
+	if len(global) != len(shape) || len(offset) != len(shape) {
+		return fmt.Errorf("shape %v, offset %v and global shape %v differ in dimensions", shape, offset, global)
+	}
+	for i := range shape {
+		if shape[i] < 0 || offset[i] < 0 || global[i] < 0 || offset[i] > global[i] || shape[i] > global[i]-offset[i] {
+			return fmt.Errorf("a slice of shape %v at %v lies outside of %v", shape, offset, global)
+		}
+	}
+	return nil
+}
+
+func clone(v []int64) []int64 { return append(make([]int64, 0, len(v)), v...) }
+
+func volume(shape []int64) int64 {
+	n := int64(1)
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+func invalid(op, ref string, err error) error {
+	return &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: err}
+}

@@ -1,0 +1,61 @@
+package ckpt
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// OpenRun opens the run whose directory is path, and joins or makes the attempt
+// that opts.Launch belongs to; directories above path are made as needed. The
+// caller closes the Run. It fails with Busy while another launch is at work on
+// the run, with Fenced where this launch was overtaken by a later one, and for
+// a reader with NotFound where there is no run. c must live until Close.
+func OpenRun(ctx context.Context, c *client.Client, path string, opts RunOptions) (*Run, error) {
+	return openRun(ctx, overClient{c}, path, opts)
+}
+
+// CheckStep folds the headers of a sealed step's parts into an index, checks
+// that the slices of every tensor cover it, writes the index to an unlinked
+// file of c's session and returns it, for CommitStep to link. Where the step
+// can never be committed the error is or wraps a *Verdict.
+func CheckStep(ctx context.Context, c *client.Client, key *wire.StepKey) (*wire.PartFile, error) {
+	return checkStep(ctx, overClient{c}, key)
+}
+
+// overClient makes a cluster of a client.
+type overClient struct{ *client.Client }
+
+func (o overClient) create(ctx context.Context, near moraine.InodeID) (fileWriter, error) {
+	f, err := o.CreateUnlinked(ctx, near, client.CreateOptions{Level: moraine.NVMe})
+	if err != nil {
+		return nil, err
+	}
+	return clientFile{f}, nil
+}
+
+func (o overClient) open(ctx context.Context, inode moraine.InodeID) (fileReader, error) {
+	return o.OpenInode(ctx, inode)
+}
+
+func (o overClient) mkdirAll(ctx context.Context, path string) (moraine.InodeID, error) {
+	attr, err := o.MkdirAll(ctx, path, 0o755)
+	return moraine.InodeID(attr.GetInode()), err
+}
+
+// clientFile lends the staged bytes to the client: they do not change until the
+// file has ended.
+type clientFile struct{ *client.File }
+
+func (f clientFile) Write(p []byte) (int, error) { return f.WriteStable(p) }
+
+func (f clientFile) Commit(ctx context.Context) (committed, error) {
+	inode := f.Inode()
+	r, err := f.File.Commit(ctx)
+	if err != nil {
+		return committed{}, err
+	}
+	return committed{inode: inode, size: int64(r.Attr.GetSize()), protects: uint32(r.Protects), degraded: uint32(r.Degraded)}, nil
+}

@@ -1,0 +1,224 @@
+package ckpt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+)
+
+// claim is one rank's slice of a tensor, as its header says.
+type claim struct {
+	rank uint32
+	SliceInfo
+}
+
+// coverage gathers the slices of one tensor from all ranks.
+type coverage struct {
+	name   string
+	dtype  DType
+	global []int64
+	first  uint32 // the rank that dtype and global were heard from
+	claims []claim
+}
+
+// add takes one more slice. It fails where ranks disagree on the tensor.
+func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) error {
+	if c.global == nil {
+		c.dtype, c.global, c.first = dtype, global, rank
+	}
+	if c.dtype != dtype || !slices.Equal(c.global, global) {
+		return fmt.Errorf("tensor %q: rank %d says %s %v, rank %d says %s %v",
+			c.name, c.first, c.dtype, c.global, rank, dtype, global)
+	}
+	if volume(s.Shape) > 0 {
+		c.claims = append(c.claims, claim{rank, s})
+	}
+	return nil
+}
+
+// check returns the tensor with its slices in order of offset, if they cover
+// its shape exactly. Slices of the same range are replicas, and must have the
+// same digest; any other overlap is refused, since headers cannot tell whether
+// the overlapping bytes agree.
+func (c *coverage) check() (TensorInfo, error) {
+	t := TensorInfo{Name: c.name, DType: c.dtype, Shape: c.global}
+	slices.SortFunc(c.claims, func(a, b claim) int {
+		if o := slices.Compare(a.Offset, b.Offset); o != 0 {
+			return o
+		}
+		if o := slices.Compare(a.Shape, b.Shape); o != 0 {
+			return o
+		}
+		return int(a.rank) - int(b.rank)
+	})
+	var unique []claim
+	var covered int64
+	for i := range c.claims {
+		k := &c.claims[i]
+		t.Slices = append(t.Slices, k.SliceInfo)
+		if n := len(unique); n > 0 && slices.Equal(unique[n-1].Offset, k.Offset) && slices.Equal(unique[n-1].Shape, k.Shape) {
+			if unique[n-1].Digest != k.Digest {
+				return t, fmt.Errorf("tensor %q: ranks %d and %d both saved %s, with different bytes",
+					c.name, unique[n-1].rank, k.rank, k.region())
+			}
+			continue
+		}
+		unique = append(unique, *k)
+		covered += volume(k.Shape)
+	}
+	if a, b := overlap(unique, len(c.global)); a != nil {
+		return t, fmt.Errorf("tensor %q: %s of rank %d overlaps %s of rank %d", c.name, a.region(), a.rank, b.region(), b.rank)
+	}
+	if covered != volume(c.global) {
+		return t, fmt.Errorf("tensor %q of shape %v: %s is in no part (slices came from %s)",
+			c.name, c.global, region(gap(unique, c.global)), c.ranks())
+	}
+	return t, nil
+}
+
+// ranks names those that saved a slice.
+func (c *coverage) ranks() string {
+	var r []uint32
+	for i := range c.claims {
+		r = append(r, c.claims[i].rank)
+	}
+	slices.Sort(r)
+	r = slices.Compact(r)
+	switch len(r) {
+	case 0:
+		return "no rank"
+	case 1:
+		return fmt.Sprintf("rank %d", r[0])
+	}
+	return "ranks " + rankList(r)
+}
+
+func (k *claim) region() string { return region(k.Offset, k.Shape) }
+
+// region writes a slice as Python would: [0:4, 8:16].
+func region(offset, shape []int64) string {
+	var b strings.Builder
+	b.WriteByte('[')
+	for i := range offset {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%d:%d", offset[i], offset[i]+shape[i])
+	}
+	b.WriteByte(']')
+	return b.String()
+}
+
+// overlap returns two claims that share an element, or nil. It sweeps along
+// the dimension with the most different offsets, so that slices cut along one
+// dimension, or in a grid, cost little more than sorting them.
+func overlap(claims []claim, dims int) (*claim, *claim) {
+	if len(claims) < 2 {
+		return nil, nil
+	}
+	if dims == 0 {
+		return &claims[0], &claims[1]
+	}
+	d := sweepDim(claims, dims)
+	order := make([]*claim, len(claims))
+	for i := range claims {
+		order[i] = &claims[i]
+	}
+	slices.SortFunc(order, func(a, b *claim) int { return cmpInt(a.Offset[d], b.Offset[d]) })
+	var active []*claim
+	for _, k := range order {
+		active = slices.DeleteFunc(active, func(a *claim) bool { return a.Offset[d]+a.Shape[d] <= k.Offset[d] })
+		for _, a := range active {
+			if intersects(a, k) {
+				return a, k
+			}
+		}
+		active = append(active, k)
+	}
+	return nil, nil
+}
+
+func sweepDim(claims []claim, dims int) int {
+	best, most := 0, 0
+	for d := range dims {
+		seen := make(map[int64]struct{})
+		for i := range claims {
+			seen[claims[i].Offset[d]] = struct{}{}
+		}
+		if len(seen) > most {
+			best, most = d, len(seen)
+		}
+	}
+	return best
+}
+
+func cmpInt(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func intersects(a, b *claim) bool {
+	for d := range a.Offset {
+		if a.Offset[d] >= b.Offset[d]+b.Shape[d] || b.Offset[d] >= a.Offset[d]+a.Shape[d] {
+			return false
+		}
+	}
+	return true
+}
+
+// gap returns a range of global that no claim covers; the claims do not
+// overlap and leave at least one element out. It narrows one dimension after
+// the other down to a band that some claims lie fully across, and whose
+// elements they cannot fill.
+func gap(claims []claim, global []int64) (offset, shape []int64) {
+	offset, shape = make([]int64, len(global)), clone(global)
+	for d := range global {
+		var cuts []int64
+		for i := range claims {
+			cuts = append(cuts, claims[i].Offset[d], claims[i].Offset[d]+claims[i].Shape[d])
+		}
+		cuts = append(cuts, offset[d], offset[d]+shape[d])
+		slices.Sort(cuts)
+		cuts = slices.Compact(cuts)
+		rest := volume(shape[d+1:])
+		for i := 0; i+1 < len(cuts); i++ {
+			across := crossing(claims, d, cuts[i], cuts[i+1])
+			var filled int64
+			for j := range across {
+				filled += volume(across[j].Shape[d+1:])
+			}
+			if filled < rest {
+				offset[d], shape[d], claims = cuts[i], cuts[i+1]-cuts[i], across
+				break
+			}
+		}
+	}
+	return offset, shape
+}
+
+// crossing returns the claims that span [from, to) of dimension d.
+func crossing(claims []claim, d int, from, to int64) []claim {
+	var out []claim
+	for i := range claims {
+		if claims[i].Offset[d] <= from && claims[i].Offset[d]+claims[i].Shape[d] >= to {
+			out = append(out, claims[i])
+		}
+	}
+	return out
+}
+
+// tensorSize is the bytes of a shape that was checked before.
+func tensorSize(d DType, shape []int64) int64 {
+	n, err := safetensors.SizeOf(d, shape)
+	if err != nil {
+		panic(fmt.Sprintf("ckpt: size of %s %v: %v", d, shape, err))
+	}
+	return n
+}

@@ -1,0 +1,283 @@
+package ckpt
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport/wire"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// filesAtOnce bounds the files of one part that are written at a time.
+	filesAtOnce = 4
+	// flushAttempts bounds how often a part is written from the start; package
+	// client has already retried each request by then.
+	flushAttempts = 5
+	// flushPause is the pause before the second attempt; it doubles.
+	flushPause = time.Second
+)
+
+// write is the save's own goroutine: it announces the part, waits for Seal,
+// writes the part, and frees the staging memory.
+func (s *Save) write(ctx context.Context) {
+	defer s.run.writers.Done()
+	defer close(s.done)
+	defer s.release()
+	var step *wire.Step
+	if err := s.retry(ctx, func() (err error) { step, err = s.begin(ctx); return err }); err != nil {
+		s.fail(err)
+		s.end(err)
+		return
+	}
+	if err := wait(ctx, s.sealed); err != nil {
+		s.end(err)
+	}
+	if s.giveUp != nil {
+		s.abandon(ctx)
+		return
+	}
+	sealedAt := s.run.opts.Clock.Now()
+	if err := s.flush(ctx, step); err != nil {
+		s.fail(err)
+		return
+	}
+	s.written = s.run.opts.Clock.Now().Sub(sealedAt)
+	s.run.opts.Metrics.PartsSealed.Inc()
+	s.run.opts.Metrics.WriteSeconds.Observe(s.written.Seconds())
+}
+
+// flush writes the part and seals it. Each further try announces the rank
+// again: where the client has a new session, the step then waits for that one.
+func (s *Save) flush(ctx context.Context, step *wire.Step) error {
+	files, digest, err := s.files()
+	if err != nil {
+		return invalid("ckpt.Seal", s.ref(), err)
+	}
+	again := false
+	return s.retry(ctx, func() error {
+		if again {
+			s.run.opts.Metrics.PartRetries.Inc()
+			if s.isSealed(ctx, digest[:]) {
+				return nil
+			}
+			if step, err = s.begin(ctx); err != nil {
+				return err
+			}
+		}
+		again = true
+		return s.writePart(ctx, step, files, digest)
+	})
+}
+
+func (s *Save) release() {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	s.stage.release()
+}
+
+// retry runs f again where the failure may pass, and returns the last one.
+func (s *Save) retry(ctx context.Context, f func() error) error {
+	for i, pause := 0, flushPause; ; i, pause = i+1, 2*pause {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		if i+1 == flushAttempts || !passing(err) || ctx.Err() != nil {
+			return s.wrap(err)
+		}
+		s.run.opts.Log.Warn("writing a part of a checkpoint failed; trying again",
+			"step", s.step, "rank", s.run.opts.Rank, "attempt", i+1, "err", err)
+		select {
+		case <-s.run.opts.Clock.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// passing reports whether a failure may be gone at the next attempt. The step
+// of a session that has expired was aborted by that: the next attempt says so.
+func passing(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError:
+		return true
+	}
+	return false
+}
+
+func (s *Save) key() *wire.StepKey { return stepKeyOf(s.run.id, s.run.attempt, s.step) }
+
+func (s *Save) begin(ctx context.Context) (*wire.Step, error) {
+	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
+		Key: s.key(), Rank: s.run.opts.Rank, World: s.run.opts.World,
+		SealTimeoutMillis: uint64(s.opts.SealTimeout.Milliseconds()),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	step := resp.GetStep().GetStep()
+	info := stepInfo(step)
+	return step, stepEnded(&info)
+}
+
+// abandon tells the service that the step will never be whole, so that nobody
+// waits for this rank's seal until it times out.
+func (s *Save) abandon(ctx context.Context) {
+	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp)))
+	_, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{
+		Key: s.key(), Reason: fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.giveUp),
+	}}})
+	if err != nil {
+		s.run.opts.Log.Warn("aborting a checkpoint failed; it will time out", "step", s.step, "err", err)
+	}
+}
+
+// outFile is one file of a part, ready to be written.
+type outFile struct {
+	name   string
+	header []byte // of a safetensors file
+	bytes  []*staged
+}
+
+// writePart writes all files of the part and seals it. Everything is unlinked
+// until SealPart links it: if we stop anywhere before, the session's end removes
+// it, and the step is aborted.
+func (s *Save) writePart(ctx context.Context, step *wire.Step, files []outFile, digest [sha256.Size]byte) error {
+	sealed := &wire.SealPart{Key: s.key(), Rank: s.run.opts.Rank, Digest: digest[:], Files: make([]*wire.PartFile, len(files))}
+	results := make([]committed, len(files))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(filesAtOnce)
+	for i := range files {
+		g.Go(func() (err error) {
+			sealed.Files[i], results[i], err = files[i].write(gctx, s.run.c, moraine.InodeID(step.GetDir()))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	sealed.Protects = results[0].protects
+	for _, r := range results {
+		if r.size > 0 {
+			sealed.Protects = min(sealed.Protects, r.protects)
+		}
+		sealed.Degraded += r.degraded
+	}
+	// COMMIT POINT of the part.
+	_, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SealPart{SealPart: sealed}})
+	if err != nil && s.isSealed(ctx, digest[:]) {
+		return nil
+	}
+	return err
+}
+
+// isSealed reports whether the part is sealed with digest: an earlier SealPart
+// took effect, and its answer was lost.
+func (s *Save) isSealed(ctx context.Context, digest []byte) bool {
+	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListParts{ListParts: &wire.ListParts{
+		Key: s.key(), After: s.run.opts.Rank, Limit: 1}}})
+	if err != nil || len(resp.GetParts().GetParts()) == 0 {
+		return false
+	}
+	p := resp.GetParts().GetParts()[0]
+	return p.GetRank() == s.run.opts.Rank && slices.Equal(p.GetDigest(), digest)
+}
+
+// files lays the part out: safetensors files first, then blobs.
+func (s *Save) files() ([]outFile, [sha256.Size]byte, error) {
+	count := s.tensorFiles()
+	var files []outFile
+	roots := make([][sha256.Size]byte, count)
+	for n := range count {
+		f, err := s.tensorFile(n)
+		if err != nil {
+			return nil, [sha256.Size]byte{}, err
+		}
+		roots[n] = sha256.Sum256(f.header)
+		files = append(files, f)
+	}
+	o := &s.run.opts
+	for _, b := range s.blobs {
+		files = append(files, outFile{name: blobFileName(o.Rank, o.World, b.name), bytes: []*staged{b.bytes}})
+	}
+	return files, partDigest(roots), nil
+}
+
+// tensorFile lays out the file that holds the n-th slice of each tensor that
+// has so many.
+func (s *Save) tensorFile(n int) (outFile, error) {
+	o := &s.run.opts
+	meta := partMeta{Version: partVersion, Run: strconv.FormatUint(uint64(s.run.id), 16), Attempt: s.run.attempt,
+		Step: s.step, Rank: o.Rank, World: o.World, File: n, Tensors: make(map[string]tensorMeta)}
+	if n == 0 {
+		meta.Blobs = make(map[string]blobMeta, len(s.blobs))
+		for _, b := range s.blobs {
+			meta.Blobs[b.name] = blobMeta{Size: b.bytes.size, Digest: digestBlocks(b.bytes.blocks, b.bytes.size).String()}
+		}
+	}
+	offsets := make(map[string]dcpSlice)
+	var h safetensors.Header
+	for name, list := range s.slices {
+		if n >= len(list) {
+			continue
+		}
+		t := &list[n]
+		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: name, DType: t.DType, Shape: t.Shape})
+		meta.Tensors[name] = tensorMeta{Global: t.Global, Digest: digestBlocks(t.bytes.blocks, t.bytes.size).String()}
+		offsets[name] = dcpSlice{SavedOffsets: t.Offset}
+	}
+	if err := safetensors.Order(h.Tensors); err != nil {
+		return outFile{}, err
+	}
+	var err error
+	if h.Metadata, err = meta.metadata(offsets); err != nil {
+		return outFile{}, err
+	}
+	f := outFile{name: partName(o.Rank, o.World, n)}
+	if f.header, err = h.Encode(); err != nil {
+		return outFile{}, err
+	}
+	for i := range h.Tensors {
+		f.bytes = append(f.bytes, s.slices[h.Tensors[i].Name][n].bytes)
+	}
+	return f, nil
+}
+
+// write writes one file and commits it, unlinked.
+func (f *outFile) write(ctx context.Context, c cluster, near moraine.InodeID) (*wire.PartFile, committed, error) {
+	w, err := c.create(ctx, near)
+	if err != nil {
+		return nil, committed{}, err
+	}
+	defer w.Abort()
+	size, sum := int64(len(f.header)), crc.Sum(f.header)
+	if _, err := w.Write(f.header); err != nil {
+		return nil, committed{}, err
+	}
+	for _, b := range f.bytes {
+		for _, piece := range b.pieces {
+			if _, err := w.Write(piece); err != nil {
+				return nil, committed{}, err
+			}
+		}
+		size += b.size
+		sum = crc.Combine(sum, crc.CombineBlocks(b.blocks, b.size), b.size)
+	}
+	done, err := w.Commit(ctx)
+	if err != nil {
+		return nil, committed{}, err
+	}
+	if done.size != size {
+		return nil, committed{}, &moraine.Error{Op: "ckpt.write", Ref: f.name, Kind: moraine.Internal,
+			Err: errors.New("the file's size is " + strconv.FormatInt(done.size, 10) + ", not " + strconv.FormatInt(size, 10))}
+	}
+	return &wire.PartFile{Inode: uint64(done.inode), Name: f.name, Crc: sum, Size: uint64(size)}, done, nil
+}

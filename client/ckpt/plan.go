@@ -1,0 +1,110 @@
+package ckpt
+
+// plan says which bytes of one saved slice go where in a reader's buffer: rows
+// runs of equal length, at the strides of outer dimensions.
+type plan struct {
+	file, dst int64 // of the first run: offset in the file and in the buffer
+	run       int64 // bytes of each
+	// counts, and strides in bytes, of the dimensions above a run, outermost first.
+	counts                []int64
+	fileStride, dstStride []int64
+	// whole is true where the one run is all of the saved slice.
+	whole bool
+}
+
+type run struct{ file, dst, length int64 }
+
+// readOp is one read: of one run, or of several near each other.
+type readOp struct{ runs []run }
+
+// planSlice intersects a saved slice with the wanted range of the tensor. It
+// returns nil where they share nothing. elem is the size of an element.
+func planSlice(s *SliceInfo, elem int64, offset, shape []int64) *plan {
+	dims := len(shape)
+	from, n := make([]int64, dims), make([]int64, dims) // of the intersection
+	for d := range dims {
+		from[d] = max(s.Offset[d], offset[d])
+		n[d] = min(s.Offset[d]+s.Shape[d], offset[d]+shape[d]) - from[d]
+		if n[d] <= 0 {
+			return nil
+		}
+	}
+	p := &plan{file: s.Begin, run: elem}
+	fileStep, dstStep := elem, elem // bytes from one index to the next, in dimension d
+	merge := true                   // all dimensions below d are whole in both
+	for d := dims - 1; d >= 0; d-- {
+		p.file += (from[d] - s.Offset[d]) * fileStep
+		p.dst += (from[d] - offset[d]) * dstStep
+		if merge {
+			p.run *= n[d]
+			merge = n[d] == s.Shape[d] && n[d] == shape[d]
+		} else {
+			p.counts = append([]int64{n[d]}, p.counts...)
+			p.fileStride = append([]int64{fileStep}, p.fileStride...)
+			p.dstStride = append([]int64{dstStep}, p.dstStride...)
+		}
+		fileStep *= s.Shape[d]
+		dstStep *= shape[d]
+	}
+	p.whole = p.run == fileStep
+	return p
+}
+
+// each calls yield with the reads of the plan in order of file offset, until
+// it returns false.
+func (p *plan) each(yield func(readOp) bool) {
+	var window readOp
+	flush := func() bool {
+		op := window
+		window = readOp{}
+		return len(op.runs) == 0 || yield(op)
+	}
+	p.runs(func(r run) bool {
+		if r.length >= directRun {
+			for r.length > 0 {
+				n := min(r.length, readPiece)
+				if !yield(readOp{[]run{{r.file, r.dst, n}}}) {
+					return false
+				}
+				r.file, r.dst, r.length = r.file+n, r.dst+n, r.length-n
+			}
+			return true
+		}
+		if k := len(window.runs); k > 0 {
+			last := window.runs[k-1]
+			if r.file-(last.file+last.length) > maxWaste || r.file+r.length-window.runs[0].file > windowBytes {
+				if !flush() {
+					return false
+				}
+			}
+		}
+		window.runs = append(window.runs, r)
+		return true
+	})
+	flush()
+}
+
+// runs calls yield with each run in order of file offset.
+func (p *plan) runs(yield func(run) bool) {
+	index := make([]int64, len(p.counts))
+	for {
+		r := run{p.file, p.dst, p.run}
+		for d, i := range index {
+			r.file += i * p.fileStride[d]
+			r.dst += i * p.dstStride[d]
+		}
+		if !yield(r) {
+			return
+		}
+		d := len(index) - 1
+		for ; d >= 0; d-- {
+			if index[d]++; index[d] < p.counts[d] {
+				break
+			}
+			index[d] = 0
+		}
+		if d < 0 {
+			return
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package ckpt
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// ResolveOptions says which checkpoint is wanted.
+type ResolveOptions struct {
+	// Level that it must have reached at least. Default nvme.
+	Level moraine.Level
+	// Step with Exact: just that step of the branch; else the latest.
+	Step  uint64
+	Exact bool
+	// Fix makes the answer the parent of this attempt, if it has none yet, and
+	// answers the parent from then on: all ranks continue from the same step.
+	Fix bool
+}
+
+// Resolve finds a committed checkpoint on the branch of this run's attempt
+// (of the present one, for a reader) and opens it. It fails with NotFound
+// where there is none. The caller closes the Checkpoint.
+func (r *Run) Resolve(ctx context.Context, opts ResolveOptions) (*Checkpoint, error) {
+	if opts.Level == 0 {
+		opts.Level = moraine.NVMe
+	}
+	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
+		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Fix: opts.Fix, Step: opts.Step, Exact: opts.Exact,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	info := stepInfo(resp.GetStep().GetStep())
+	if err := stepEnded(&info); err != nil {
+		return nil, err
+	}
+	return openCheckpoint(ctx, r.c, info, r.opts.Rank)
+}
+
+// openCheckpoint reads the top of a committed step's index.
+func openCheckpoint(ctx context.Context, c cluster, info StepInfo, prefer uint32) (*Checkpoint, error) {
+	attr, err := lookup(ctx, c, info.Dir, IndexName)
+	if err != nil {
+		return nil, err
+	}
+	index, err := c.open(ctx, moraine.InodeID(attr.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	k := &Checkpoint{Info: info, c: c, index: index, prefer: prefer,
+		reads: make(chan struct{}, readsAtOnce), open: make(map[int]*openFile)}
+	if k.top, err = readTop(ctx, index); err != nil {
+		index.Close()
+		return nil, err
+	}
+	t := &k.top.key
+	if t.Run != uint64(info.Run) || t.Attempt != info.Attempt || t.Step != info.Step {
+		index.Close()
+		return nil, corrupt("the index in %s is that of run %x, attempt %d, step %d", info.ref(), t.Run, t.Attempt, t.Step)
+	}
+	return k, nil
+}
+
+// tailGuess is how much of an index is read at first: footer, and mostly the top.
+const tailGuess = 64 << 10
+
+func readTop(ctx context.Context, r fileReader) (*indexTop, error) {
+	size := r.Size()
+	if size < footerSize {
+		return nil, corrupt("an index of %d bytes", size)
+	}
+	tail := make([]byte, min(size, tailGuess))
+	if err := r.ReadRange(ctx, tail, size-int64(len(tail))); err != nil {
+		return nil, err
+	}
+	off, length, sum, err := parseFooter(tail[len(tail)-footerSize:], size)
+	if err != nil {
+		return nil, err
+	}
+	top := make([]byte, length)
+	if have := int64(len(tail)) - footerSize; have >= length {
+		copy(top, tail[have-length:])
+	} else if err := r.ReadRange(ctx, top, off); err != nil {
+		return nil, err
+	}
+	if !sumIs(top, sum) {
+		return nil, corrupt("the top does not match its CRC")
+	}
+	return parseTop(top, off)
+}
+
+// Checkpoint is an open, committed step. Methods may be called concurrently.
+type Checkpoint struct {
+	// Info is the step as it was when it was opened.
+	Info StepInfo
+
+	c      cluster
+	index  fileReader
+	top    *indexTop
+	prefer uint32        // which replica this rank reads
+	reads  chan struct{} // bounds the reads under way
+
+	bytesRead atomic.Int64
+
+	mu     sync.Mutex
+	open   map[int]*openFile // by index in top.files
+	blocks []cachedBlock     // the last few, newest first
+}
+
+type cachedBlock struct {
+	block   int
+	tensors []TensorInfo
+}
+
+// cachedBlocks bounds the blocks of the index kept in memory.
+const cachedBlocks = 32
+
+// Files lists the files of the checkpoint; the caller must not change them.
+func (k *Checkpoint) Files() []FileInfo { return k.top.files }
+
+// World returns how many ranks saved the checkpoint.
+func (k *Checkpoint) World() uint32 { return k.top.world }
+
+// TensorCount returns the number of tensors.
+func (k *Checkpoint) TensorCount() uint64 { return k.top.tensors }
+
+// TensorBytes returns the bytes of all tensors, replicas not counted.
+func (k *Checkpoint) TensorBytes() uint64 { return k.top.bytes }
+
+// BytesRead returns how many bytes of parts have been read through k.
+func (k *Checkpoint) BytesRead() int64 { return k.bytesRead.Load() }
+
+// Close frees what k holds. Reads must have ended.
+func (k *Checkpoint) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, f := range k.open {
+		if f.reader != nil {
+			f.reader.Close()
+		}
+		delete(k.open, i)
+	}
+	return k.index.Close()
+}
+
+// Tensors calls yield for each tensor in order of name, until it returns an
+// error, which is passed on.
+func (k *Checkpoint) Tensors(ctx context.Context, yield func(*TensorInfo) error) error {
+	for i := range k.top.blocks {
+		tensors, err := k.block(ctx, i)
+		if err != nil {
+			return err
+		}
+		for j := range tensors {
+			if err := yield(&tensors[j]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Tensor looks a tensor up. It fails with NotFound where there is none of that
+// name. The caller must not change what it gets.
+func (k *Checkpoint) Tensor(ctx context.Context, name string) (*TensorInfo, error) {
+	lo, hi := 0, len(k.top.blocks) // the last block whose first name is not past name
+	for lo < hi {
+		if m := (lo + hi) / 2; k.top.blocks[m].first <= name {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	if lo > 0 {
+		tensors, err := k.block(ctx, lo-1)
+		if err != nil {
+			return nil, err
+		}
+		for i := range tensors {
+			if tensors[i].Name == name {
+				return &tensors[i], nil
+			}
+		}
+	}
+	return nil, &moraine.Error{Op: "ckpt.Tensor", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), name), Kind: moraine.NotFound}
+}
+
+// block returns the tensors of the i-th block. Two callers may read the same
+// block at the same time.
+func (k *Checkpoint) block(ctx context.Context, i int) ([]TensorInfo, error) {
+	k.mu.Lock()
+	for j, b := range k.blocks {
+		if b.block == i {
+			copy(k.blocks[1:j+1], k.blocks[:j])
+			k.blocks[0] = b
+			k.mu.Unlock()
+			return b.tensors, nil
+		}
+	}
+	k.mu.Unlock()
+	b := &k.top.blocks[i]
+	buf := make([]byte, b.length)
+	if err := k.index.ReadRange(ctx, buf, b.off); err != nil {
+		return nil, err
+	}
+	tensors, err := parseBlock(buf, b, k.top.files)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.blocks = append([]cachedBlock{{i, tensors}}, k.blocks[:min(len(k.blocks), cachedBlocks-1)]...)
+	return tensors, nil
+}

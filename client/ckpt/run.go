@@ -1,0 +1,223 @@
+package ckpt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// RunOptions says who opens a run. Rank and World are needed to save.
+type RunOptions struct {
+	// Launch is the start that this process belongs to: see LaunchFromEnv. A
+	// launch that the run does not know is its next attempt and fences the
+	// earlier ones.
+	Launch Launch
+	// Takeover makes the next attempt even while the present one has live
+	// sessions; without it, and unless Launch is a later restart of the same
+	// job, that is refused with Busy.
+	Takeover bool
+	// ReadOnly joins no attempt: to list, resolve and read. Launch is not needed.
+	ReadOnly bool
+	// Rank of World.
+	Rank, World uint32
+	// StagingBytes bounds the memory that saves are copied into: two parts at
+	// least, for a save to begin while the one before is being written. It is
+	// taken as needed and kept. Default 16 GiB.
+	StagingBytes int64
+	// Prefault is how much of it OpenRun allocates at once, so that the first
+	// save is as fast as the next. Default 0.
+	Prefault int64
+	// Clock, Log and Metrics default to the machine's clock, no log, and
+	// metrics that are not registered anywhere.
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+const defaultStaging = 16 << 30
+
+func (o *RunOptions) setDefaults() {
+	if o.StagingBytes == 0 {
+		o.StagingBytes = defaultStaging
+	}
+	if o.World == 0 {
+		o.World = 1
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(nil)
+	}
+}
+
+func (o *RunOptions) validate(path string) error {
+	switch {
+	case !o.ReadOnly && o.Launch.Name == "":
+		return invalid("ckpt.OpenRun", path, errors.New(
+			"no launch is known: set MORAINE_LAUNCH to a string that the ranks of one start share"))
+	case o.World > MaxWorld:
+		return invalid("ckpt.OpenRun", path, fmt.Errorf("%d ranks; %d at most", o.World, MaxWorld))
+	case o.Rank >= o.World:
+		return invalid("ckpt.OpenRun", path, fmt.Errorf("rank %d of %d", o.Rank, o.World))
+	case o.StagingBytes < segmentSize:
+		return invalid("ckpt.OpenRun", path, fmt.Errorf("staging memory of %d bytes; %d at least", o.StagingBytes, segmentSize))
+	}
+	return nil
+}
+
+// Run is an open training run, as one rank of one attempt. Its methods may be
+// called concurrently.
+type Run struct {
+	c       cluster
+	opts    RunOptions
+	path    string
+	id      moraine.InodeID
+	attempt uint32
+	arena   *arena
+
+	// ctx ends the writers of saves; it lives until Close.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	writers sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	current *Save // begun and not sealed
+}
+
+// openRun is OpenRun over any cluster.
+func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run, error) {
+	opts.setDefaults()
+	if err := opts.validate(path); err != nil {
+		return nil, err
+	}
+	dir, name := splitPath(path)
+	if name == "" {
+		return nil, invalid("ckpt.OpenRun", path, errors.New("a run is a directory below the root"))
+	}
+	parent, err := runParent(ctx, c, dir, opts.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_OpenRun{OpenRun: &wire.OpenRun{
+		Parent: uint64(parent), Name: name, Launch: opts.Launch.Name, Job: opts.Launch.Job,
+		Restart: opts.Launch.Restart, Takeover: opts.Takeover, ReadOnly: opts.ReadOnly,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{c: c, opts: opts, path: path, arena: newArena(opts.StagingBytes, opts.Metrics),
+		id: moraine.InodeID(resp.GetRun().GetRun().GetId())}
+	if !opts.ReadOnly {
+		r.attempt = resp.GetRun().GetAttempt()
+	}
+	if err := r.arena.prefault(opts.Prefault); err != nil {
+		r.arena.close()
+		return nil, err
+	}
+	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return r, nil
+}
+
+// runParent finds the directory that holds runs; a reader does not make it.
+func runParent(ctx context.Context, c cluster, dir string, readOnly bool) (moraine.InodeID, error) {
+	if !readOnly {
+		return c.mkdirAll(ctx, dir)
+	}
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: dir, Follow: true}}})
+	if err != nil {
+		return 0, err
+	}
+	if w := resp.GetWalk(); w.GetFound() {
+		return moraine.InodeID(w.GetAttr().GetInode()), nil
+	}
+	return 0, &moraine.Error{Op: "ckpt.OpenRun", Ref: dir, Kind: moraine.NotFound}
+}
+
+// ID returns the inode of the run's directory.
+func (r *Run) ID() moraine.InodeID { return r.id }
+
+// Attempt returns the number of the attempt that this process belongs to; 0
+// for a reader.
+func (r *Run) Attempt() uint32 { return r.attempt }
+
+// Close waits until all sealed saves have been written, or ctx ends, and then
+// gives up what is left: an unsealed save of this rank is aborted. It frees the
+// staging memory. It returns ctx's error where it did not wait to the end.
+func (r *Run) Close(ctx context.Context) error {
+	r.mu.Lock()
+	current := r.current
+	wasClosed := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if wasClosed {
+		return nil
+	}
+	if current != nil {
+		current.Abort(errors.New("the run was closed before the step was sealed"))
+	}
+	ended := make(chan struct{})
+	go func() { r.writers.Wait(); close(ended) }()
+	var err error
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	r.cancel()
+	<-ended
+	r.arena.close()
+	return err
+}
+
+// StepInfo is what the service knows of a step.
+type StepInfo struct {
+	Run     moraine.InodeID
+	Attempt uint32
+	Step    uint64
+	State   wire.StepState
+	// Path of a committed step, below the run's directory.
+	Path string
+	// Dir is the inode of the step's directory.
+	Dir   moraine.InodeID
+	Level moraine.Level
+	// World ranks take part, Sealed of them have sealed, Missing have not
+	// (1,000 of them at most).
+	World, Sealed uint32
+	Missing       []uint32
+	// Reason of an abort.
+	Reason string
+	Bytes  uint64
+	// Protects is the least number of hosts that could be lost at the commit;
+	// Degraded counts the stripes that protected less than their scheme says.
+	Protects    uint32
+	Degraded    uint64
+	CommittedAt time.Time
+	// Digest of all parts, by rank: SHA-256 of their digests.
+	Digest []byte
+}
+
+func stepInfo(s *wire.Step) StepInfo {
+	return StepInfo{
+		Run: moraine.InodeID(s.GetKey().GetRun()), Attempt: s.GetKey().GetAttempt(), Step: s.GetKey().GetStep(),
+		State: s.GetState(), Path: s.GetPath(), Dir: moraine.InodeID(s.GetDir()), Level: moraine.Level(s.GetLevel()),
+		World: s.GetWorld(), Sealed: s.GetSealed(), Missing: s.GetMissing(), Reason: s.GetReason(),
+		Bytes: s.GetBytes(), Protects: s.GetProtects(), Degraded: s.GetDegraded(),
+		CommittedAt: time.Unix(0, s.GetCommittedAt()), Digest: s.GetDigest(),
+	}
+}
+
+func (s *StepInfo) ref() string {
+	return fmt.Sprintf("step %d (attempt %d)", s.Step, s.Attempt)
+}

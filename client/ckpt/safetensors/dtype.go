@@ -1,0 +1,63 @@
+package safetensors
+
+import "fmt"
+
+// DType is the type of the elements of a tensor. The numbers are kept in
+// checkpoint indexes: append only, never renumber.
+type DType uint8
+
+// The types of the format whose elements are whole bytes.
+const (
+	F64 DType = iota + 1
+	F32
+	F16
+	BF16
+	I64
+	I32
+	I16
+	I8
+	U64
+	U32
+	U16
+	U8
+	Bool
+	F8E4M3
+	F8E5M2
+	dtypes
+)
+
+var dtypeTable = [dtypes]struct {
+	name string
+	size int
+}{
+	F64: {"F64", 8}, F32: {"F32", 4}, F16: {"F16", 2}, BF16: {"BF16", 2},
+	I64: {"I64", 8}, I32: {"I32", 4}, I16: {"I16", 2}, I8: {"I8", 1},
+	U64: {"U64", 8}, U32: {"U32", 4}, U16: {"U16", 2}, U8: {"U8", 1},
+	Bool: {"BOOL", 1}, F8E4M3: {"F8_E4M3", 1}, F8E5M2: {"F8_E5M2", 1},
+}
+
+// Size returns the bytes of one element, and 0 for an unknown type.
+func (d DType) Size() int {
+	if d < dtypes {
+		return dtypeTable[d].size
+	}
+	return 0
+}
+
+// String returns the name that the format uses.
+func (d DType) String() string {
+	if d.Size() == 0 {
+		return fmt.Sprintf("DType(%d)", uint8(d))
+	}
+	return dtypeTable[d].name
+}
+
+// ParseDType reads the name that the format uses.
+func ParseDType(s string) (DType, error) {
+	for d := F64; d < dtypes; d++ {
+		if dtypeTable[d].name == s {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown type %q", s)
+}

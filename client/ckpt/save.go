@@ -1,0 +1,318 @@
+package ckpt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// BeginOptions of one save.
+type BeginOptions struct {
+	// SealTimeout aborts the step when, for this long, no rank has sealed its
+	// part. All ranks should say the same. Default 10 min.
+	SealTimeout time.Duration
+}
+
+const defaultSealTimeout = 10 * time.Minute
+
+// Save is one rank's part of one step, from Begin to Seal and on until it is
+// written. AddTensor, AddBlob and Seal are called by one goroutine; the other
+// methods by any.
+type Save struct {
+	run  *Run
+	step uint64
+	opts BeginOptions
+
+	// adding is held while bytes are copied, so that the staging memory is not
+	// freed under the copy when the save fails or is given up meanwhile.
+	adding sync.Mutex
+	stage  stage
+	slices map[string][]stagedTensor // by name; several slices go to several files
+	blobs  []stagedBlob
+	stall  time.Duration
+
+	sealOnce sync.Once
+	sealed   chan struct{} // closed by Seal, by Abort and by failure
+	giveUp   error         // set before sealed is closed, by Abort and by failure
+	aborted  bool          // and this, by Abort
+
+	mu  sync.Mutex
+	err error // why the part cannot be written, as soon as known
+
+	// done is closed when the part is sealed in the cluster, or never will be;
+	// err is final then, and written says how long it took.
+	done    chan struct{}
+	written time.Duration
+}
+
+type stagedTensor struct {
+	Tensor // without Data
+	bytes  *staged
+}
+
+type stagedBlob struct {
+	name  string
+	bytes *staged
+}
+
+// Begin starts this rank's part of a step. It does not wait for the cluster:
+// what the service says to it (a newer attempt, a step that exists) comes back
+// from a later call. One save at a time may be between Begin and Seal; more may
+// be on their way to the cluster. ctx is not kept.
+func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Save, error) {
+	if opts.SealTimeout <= 0 {
+		opts.SealTimeout = defaultSealTimeout
+	}
+	s := &Save{run: r, step: step, opts: opts, stage: stage{arena: r.arena},
+		slices: make(map[string][]stagedTensor), sealed: make(chan struct{}), done: make(chan struct{})}
+	if err := ctx.Err(); err != nil {
+		return nil, s.wrap(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return nil, s.wrap(moraine.Canceled)
+	case r.opts.ReadOnly:
+		return nil, s.wrap(moraine.ReadOnly)
+	case r.current != nil:
+		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("step %d has not been sealed yet", r.current.step))
+	}
+	r.current = s
+	r.writers.Add(1)
+	go s.write(r.ctx)
+	return s, nil
+}
+
+// AddTensor copies t's bytes into the staging memory and sums them; t.Data may
+// change as soon as it returns. It waits for memory that earlier saves hold. A
+// rank may save several slices of one tensor.
+func (s *Save) AddTensor(ctx context.Context, t Tensor) error {
+	defer s.stalled(s.run.opts.Clock.Now())
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	if err := s.open(); err != nil {
+		return err
+	}
+	if err := t.normalize(); err != nil {
+		return invalid("ckpt.AddTensor", s.ref(), err)
+	}
+	if n := len(s.slices[t.Name]); n == MaxFiles {
+		return invalid("ckpt.AddTensor", s.ref(), fmt.Errorf("tensor %q has %d slices on this rank already", t.Name, n))
+	}
+	bytes, err := s.stage.add(ctx, t.Data)
+	if err != nil {
+		return s.wrap(err)
+	}
+	t.Data = nil
+	s.slices[t.Name] = append(s.slices[t.Name], stagedTensor{t, bytes})
+	return nil
+}
+
+// AddBlob copies what is no tensor (the state of a random generator, a cursor
+// of a data loader) into the staging memory. name is made of letters, digits,
+// '.', '_' and '-'.
+func (s *Save) AddBlob(ctx context.Context, name string, data []byte) error {
+	defer s.stalled(s.run.opts.Clock.Now())
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	if err := s.open(); err != nil {
+		return err
+	}
+	if !blobName.MatchString(name) || len(s.blobs) == MaxFiles-1 {
+		return invalid("ckpt.AddBlob", s.ref(), fmt.Errorf("blob %q: letters, digits, '.', '_' and '-', 100 at most; %d blobs at most", name, MaxFiles-1))
+	}
+	for i := range s.blobs {
+		if s.blobs[i].name == name {
+			return invalid("ckpt.AddBlob", s.ref(), fmt.Errorf("blob %q is there already", name))
+		}
+	}
+	bytes, err := s.stage.add(ctx, data)
+	if err != nil {
+		return s.wrap(err)
+	}
+	s.blobs = append(s.blobs, stagedBlob{name, bytes})
+	return nil
+}
+
+// Seal ends the part: nothing can be added any more, and it is written to the
+// cluster in the background. The bytes are then at level local: they survive
+// only as long as this process.
+func (s *Save) Seal(ctx context.Context) error {
+	began := s.run.opts.Clock.Now()
+	defer s.stalled(began)
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	if err := s.open(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return s.wrap(err)
+	}
+	if n := s.tensorFiles() + len(s.blobs); n > MaxFiles {
+		return invalid("ckpt.Seal", s.ref(), fmt.Errorf("the part has %d files; %d at most", n, MaxFiles))
+	}
+	s.end(nil)
+	s.run.opts.Metrics.StallSeconds.Observe((s.stall + s.run.opts.Clock.Now().Sub(began)).Seconds())
+	return nil
+}
+
+// tensorFiles returns how many safetensors files the part needs: one, or as
+// many as a tensor has slices.
+func (s *Save) tensorFiles() int {
+	n := 1
+	for _, list := range s.slices {
+		n = max(n, len(list))
+	}
+	return n
+}
+
+// Abort gives the step up, for all ranks, unless the part is sealed already.
+// cause is told to whoever waits.
+func (s *Save) Abort(cause error) {
+	if cause == nil {
+		cause = errors.New("given up")
+	}
+	s.endAs(cause, true)
+}
+
+// end closes s.sealed once, and lets the next save begin.
+func (s *Save) end(giveUp error) { s.endAs(giveUp, false) }
+
+func (s *Save) endAs(giveUp error, aborted bool) {
+	s.sealOnce.Do(func() {
+		s.giveUp, s.aborted = giveUp, aborted
+		s.run.mu.Lock()
+		if s.run.current == s {
+			s.run.current = nil
+		}
+		s.run.mu.Unlock()
+		close(s.sealed)
+	})
+}
+
+// open fails when the save takes nothing any more.
+func (s *Save) open() error {
+	if err := s.failure(); err != nil {
+		return err
+	}
+	select {
+	case <-s.sealed:
+		if s.giveUp != nil {
+			return s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp))
+		}
+		return invalid("ckpt.Save", s.ref(), errors.New("the part is sealed"))
+	default:
+		return nil
+	}
+}
+
+// failure returns why the part cannot be written, if that is known.
+func (s *Save) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *Save) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+		s.run.opts.Metrics.PartsFailed.WithLabelValues(moraine.KindOf(err).String()).Inc()
+	}
+}
+
+func (s *Save) stalled(since time.Time) { s.stall += s.run.opts.Clock.Now().Sub(since) }
+
+// Stall returns how long the trainer has stood still for this save: the time
+// spent in AddTensor, AddBlob and Seal. It is called by the goroutine that
+// calls those.
+func (s *Save) Stall() time.Duration { return s.stall }
+
+// Done returns a channel that is closed when the part is durable and sealed in
+// the cluster, or never will be: Wait says which.
+func (s *Save) Done() <-chan struct{} { return s.done }
+
+// Written returns how long it took from Seal until the part was durable and
+// sealed in the cluster; 0 while it is not.
+func (s *Save) Written() time.Duration {
+	select {
+	case <-s.done:
+		return s.written
+	default:
+		return 0
+	}
+}
+
+// Wait blocks until the step is safe at level: local as soon as this part is
+// staged; memory and nvme when all ranks have sealed, and the step was checked
+// and committed there. Level object is Unimplemented as yet. Where the step was
+// given up it fails with Aborted and, in a *MissingError, the ranks at fault.
+func (s *Save) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
+	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: wire.StepState_STEP_STATE_OPEN, World: s.run.opts.World}
+	if level > moraine.NVMe || level < moraine.Local {
+		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: fmt.Errorf("level %s", level)}
+	}
+	if err := wait(ctx, s.sealed); err != nil {
+		return info, s.wrap(err)
+	}
+	if level == moraine.Local {
+		info.Level = moraine.Local
+		return info, s.failure()
+	}
+	if err := wait(ctx, s.done); err != nil {
+		return info, s.wrap(err)
+	}
+	if err := s.failure(); err != nil {
+		return s.whyFailed(ctx, info, err)
+	}
+	return waitStep(ctx, s.run.c, s.run.opts.Clock, s.key(), level)
+}
+
+// whyFailed asks the service whether the part failed because the step was
+// aborted under it, since the service names who is missing.
+func (s *Save) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
+	if s.aborted {
+		return info, err
+	}
+	step, serr := getStep(ctx, s.run.c, s.key(), 0)
+	if serr != nil {
+		return info, err
+	}
+	info = stepInfo(step)
+	if ended := stepEnded(&info); ended != nil {
+		return info, ended
+	}
+	return info, err
+}
+
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Save) ref() string {
+	return fmt.Sprintf("%s step %d (attempt %d)", s.run.path, s.step, s.run.attempt)
+}
+
+// wrap names the save in an error of unknown make.
+func (s *Save) wrap(err error) error {
+	kind := moraine.KindOf(err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		kind = moraine.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		kind = moraine.Timeout
+	}
+	return &moraine.Error{Op: "ckpt.Save", Ref: s.ref(), Kind: kind, Err: err}
+}

@@ -1,0 +1,115 @@
+package ckpt
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"golang.org/x/sync/errgroup"
+)
+
+// staged is a run of bytes in the arena, with the CRC32C of its 4 KiB blocks.
+type staged struct {
+	size   int64
+	pieces [][]byte // in order; every one but the last is a multiple of BlockSize
+	blocks []uint32
+}
+
+// stage is the staging memory of one save: a bump allocator over segments of
+// the arena. It is used by one goroutine at a time.
+type stage struct {
+	arena    *arena
+	segments [][]byte
+	rest     []byte // of the last segment
+}
+
+const (
+	// copyPiece is copied and then summed, so that the sum finds it in cache.
+	copyPiece = 64 << 10
+	// copyShare is how much one goroutine copies before it is worth another.
+	copyShare = 4 << 20
+	// maxCopiers bounds the goroutines of one copy: more than that many no
+	// longer raise the bandwidth of one socket's memory.
+	maxCopiers = 8
+)
+
+// add copies p into the arena and sums it on the way. It waits for memory that
+// earlier saves hold, and fails with TooLarge where this save alone is past
+// the arena's limit.
+func (s *stage) add(ctx context.Context, p []byte) (*staged, error) {
+	st := &staged{size: int64(len(p)), blocks: make([]uint32, blockCount(len(p)))}
+	if err := s.reserve(ctx, st); err != nil {
+		return nil, err
+	}
+	s.arena.metrics.StagedBytes.Add(float64(len(p)))
+	// Each job is a run of whole blocks of one piece, copied by one goroutine.
+	var jobs []copyJob
+	var at int
+	for _, piece := range st.pieces {
+		for len(piece) > 0 {
+			n := min(len(piece), copyShare)
+			jobs = append(jobs, copyJob{dst: piece[:n], src: p[at : at+n], sums: st.blocks[at/moraine.BlockSize:]})
+			piece, at = piece[n:], at+n
+		}
+	}
+	if len(jobs) == 1 {
+		jobs[0].run()
+		return st, nil
+	}
+	var g errgroup.Group
+	g.SetLimit(min(maxCopiers, runtime.GOMAXPROCS(0)))
+	for i := range jobs {
+		g.Go(func() error { jobs[i].run(); return nil })
+	}
+	return st, g.Wait()
+}
+
+// reserve takes st.size bytes. Pieces begin at a multiple of 64 bytes, so that
+// the copies are aligned; small tensors do not waste a page each.
+func (s *stage) reserve(ctx context.Context, st *staged) error {
+	for need := st.size; need > 0; {
+		if len(s.rest) < moraine.BlockSize && int64(len(s.rest)) < need {
+			if int64(len(s.segments)+1)*segmentSize > s.arena.limit {
+				return &moraine.Error{Op: "ckpt.stage", Kind: moraine.TooLarge,
+					Err: fmt.Errorf("the part does not fit into the staging memory of %d bytes; raise StagingBytes", s.arena.limit)}
+			}
+			seg, err := s.arena.get(ctx)
+			if err != nil {
+				return err
+			}
+			s.segments, s.rest = append(s.segments, seg), seg
+		}
+		n := need
+		if room := int64(len(s.rest)); n > room {
+			n = room / moraine.BlockSize * moraine.BlockSize
+		}
+		st.pieces = append(st.pieces, s.rest[:n:n])
+		s.rest = s.rest[min((n+63)/64*64, int64(len(s.rest))):]
+		need -= n
+	}
+	return nil
+}
+
+// release gives all memory back. The staged runs must not be used any more.
+func (s *stage) release() {
+	s.arena.put(s.segments...)
+	s.segments, s.rest = nil, nil
+}
+
+type copyJob struct {
+	dst, src []byte
+	sums     []uint32
+}
+
+func (j *copyJob) run() {
+	sums := j.sums[:0]
+	for at := 0; at < len(j.src); at += copyPiece {
+		n := min(copyPiece, len(j.src)-at)
+		copy(j.dst[at:at+n], j.src[at:at+n])
+		sums = crc.Blocks(sums, j.dst[at:at+n])
+	}
+}
+
+func blockCount(n int) int { return (n + moraine.BlockSize - 1) / moraine.BlockSize }

@@ -1,0 +1,109 @@
+package ckpt
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MissingError is the cause in an Aborted error: the ranks that had not sealed
+// their parts.
+type MissingError struct {
+	// Ranks that are missing, 1,000 at most.
+	Ranks []uint32
+	// Reason in the service's words.
+	Reason string
+}
+
+func (e *MissingError) Error() string {
+	switch {
+	case e.Reason != "":
+		return e.Reason // it names them
+	case len(e.Ranks) == 1:
+		return fmt.Sprintf("rank %d has not sealed its part", e.Ranks[0])
+	}
+	return fmt.Sprintf("ranks %s have not sealed their parts", rankList(e.Ranks))
+}
+
+// maxListed bounds how many ranks an error spells out.
+const maxListed = 16
+
+func rankList(ranks []uint32) string {
+	var b strings.Builder
+	for i, r := range ranks {
+		if i == maxListed {
+			fmt.Fprintf(&b, " and %d more", len(ranks)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%d", r)
+	}
+	return b.String()
+}
+
+// pollMillis is how long one GetStep waits at the service.
+const pollMillis = 10_000
+
+// getStep asks for a step; waitMillis above 0 waits that long for its end.
+func getStep(ctx context.Context, c cluster, key *wire.StepKey, waitMillis uint64) (*wire.Step, error) {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{
+		GetStep: &wire.GetStep{Key: key, WaitMillis: waitMillis}}})
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetStep().GetStep(), nil
+}
+
+// levelPoll is how often a committed step is asked for its level.
+const levelPoll = time.Second
+
+// waitStep waits until a step is committed at level, or never will be.
+func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey, level moraine.Level) (StepInfo, error) {
+	for {
+		s, err := getStep(ctx, c, key, pollMillis)
+		if err != nil {
+			return StepInfo{}, err
+		}
+		info := stepInfo(s)
+		if err := stepEnded(&info); err != nil {
+			return info, err
+		}
+		if info.State == wire.StepState_STEP_STATE_COMMITTED {
+			if info.Level >= level {
+				return info, nil
+			}
+			// The service answers for a committed step at once.
+			select {
+			case <-clk.After(levelPoll):
+			case <-ctx.Done():
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return info, &moraine.Error{Op: "ckpt.Wait", Ref: info.ref(), Kind: moraine.Timeout, Err: fmt.Errorf(
+				"%d of %d ranks have sealed: %w", info.Sealed, info.World, err)}
+		}
+	}
+}
+
+// stepEnded returns the error of a step that is over and cannot be read.
+func stepEnded(s *StepInfo) error {
+	e := &moraine.Error{Op: "checkpoint", Ref: s.ref()}
+	switch s.State {
+	case wire.StepState_STEP_STATE_ABORTED:
+		e.Kind, e.Err = moraine.Aborted, &MissingError{Ranks: s.Missing, Reason: s.Reason}
+	case wire.StepState_STEP_STATE_DELETED:
+		e.Kind = moraine.NotFound
+	case wire.StepState_STEP_STATE_LOST:
+		e.Kind, e.Err = moraine.Lost, fmt.Errorf("%s", s.Reason)
+	default:
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,132 @@
+// Package client is how programs use a Moraine cluster: a namespace of files,
+// written and read straight to and from the servers that hold the bytes. It
+// makes stripes and their parity, finds devices, repeats what was not answered,
+// rebuilds what is lost while it reads, and checks every byte that it returns.
+//
+// It keeps no file data between calls but what a sequential reader fetched
+// ahead, decides no policy, and knows nothing of checkpoints (package ckpt does).
+//
+// One path through it: Create makes an unlinked file; Write copies bytes into
+// the file's stripe; a full stripe is summed and encoded (stripe.go), its chunks
+// are put on the devices of the next placement of a grant (grants.go, put.go),
+// and its record waits in the File (writer.go) until Commit sends all records,
+// with the name, in one entry of the service's log. A Reader maps a range to
+// extents (extents.go), reads the chunks it touches in parallel straight into
+// the caller's slice, and rebuilds those that do not come (striperead.go).
+package client
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/erasure"
+)
+
+// Client is one program's standing with a cluster. Its methods may be called
+// concurrently.
+type Client struct {
+	cfg     Config
+	clock   clock.Clock
+	log     *slog.Logger
+	metrics *Metrics
+
+	meta     *metaConn
+	topology *topologyCache
+	health   *health
+	coders   erasure.Cache
+	grants   *grantPool
+	reports  *reporter
+	pace     *pace
+
+	// pool lends the memory of write and read buffers. It never makes a writer
+	// wait: writes reserves the bytes first, and is what waits.
+	pool   *bufpool.Pool
+	writes *budget
+	// reads bounds the bytes of buffers that reads need beside the caller's own.
+	reads     *semaphore.Weighted
+	readBytes int64
+	// helpers bounds the chunks read ahead of need, to rebuild others from.
+	helpers *semaphore.Weighted
+	// ahead bounds what sequential readers fetched ahead.
+	ahead *semaphore.Weighted
+	// zeros is what pads the last chunk of a stripe. Nobody writes to it.
+	zeros []byte
+
+	stop       context.CancelFunc
+	endSession func() error
+	running    sync.WaitGroup
+	closed     sync.Once
+}
+
+// Dial opens a session with the cluster that cfg.Metadata names, and starts
+// what keeps it alive. ctx bounds only the opening; the client works until
+// Close. deps.Dialer stays the caller's, to be closed after the client.
+func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
+	cfg.setDefaults()
+	deps.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := newClient(cfg, deps)
+	if _, err := c.meta.open(ctx, nil); err != nil {
+		c.pool.Close()
+		return nil, wrap("client.Dial", "", err)
+	}
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop = stop
+	c.grants.start(life)
+	c.endSession = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+		defer cancel()
+		return c.meta.close(ctx)
+	}
+	for _, run := range []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run} {
+		c.running.Go(func() { run(life) })
+	}
+	return c, nil
+}
+
+func newClient(cfg Config, deps Deps) *Client {
+	meta := newMetaConn(&cfg, &deps)
+	readBytes := cfg.MemoryBytes / 4
+	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
+		topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
+		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes + cfg.MemoryBytes*3/8 + bufpool.MaxSize}),
+		writes: newBudget(cfg.MemoryBytes-2*readBytes, deps.Metrics), reads: semaphore.NewWeighted(readBytes), readBytes: readBytes,
+		ahead: semaphore.NewWeighted(readBytes), helpers: semaphore.NewWeighted(readBytes / 2),
+		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
+	c.grants = newGrantPool(c)
+	c.reports = newReporter(c)
+	return c
+}
+
+// Close ends the session, and with it the grants and unlinked files that the
+// client still has, and returns when everything that the client started has
+// ended. Files must have been committed or aborted, and Streams closed, before.
+func (c *Client) Close() error {
+	var err error
+	c.closed.Do(func() {
+		c.stop()
+		c.running.Wait()
+		c.grants.wait()
+		err = c.endSession()
+		c.pool.Close()
+	})
+	return wrap("client.Close", "", err)
+}
+
+// closePatience bounds how long Close tries to tell the service.
+const closePatience = 3 * time.Second
+
+// Session returns the number of the client's present session.
+func (c *Client) Session() moraine.SessionID { return moraine.SessionID(c.meta.current().id) }
+
+// Root returns the directory that the client's paths start at.
+func (c *Client) Root() moraine.InodeID { return c.meta.current().root }

@@ -1,0 +1,241 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxCommitRecords bounds the records of the state that one commit touches, so
+// that no entry of the service's log is long in the making: a stripe counts one
+// for itself, one for its extent, one for each chunk, and some for its grant.
+const maxCommitRecords = 600
+
+// CommitResult is what a commit reached.
+type CommitResult struct {
+	// Attr is the file as of the commit.
+	Attr *wire.Attr
+	// Protects is how many hosts (devices, on a single host) may be lost at once
+	// with every byte still there: the least over all stripes. It means nothing
+	// for a file without bytes.
+	Protects int
+	// Degraded counts the stripes that protect less than their scheme promises;
+	// the cluster repairs them when it can.
+	Degraded int
+}
+
+// commitLog collects the stripes of a file that are in place, in order, and
+// commits them in batches.
+type commitLog struct {
+	mu      sync.Mutex // held across commits: they are made in order
+	arrived map[int][]sentStripe
+	next    int          // sequence number that the ready ones end before
+	ready   []sentStripe // in order, not committed
+	// Of the commits so far:
+	generation uint64
+	committed  bool // there was one with bytes
+	final      bool // the last one was tried: it may have taken effect
+	protects   uint32
+	degraded   uint32
+}
+
+// add takes the stripes of one launch. Once there are enough in a row it
+// commits them to the unlinked file.
+func (l *commitLog) add(f *File, seq int, sent []sentStripe) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.arrived[seq] = sent
+	for {
+		s, ok := l.arrived[l.next]
+		if !ok {
+			break
+		}
+		delete(l.arrived, l.next)
+		l.next++
+		l.ready = append(l.ready, s...)
+	}
+	for {
+		n := batchOf(l.ready)
+		if n == len(l.ready) {
+			return nil // what may be the last batch waits for Commit
+		}
+		if _, err := l.commit(f.life, f, n, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// batchOf returns how many of the stripes go into one commit.
+func batchOf(s []sentStripe) int {
+	records := 0
+	for i := range s {
+		records += 3 + len(s[i].record.Chunks)
+		if records > maxCommitRecords {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// finish commits what is left, with the file's name if it gets one.
+func (l *commitLog) finish(ctx context.Context, f *File, link *wire.LinkTarget) (*wire.Attr, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		n := batchOf(l.ready)
+		if n == len(l.ready) {
+			return l.commit(ctx, f, n, &finalCommit{link})
+		}
+		if _, err := l.commit(ctx, f, n, nil); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// finalCommit marks the last commit of a save.
+type finalCommit struct{ link *wire.LinkTarget }
+
+// commit appends the first n ready stripes to the file, in one entry. The
+// mutex is held.
+func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
+	op := &wire.Commit{Inode: f.attr.Inode, ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
+		Level: uint32(f.level)}
+	var offset uint64
+	for _, s := range l.ready[:n] {
+		op.Stripes = append(op.Stripes, s.record)
+		op.Promised = max(op.Promised, s.ticket.grant.promised)
+		op.Extents = append(op.Extents, &wire.Extent{Offset: offset, Length: s.record.Length, Stripe: s.record.Id})
+		offset += s.record.Length
+	}
+	if final != nil {
+		l.final = true
+		op.Final, op.Link = true, final.link
+	}
+	resp, s, err := f.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+	if err != nil {
+		return nil, err
+	}
+	r := resp.GetCommit()
+	if s != f.session || r.GetAttr() == nil {
+		return nil, badReply("commit")
+	}
+	for _, s := range l.ready[:n] {
+		f.c.grants.settle(s.ticket, true)
+	}
+	if n > 0 {
+		if !l.committed || r.Protects < l.protects {
+			l.protects = r.Protects
+		}
+		l.committed = true
+		l.degraded += r.Degraded
+	}
+	l.ready = l.ready[n:]
+	l.generation = r.Attr.Generation
+	return r.Attr, nil
+}
+
+// drop settles everything that was not committed.
+func (l *commitLog) drop(f *File) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.giveUp(l.ready)
+	for _, s := range l.arrived {
+		f.giveUp(s)
+	}
+	l.ready, l.arrived = nil, nil
+}
+
+// orphaned reports whether the file has committed bytes that nobody will see.
+func (l *commitLog) orphaned() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.committed && !l.final
+}
+
+// Flush sends what was written and returns when all of it is in place on the
+// chunkservers, though not committed: memory given to WriteStable is free to
+// change. The last stripe may come out shorter for it.
+func (f *File) Flush(ctx context.Context) error {
+	defer f.boundBy(ctx)()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.broken()
+	if err == nil {
+		err = f.launch()
+	}
+	f.sending.Wait()
+	if err == nil {
+		err = f.broken()
+	}
+	return f.fail("client.Flush", err)
+}
+
+// Commit makes everything written durable at the file's level and, unless the
+// file was created unlinked, gives it its name, in one step that everybody sees
+// whole or not at all. It ends the File, also on error: what was written is then
+// given up. After Timeout, Canceled or SessionExpired it is unknown whether the
+// file has its name; after any other error it has not.
+func (f *File) Commit(ctx context.Context) (CommitResult, error) {
+	began := f.c.clock.Now()
+	attr, err := f.commit(ctx)
+	if err != nil {
+		f.fail("client.Commit", err)
+		f.Abort()
+		return CommitResult{}, f.wrap("client.Commit", err)
+	}
+	f.c.metrics.CommitSeconds.Observe(f.c.clock.Now().Sub(began).Seconds())
+	f.close()
+	return CommitResult{Attr: attr, Protects: int(f.log.protects), Degraded: int(f.log.degraded)}, nil
+}
+
+func (f *File) commit(ctx context.Context) (*wire.Attr, error) {
+	if err := f.Flush(ctx); err != nil {
+		return nil, err
+	}
+	defer f.boundBy(ctx)()
+	return f.log.finish(ctx, f, f.link)
+}
+
+// boundBy makes the file fail when ctx ends, until the function returned is
+// called.
+func (f *File) boundBy(ctx context.Context) func() {
+	stop := context.AfterFunc(ctx, func() { f.fail("client.Write", gaveUp(ctx, "")) })
+	return func() { stop() }
+}
+
+// Abort gives up a file that was not committed, and returns when nothing of it
+// is on its way any more. After Commit, or a first Abort, it does nothing.
+func (f *File) Abort() {
+	f.mu.Lock()
+	ended := f.ended
+	f.mu.Unlock()
+	if ended {
+		return
+	}
+	f.end(&moraine.Error{Op: "client.Write", Ref: f.ref, Kind: moraine.Canceled, Err: errAborted})
+	f.close()
+	if f.log.orphaned() && f.session == f.c.meta.current() {
+		f.c.grants.truncate(f.Inode())
+	}
+}
+
+// close waits for the file's work and gives back all that it holds.
+func (f *File) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	f.sending.Wait()
+	f.drop(f.cur, f.ticket)
+	f.cur, f.ticket = nil, nil
+	f.log.drop(f)
+	f.end(errEnded)
+	f.c.writes.leave(f)
+}
+
+var (
+	errEnded   = errors.New("the file was committed or aborted")
+	errAborted = errors.New("the file was aborted")
+)

@@ -1,0 +1,132 @@
+package client
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport"
+)
+
+// Config is what an operator may write. The zero value of each field but
+// Metadata means its default.
+type Config struct {
+	// Metadata holds the metadata servers, each as the addresses of one server.
+	Metadata [][]string
+	// MemoryBytes bounds the file bytes, parity and read buffers that the client
+	// holds at once, over all files. Default 256 MiB.
+	MemoryBytes int64
+	// StripesInFlight bounds the stripes of one file that are being sent.
+	// Default 4.
+	StripesInFlight int
+	// Scheme is used for new files in place of what the service chooses, unless
+	// K is 0.
+	Scheme moraine.Scheme
+	// ChunkBytes is the length of the data chunks of a full stripe, a multiple
+	// of moraine.BlockSize. Default moraine.DefaultChunkSize.
+	ChunkBytes int64
+	// Level is what Commit waits for: moraine.NVMe (the default) or Memory.
+	Level moraine.Level
+
+	// AttemptTimeout bounds one attempt of a request to a metadata server.
+	// Default 5 s.
+	AttemptTimeout time.Duration
+	// Patience bounds all attempts of a request, or of a read or write of a
+	// stripe, where the caller's context ends no earlier. Default 2 min.
+	Patience time.Duration
+	// PutTimeout bounds one attempt to put a chunk. Default 20 s.
+	PutTimeout time.Duration
+	// GetTimeout bounds one attempt to get a chunk. Default 10 s.
+	GetTimeout time.Duration
+	// SlowFloor is the least time that a chunk of a write is given after most
+	// chunks of its stripe have arrived, before its device counts as slow.
+	// Default 1 s.
+	SlowFloor time.Duration
+	// HedgeFloor is the least time that a chunk of a read is given before its
+	// stripe's other chunks are asked too. Default 50 ms.
+	HedgeFloor time.Duration
+	// ReadaheadBytes bounds what one sequential reader fetches ahead. Default
+	// 64 MiB; negative: nothing.
+	ReadaheadBytes int64
+}
+
+// Deps is what tests replace. Only Dialer is needed.
+type Deps struct {
+	Dialer  transport.Dialer
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *Metrics
+	// Random makes session nonces and jitter. Default crypto/rand.
+	Random io.Reader
+}
+
+func (c *Config) setDefaults() {
+	def(&c.MemoryBytes, 256<<20)
+	def(&c.StripesInFlight, 4)
+	def(&c.ChunkBytes, moraine.DefaultChunkSize)
+	def(&c.Level, moraine.NVMe)
+	def(&c.AttemptTimeout, 5*time.Second)
+	def(&c.Patience, 2*time.Minute)
+	def(&c.PutTimeout, 20*time.Second)
+	def(&c.GetTimeout, 10*time.Second)
+	def(&c.SlowFloor, time.Second)
+	def(&c.HedgeFloor, 50*time.Millisecond)
+	def(&c.ReadaheadBytes, 64<<20)
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func (c *Config) validate() error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "client.Dial", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case len(c.Metadata) == 0:
+		return bad("name at least one metadata server")
+	case c.Scheme.K != 0 && !c.Scheme.Valid():
+		return bad("scheme %d+%d", c.Scheme.K, c.Scheme.M)
+	case c.ChunkBytes < moraine.BlockSize || c.ChunkBytes > moraine.MaxChunkSize || c.ChunkBytes%moraine.BlockSize != 0:
+		return bad("chunk size %d: %d to %d in steps of %d", c.ChunkBytes, moraine.BlockSize,
+			moraine.MaxChunkSize, moraine.BlockSize)
+	case c.Level != moraine.NVMe && c.Level != moraine.Memory:
+		return bad("level %s: a commit waits for nvme or memory", c.Level)
+	case c.StripesInFlight < 1:
+		return bad("stripes in flight: %d", c.StripesInFlight)
+	case c.MemoryBytes < minMemory:
+		return bad("memory of %d bytes: at least %d", c.MemoryBytes, minMemory)
+	}
+	for _, s := range c.Metadata {
+		if len(s) == 0 {
+			return bad("a metadata server without an address")
+		}
+	}
+	return nil
+}
+
+// minMemory lets a stripe of any scheme be written, one at a time: the widest
+// has moraine.MaxChunks chunks of the default size.
+const minMemory = 16 << 20
+
+func (d *Deps) setDefaults() {
+	if d.Clock == nil {
+		d.Clock = clock.System{}
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Metrics == nil {
+		d.Metrics = NewMetrics(nil)
+	}
+	if d.Random == nil {
+		d.Random = rand.Reader
+	}
+}

@@ -1,0 +1,85 @@
+package client
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CreateOptions says how a new file is made.
+type CreateOptions struct {
+	// Replace lets an existing regular file of that name be replaced, at the
+	// commit. Otherwise the name must be free.
+	Replace bool
+	// Mode holds the permission bits; 0 means 0644.
+	Mode     uint32
+	UID, GID uint32
+	// Scheme overrides Config.Scheme unless K is 0.
+	Scheme moraine.Scheme
+	// Level overrides Config.Level unless it is 0.
+	Level moraine.Level
+}
+
+// Create begins a file that Commit will give the name path. Its directory must
+// exist. ctx bounds the whole life of the File: when it ends, the File fails.
+func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*File, error) {
+	w, err := c.walk(ctx, path, false)
+	if err != nil {
+		return nil, wrap("client.Create", path, err)
+	}
+	switch {
+	case w.Name == "" || (w.Found && w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY):
+		return nil, &moraine.Error{Op: "client.Create", Ref: path, Kind: moraine.IsDirectory}
+	case w.Found && (!opts.Replace || w.Attr.Type != wire.FileType_FILE_TYPE_REGULAR):
+		return nil, &moraine.Error{Op: "client.Create", Ref: path, Kind: moraine.Exists}
+	}
+	link := &wire.LinkTarget{Parent: w.Parent, Name: w.Name, Replace: opts.Replace}
+	return c.create(ctx, path, moraine.InodeID(w.Parent), link, opts)
+}
+
+// CreateUnlinked begins a file that Commit leaves without a name, for something
+// else to link: sealing a part of a checkpoint does. It belongs to the session
+// until then. parent, or the client's root if it is 0, decides tenant and policy.
+func (c *Client) CreateUnlinked(ctx context.Context, parent moraine.InodeID, opts CreateOptions) (*File, error) {
+	if parent == 0 {
+		parent = c.Root()
+	}
+	return c.create(ctx, "", parent, nil, opts)
+}
+
+func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
+	if opts.Mode == 0 {
+		opts.Mode = 0o644
+	}
+	if opts.Scheme.K == 0 {
+		opts.Scheme = c.cfg.Scheme
+	}
+	if opts.Level == 0 {
+		opts.Level = c.cfg.Level
+	}
+	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
+		return nil, &moraine.Error{Op: "client.Create", Ref: ref, Kind: moraine.InvalidArgument}
+	}
+	resp, s, err := c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+		Parent: uint64(parent), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: opts.Mode,
+		Uid: opts.UID, Gid: opts.GID, Unlinked: true}}})
+	if err != nil {
+		return nil, wrap("client.Create", ref, err)
+	}
+	attr := resp.GetEntry().GetAttr()
+	if attr.GetInode() == 0 {
+		return nil, wrap("client.Create", ref, badReply("create"))
+	}
+	if ref == "" {
+		ref = moraine.InodeID(attr.Inode).String()
+	}
+	f := &File{c: c, ref: ref, attr: attr, link: link, session: s, level: opts.Level,
+		key:   grantKey{tenant: attr.Tenant, scheme: opts.Scheme},
+		slots: make(chan struct{}, c.cfg.StripesInFlight),
+		log:   commitLog{arrived: map[int][]sentStripe{}, generation: attr.Generation}}
+	f.life, f.end = context.WithCancelCause(ctx)
+	c.writes.join(f)
+	c.grants.ahead(f.key, f.Inode())
+	return f, nil
+}

@@ -1,0 +1,174 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// extentPage is how many extents one request asks for.
+const extentPage = 1000
+
+// maxPages bounds the pages that one extentMap keeps: past it, it forgets all.
+const maxPages = 64
+
+// extentMap is where the bytes of one generation of a file are, loaded page by
+// page as it is asked. Safe for concurrent use.
+type extentMap struct {
+	c          *Client
+	inode      uint64
+	generation uint64
+
+	loading chan struct{} // holds one element during a request
+	mu      sync.Mutex
+	pages   []page // by from
+	doubted time.Time
+}
+
+// page is what the service said of the range [from, to) of the file.
+type page struct {
+	from, to int64
+	extents  []located
+}
+
+// located is an extent with the record of its stripe.
+type located struct {
+	moraine.Extent
+	stripe *moraine.Stripe
+}
+
+func newExtentMap(c *Client, inode, generation uint64) *extentMap {
+	return &extentMap{c: c, inode: inode, generation: generation, loading: make(chan struct{}, 1)}
+}
+
+// find returns the extents that overlap [off, end), in order; what lies between
+// them is holes.
+func (m *extentMap) find(ctx context.Context, off, end int64) ([]located, error) {
+	var out []located
+	for off < end {
+		p, err := m.page(ctx, off)
+		if err != nil {
+			return nil, err
+		}
+		i := sort.Search(len(p.extents), func(i int) bool { return p.extents[i].End() > off })
+		for ; i < len(p.extents) && p.extents[i].Offset < end; i++ {
+			out = append(out, p.extents[i])
+		}
+		off = p.to
+	}
+	return out, nil
+}
+
+// page returns the page that covers off.
+func (m *extentMap) page(ctx context.Context, off int64) (page, error) {
+	if p, ok := m.cached(off); ok {
+		return p, nil
+	}
+	select {
+	case m.loading <- struct{}{}:
+		defer func() { <-m.loading }()
+	case <-ctx.Done():
+		return page{}, gaveUp(ctx, "get extents")
+	}
+	if p, ok := m.cached(off); ok {
+		return p, nil
+	}
+	p, err := m.load(ctx, off)
+	if err != nil {
+		return page{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.pages) >= maxPages {
+		m.pages = nil
+	}
+	i := sort.Search(len(m.pages), func(i int) bool { return m.pages[i].from > p.from })
+	m.pages = slices.Insert(m.pages, i, p)
+	return p, nil
+}
+
+func (m *extentMap) cached(off int64) (page, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := sort.Search(len(m.pages), func(i int) bool { return m.pages[i].from > off })
+	if i == 0 || m.pages[i-1].to <= off {
+		return page{}, false
+	}
+	return m.pages[i-1], true
+}
+
+// forget drops everything: a chunk was not where a record says.
+func (m *extentMap) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pages = nil
+}
+
+// doubt is forget, at most every few seconds: a chunk was not where a record
+// says, but the bytes could be read all the same.
+func (m *extentMap) doubt() {
+	now := m.c.clock.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Sub(m.doubted) > doubtPause {
+		m.pages, m.doubted = nil, now
+	}
+}
+
+const doubtPause = 5 * time.Second
+
+// load asks the service. Stale: the file has another generation by now.
+func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
+	resp, err := m.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+		Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation}}})
+	if err != nil {
+		return page{}, err
+	}
+	r := resp.GetExtents()
+	if r == nil || r.GetAttr().GetGeneration() != m.generation {
+		return page{}, badReply("get extents")
+	}
+	stripes := make(map[uint64]*moraine.Stripe, len(r.Stripes))
+	for _, w := range r.Stripes {
+		s, err := stripeFromWire(w)
+		if err != nil {
+			return page{}, err
+		}
+		stripes[w.Id] = s
+	}
+	p := page{from: off, to: math.MaxInt64, extents: make([]located, 0, len(r.Extents))}
+	last := int64(0)
+	for _, w := range r.Extents {
+		e := located{stripe: stripes[w.Stripe], Extent: moraine.Extent{Offset: int64(w.Offset), Length: int64(w.Length),
+			Stripe: moraine.StripeID(w.Stripe), StripeOffset: int64(w.StripeOffset)}}
+		if err := checkExtent(e, last); err != nil {
+			return page{}, err
+		}
+		last = e.End()
+		p.extents = append(p.extents, e)
+	}
+	if r.More {
+		if last <= off {
+			return page{}, badReply("get extents")
+		}
+		p.to = last
+	}
+	return p, nil
+}
+
+// checkExtent refuses an extent that would make a reader return wrong bytes.
+func checkExtent(e located, after int64) error {
+	if e.stripe == nil || e.Length <= 0 || e.Offset < after || e.StripeOffset < 0 ||
+		e.StripeOffset > e.stripe.Length-e.Length {
+		return &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt,
+			Err: fmt.Errorf("extent of %d bytes at %d does not fit", e.Length, e.Offset)}
+	}
+	return nil
+}

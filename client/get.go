@@ -1,0 +1,105 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// getChunk reads [lo, lo+len(dst)) of a chunk into dst, and holds what comes
+// against the stripe record: layout version, length and sum of the chunk, and
+// the sum of these bytes. When it returns nil the bytes are right; on error dst
+// is undefined. It has let go of dst when it returns. Errors with a kind that
+// isBad knows say that the chunk itself is lost or wrong.
+func (c *Client) getChunk(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte) error {
+	dev := s.Chunks[index].Device
+	err := c.getOnce(ctx, s, index, lo, dst)
+	if err != nil && isRefusal(kindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
+		if err = c.meta.renew(ctx, true); err == nil {
+			err = c.getOnce(ctx, s, index, lo, dst)
+		}
+	}
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	kind := kindOf(err)
+	c.metrics.ChunkErrors.WithLabelValues("get", kind.String()).Inc()
+	c.log.Debug("a chunk could not be read", "stripe", s.ID, "index", index, "device", dev, "err", err)
+	if kind != moraine.Corrupt {
+		c.topology.doubt()
+	}
+	switch {
+	case isBad(kind):
+		c.reports.add(s, index, kind)
+	case !isRefusal(kind):
+		c.health.failed(dev)
+	}
+	return err
+}
+
+// isRefusal reports whether kind says that the caller may not have the chunk.
+func isRefusal(kind moraine.Kind) bool {
+	return kind == moraine.Unauthenticated || kind == moraine.PermissionDenied
+}
+
+// isBad reports whether kind says that a chunk is lost, wrong or not the one
+// that the record means, rather than that its server does not answer.
+func isBad(kind moraine.Kind) bool {
+	return kind == moraine.NotFound || kind == moraine.Corrupt || kind == moraine.Stale || kind == moraine.Lost
+}
+
+func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte) error {
+	ch := &s.Chunks[index]
+	d, err := c.topology.find(ctx, ch.Device)
+	if err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, c.cfg.GetTimeout)
+	defer cancel()
+	began := c.clock.Now()
+	var sum uint32
+	reply, n, err := d.chunks.Get(timed, &wire.GetChunk{Stripe: uint64(s.ID), Index: uint32(index),
+		Device: uint32(ch.Device), Version: uint32(s.Version), Tenant: uint32(s.Tenant),
+		Offset: uint64(lo), Length: uint64(len(dst))}, dst,
+		func(piece []byte) { sum = crc.Update(sum, piece) })
+	if err != nil {
+		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			err = &moraine.Error{Op: "get chunk", Kind: moraine.Timeout, Err: err}
+		}
+		return err
+	}
+	took := c.clock.Now().Sub(began)
+	c.metrics.GetSeconds.Observe(took.Seconds())
+	c.metrics.ChunksGot.Inc()
+	c.pace.observe(len(dst), took)
+	return holdAgainst(s, index, lo, reply, n, len(dst), sum)
+}
+
+// holdAgainst checks a reply with n bytes, whose sum is given, against the record.
+func holdAgainst(s *moraine.Stripe, index int, lo int64, r *wire.GetChunkReply, n, want int, sum uint32) error {
+	ch := &s.Chunks[index]
+	bad := func(kind moraine.Kind, format string, args ...any) error {
+		return &moraine.Error{Op: "get chunk", Kind: kind, Err: fmt.Errorf(format, args...),
+			Ref: moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}.String()}
+	}
+	length := s.Scheme.ChunkLen(s.Length)
+	switch {
+	case r.Version > uint32(s.Version):
+		return bad(moraine.Stale, "layout version %d, the record has %d", r.Version, s.Version)
+	case r.Crc != ch.CRC:
+		return bad(moraine.Corrupt, "the chunk held has sum %08x, the record %08x", r.Crc, ch.CRC)
+	case r.ChunkLength != uint64(length):
+		return bad(moraine.Corrupt, "the chunk held has %d bytes, the record says %d", r.ChunkLength, length)
+	case n != want:
+		return bad(moraine.Corrupt, "%d bytes came, not %d", n, want)
+	case lo == 0 && int64(n) == length && sum != ch.CRC:
+		return bad(moraine.Corrupt, "the bytes have sum %08x, the record %08x", sum, ch.CRC)
+	case sum != r.PayloadCrc:
+		return bad(moraine.Corrupt, "the bytes have sum %08x, the server sent %08x", sum, r.PayloadCrc)
+	}
+	return nil
+}

@@ -1,0 +1,387 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// grantKey says which stripes a grant is good for: those of one tenant, made by
+// one scheme (the zero Scheme: by what the service chooses).
+type grantKey struct {
+	tenant uint32
+	scheme moraine.Scheme
+}
+
+// A grant is fetched for many stripes at once, twice as many each time as long
+// as the last one was used up soon, so that small writers leave few numbers
+// unused and large ones wait for few entries of the log.
+const (
+	firstGrant   = 8
+	largestGrant = 256
+	// grantIdle is how long an unused grant is kept.
+	grantIdle = 30 * time.Second
+)
+
+// grant is a range of stripe numbers of one session, with a placement for each.
+type grant struct {
+	key     grantKey
+	session *session
+	first   uint64
+	count   uint32
+	tenant  uint32
+	// Guarded by the pool's mutex:
+	left    []*wire.Placement // not taken yet
+	open    int               // taken, and neither committed nor given up
+	doomed  bool              // no more is taken from it; it ends when open is 0
+	avoided []moraine.DeviceID
+	used    time.Time
+	// promised is how many domains the scheme that was asked for survives the
+	// loss of, whatever scheme there was room for.
+	promised uint32
+}
+
+// placement is where the chunks of a stripe are to go. Its slice is not changed.
+type placement struct {
+	scheme   moraine.Scheme
+	devices  []moraine.DeviceID
+	protects uint32
+}
+
+// ticket is one stripe number with its placement, owned by one writer until it
+// is settled.
+type ticket struct {
+	placement
+	grant  *grant
+	stripe moraine.StripeID
+}
+
+// grantPool shares grants among the files of a client. Safe for concurrent use.
+type grantPool struct {
+	c *Client
+	// spawn runs fn in the background, as long as the client lives.
+	spawn func(fn func(context.Context))
+
+	running sync.WaitGroup
+	mu      sync.Mutex
+	queues  map[grantKey]*grantQueue
+	ended   bool
+}
+
+// grantQueue holds the grants of one key.
+type grantQueue struct {
+	ready    []*grant      // with numbers left, in order of use
+	size     uint32        // of the next fetch
+	fetching chan struct{} // closed when the fetch under way has ended; nil: none is
+	err      error         // of the last fetch, for errOf
+	errOf    moraine.InodeID
+}
+
+func newGrantPool(c *Client) *grantPool {
+	return &grantPool{c: c, queues: map[grantKey]*grantQueue{}}
+}
+
+// start lets the pool work in the background until life ends.
+func (p *grantPool) start(life context.Context) {
+	p.spawn = func(fn func(context.Context)) { p.running.Go(func() { fn(life) }) }
+}
+
+// wait returns when everything in the background has ended. No more is begun.
+func (p *grantPool) wait() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// background runs fn unless the pool has ended. The mutex is held.
+func (p *grantPool) background(fn func(context.Context)) bool {
+	if p.ended {
+		return false
+	}
+	p.spawn(fn)
+	return true
+}
+
+// take returns the next stripe number for content of inode, and fetches a grant
+// where there is none with numbers left. The caller settles the ticket.
+func (p *grantPool) take(ctx context.Context, key grantKey, inode moraine.InodeID) (*ticket, error) {
+	avoid := p.c.health.all()
+	for {
+		p.mu.Lock()
+		q := p.queue(key)
+		if t := p.next(q); t != nil {
+			if len(q.ready) == 0 || (len(q.ready) == 1 && uint32(len(q.ready[0].left)) < q.ready[0].count/2) {
+				p.fetch(q, key, inode)
+			}
+			p.mu.Unlock()
+			p.steer(ctx, t, avoid)
+			return t, nil
+		}
+		p.fetch(q, key, inode)
+		fetching := q.fetching
+		p.mu.Unlock()
+		if fetching == nil {
+			return nil, &moraine.Error{Op: "grant", Kind: moraine.Canceled, Err: errClosed}
+		}
+		select {
+		case <-fetching:
+		case <-ctx.Done():
+			return nil, gaveUp(ctx, "grant")
+		}
+		p.mu.Lock()
+		err := q.err
+		mine := len(q.ready) == 0 && q.errOf == inode
+		p.mu.Unlock()
+		if err != nil && mine {
+			return nil, err
+		}
+	}
+}
+
+func (p *grantPool) queue(key grantKey) *grantQueue {
+	q := p.queues[key]
+	if q == nil {
+		q = &grantQueue{size: firstGrant}
+		p.queues[key] = q
+	}
+	return q
+}
+
+// next takes a number from the queue; nil where it has none of the present
+// session. The mutex is held.
+func (p *grantPool) next(q *grantQueue) *ticket {
+	now := p.c.clock.Now()
+	for len(q.ready) > 0 {
+		g := q.ready[0]
+		if g.session != p.c.meta.current() || g.doomed || len(g.left) == 0 {
+			p.drop(q, g)
+			continue
+		}
+		w := g.left[0]
+		g.left = g.left[1:]
+		g.open++
+		g.used = now
+		if len(g.left) == 0 {
+			p.drop(q, g)
+		}
+		return &ticket{grant: g, stripe: moraine.StripeID(w.Stripe), placement: placementFromWire(w)}
+	}
+	return nil
+}
+
+// drop takes a grant out of its queue: it ends when its open tickets have been
+// settled. The mutex is held.
+func (p *grantPool) drop(q *grantQueue, g *grant) {
+	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
+	g.doomed = true
+	p.endIfDone(g)
+}
+
+// endIfDone ends a doomed grant that nothing is being put under. The mutex is
+// held.
+func (p *grantPool) endIfDone(g *grant) {
+	if !g.doomed || g.open > 0 || g.session != p.c.meta.current() {
+		return
+	}
+	p.background(func(ctx context.Context) {
+		_, err := p.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: g.first}}})
+		if err != nil && ctx.Err() == nil && !isKind(err, moraine.SessionExpired) {
+			p.c.log.Warn("a grant could not be ended", "grant", moraine.StripeID(g.first), "err", err)
+		}
+	})
+}
+
+// settle says what became of a ticket. Chunks put under one that was not
+// committed are garbage that the end of its grant explains, so nothing more is
+// taken from that grant.
+func (p *grantPool) settle(t *ticket, committed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := t.grant
+	g.open--
+	if !committed {
+		g.doomed = true
+		q := p.queue(g.key)
+		q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
+	}
+	p.endIfDone(g)
+}
+
+// truncate gives back, in the background, the space of an unlinked file that
+// was aborted; the inode goes with the session. If it fails that space goes then
+// too.
+func (p *grantPool) truncate(inode moraine.InodeID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.background(func(ctx context.Context) {
+		_, err := p.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{
+			Inode: uint64(inode), Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE)}}})
+		if err != nil && ctx.Err() == nil && !isKind(err, moraine.NotFound) {
+			p.c.log.Warn("an aborted file keeps its space until the session ends", "inode", inode, "err", err)
+		}
+	})
+}
+
+// ahead fetches a grant in the background where none is ready.
+func (p *grantPool) ahead(key grantKey, inode moraine.InodeID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q := p.queue(key); len(q.ready) == 0 {
+		p.fetch(q, key, inode)
+	}
+}
+
+// fetch begins to fetch a grant, unless one is on its way. The mutex is held.
+func (p *grantPool) fetch(q *grantQueue, key grantKey, inode moraine.InodeID) {
+	if q.fetching != nil {
+		return
+	}
+	size := q.size
+	if !p.background(func(ctx context.Context) {
+		// Less than the patience of those who wait for it, so that they learn
+		// why there is none.
+		ctx, cancel := context.WithTimeout(ctx, p.c.cfg.Patience*3/4)
+		defer cancel()
+		g, err := p.request(ctx, key, inode, size)
+		p.fetched(q, inode, g, err)
+	}) {
+		return
+	}
+	q.fetching = make(chan struct{})
+	q.size = min(2*q.size, largestGrant)
+}
+
+// fetched takes the result of a fetch into the queue.
+func (p *grantPool) fetched(q *grantQueue, inode moraine.InodeID, g *grant, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q.err, q.errOf = err, inode
+	if err == nil {
+		q.ready = append(q.ready, g)
+	}
+	close(q.fetching)
+	q.fetching = nil
+}
+
+// request asks the service for a grant.
+func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.InodeID, size uint32) (*grant, error) {
+	avoid := p.c.health.all()
+	resp, s, err := p.askGrant(ctx, key, inode, size, avoid)
+	if err != nil {
+		return nil, err
+	}
+	r := resp.GetGrant()
+	if r == nil || len(r.Placements) != int(r.Count) || r.Count == 0 {
+		return nil, badReply("grant")
+	}
+	for i, w := range r.Placements {
+		if s := schemeFromWire(w.Scheme); !s.Valid() || len(w.Devices) != s.Chunks() || w.Stripe != r.First+uint64(i) {
+			return nil, badReply("grant")
+		}
+	}
+	return &grant{key: key, session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
+		avoided: avoid, used: p.c.clock.Now(), promised: r.GetScheme().GetM()}, nil
+}
+
+// askGrant asks without the devices to avoid, where with that wish there is no
+// placement: a device in doubt is better than none.
+func (p *grantPool) askGrant(ctx context.Context, key grantKey, inode moraine.InodeID, size uint32,
+	avoid []moraine.DeviceID) (*wire.MetaResponse, *session, error) {
+	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session, error) {
+		return p.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
+			Inode: uint64(inode), Count: size, Scheme: schemeToWire(key.scheme),
+			ChunkLength: uint64(p.c.cfg.ChunkBytes), Avoid: wireDevices(avoid)}}})
+	}
+	if len(avoid) == 0 {
+		return ask(ctx, nil)
+	}
+	short, cancel := context.WithTimeout(ctx, p.c.cfg.AttemptTimeout)
+	defer cancel()
+	resp, s, err := ask(short, avoid)
+	if err == nil || ctx.Err() != nil || !(isTransient(err) || isKind(err, moraine.NoSpace)) {
+		return resp, s, err
+	}
+	return ask(ctx, nil)
+}
+
+// steer changes the placement of a fresh ticket where it names a device that is
+// avoided now. What cannot be placed otherwise stays where it was.
+func (p *grantPool) steer(ctx context.Context, t *ticket, avoid []moraine.DeviceID) {
+	hit := func(d moraine.DeviceID) bool { return slices.Contains(avoid, d) }
+	if !slices.ContainsFunc(t.devices, hit) {
+		return
+	}
+	p.mu.Lock()
+	known := slices.Equal(t.grant.avoided, avoid) // and the service found nothing better then
+	p.mu.Unlock()
+	if known {
+		return
+	}
+	next, err := p.place(ctx, t, t.grant.key.scheme, avoid, nil)
+	if err == nil {
+		t.placement = next
+		return
+	}
+	p.c.log.Debug("no placement without the avoided devices", "stripe", t.stripe, "err", err)
+	p.mu.Lock()
+	t.grant.avoided = avoid
+	p.mu.Unlock()
+}
+
+// place asks for another placement of a ticket's stripe. With keep, which has a
+// device or 0 for each chunk, scheme and kept devices stay; without, the scheme
+// may come out another. One attempt: Unavailable and NoSpace are returned.
+func (p *grantPool) place(ctx context.Context, t *ticket, scheme moraine.Scheme, avoid, keep []moraine.DeviceID) (placement, error) {
+	op := &wire.Place{Stripes: []uint64{uint64(t.stripe)}, Scheme: schemeToWire(scheme), Avoid: wireDevices(avoid),
+		Keep: wireDevices(keep), ChunkLength: uint64(p.c.cfg.ChunkBytes)}
+	resp, err := p.c.meta.quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: op}})
+	if err != nil {
+		return placement{}, err
+	}
+	got := resp.GetPlace().GetPlacements()
+	if len(got) != 1 {
+		return placement{}, badReply("place")
+	}
+	next := placementFromWire(got[0])
+	if !next.scheme.Valid() || len(next.devices) != next.scheme.Chunks() || (keep != nil && next.scheme != scheme) {
+		return placement{}, badReply("place")
+	}
+	return next, nil
+}
+
+// tidy ends the grants that nobody has used for a while.
+func (p *grantPool) tidy() {
+	now := p.c.clock.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, q := range p.queues {
+		for _, g := range slices.Clone(q.ready) {
+			if now.Sub(g.used) > grantIdle || g.session != p.c.meta.current() {
+				p.drop(q, g)
+			}
+		}
+		if len(q.ready) == 0 && q.fetching == nil {
+			delete(p.queues, key)
+		}
+	}
+}
+
+// run tidies until ctx ends.
+func (p *grantPool) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.c.clock.After(grantIdle / 3):
+			p.tidy()
+		}
+	}
+}
+
+var errClosed = fmt.Errorf("the client is closed")

@@ -1,0 +1,210 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/erasure"
+)
+
+// The chunks and sums of a stripe are those of docs/formats/stripe.md, however
+// its bytes lie in memory.
+func TestStripeEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := rapid.IntRange(1, 6).Draw(t, "k")
+		scheme := moraine.Scheme{K: uint8(k), M: uint8(rapid.IntRange(0, 3).Draw(t, "m"))}
+		length := rapid.Int64Range(1, 400_000).Draw(t, "length")
+		data := make([]byte, length)
+		_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
+		c := &Client{pool: bufpool.New(bufpool.Config{}), zeros: make([]byte, erasure.PieceSize)}
+		defer c.pool.Close()
+		st := stripeOf(t, c, data)
+		require.NoError(t, st.encode(context.Background(), c, scheme, nil))
+
+		chunk := scheme.ChunkLen(length)
+		padded := append(append([]byte{}, data...), make([]byte, chunk*int64(k)-length)...)
+		want := make([][]byte, scheme.Chunks())
+		for i := range want {
+			want[i] = make([]byte, chunk)
+			if i < k {
+				copy(want[i], padded[int64(i)*chunk:])
+			}
+		}
+		coder, err := erasure.New(scheme)
+		require.NoError(t, err)
+		require.NoError(t, coder.Encode(want[:k], want[k:]))
+		for i := range want {
+			var got []byte
+			for _, p := range st.payload(i, c.zeros) {
+				got = append(got, p...)
+			}
+			require.Equal(t, want[i], got, "chunk %d", i)
+			require.Equal(t, crc.Sum(want[i]), st.sums[i], "sum %d", i)
+		}
+		from := rapid.Int64Range(0, length-1).Draw(t, "from")
+		to := rapid.Int64Range(from+1, length).Draw(t, "to")
+		var part []byte
+		for _, g := range st.cut(from, to).segs {
+			part = append(part, g.b...)
+		}
+		require.Equal(t, data[from:to], part)
+		st.free()
+		require.Zero(t, c.pool.Stats().InUseBytes)
+	})
+}
+
+// stripeOf fills a stripe with data, part copied and part lent.
+func stripeOf(t *rapid.T, c *Client, data []byte) *stripe {
+	st := &stripe{}
+	for len(data) > 0 {
+		n := rapid.IntRange(1, len(data)).Draw(t, "piece")
+		if rapid.Bool().Draw(t, "lent") {
+			st.lend(data[:n])
+			data = data[n:]
+			continue
+		}
+		for p := data[:n]; len(p) > 0; {
+			took := st.fill(p, 1<<40)
+			if p = p[took:]; took == 0 {
+				buf, err := c.pool.Get(context.Background(), int(st.nextSegment(1<<20)))
+				require.NoError(t, err)
+				st.addBuffer(buf)
+			}
+		}
+		data = data[n:]
+	}
+	return st
+}
+
+func TestWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWindow()
+		open := map[uint64]bool{}
+		next := uint64(1)
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			if len(open) == 0 || rapid.Bool().Draw(t, "take") {
+				n, err := w.take(context.Background())
+				require.NoError(t, err)
+				require.Equal(t, next, n)
+				next++
+				open[n] = true
+			} else {
+				n := rapid.SampledFrom(sortedKeys(open)).Draw(t, "finish")
+				delete(open, n)
+				w.finish(n)
+			}
+			low := next
+			for n := range open {
+				low = min(low, n)
+			}
+			require.Equal(t, low, w.ackedBelow())
+		}
+	})
+}
+
+func sortedKeys(m map[uint64]bool) []uint64 {
+	var keys []uint64
+	for n := range uint64(1000) {
+		if m[n] {
+			keys = append(keys, n)
+		}
+	}
+	return keys
+}
+
+func TestWindowIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWindow()
+		for range maxOutstanding {
+			_, err := w.take(context.Background())
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := w.take(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		w.finish(2) // not the lowest: nothing moves
+		got := make(chan uint64, 1)
+		go func() {
+			n, _ := w.take(context.Background())
+			got <- n
+		}()
+		synctest.Wait()
+		require.Empty(t, got)
+		w.finish(1)
+		require.EqualValues(t, maxOutstanding+1, <-got)
+	})
+}
+
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(clock.System{})
+		require.Empty(t, h.all())
+		var pauses []time.Duration
+		for range 7 {
+			h.failed(7)
+			h.failed(7) // of another request that was under way
+			began := time.Now()
+			for h.avoided(7) {
+				time.Sleep(time.Second)
+			}
+			pauses = append(pauses, time.Since(began))
+		}
+		require.Equal(t, []time.Duration{5e9, 10e9, 20e9, 40e9, 80e9, 120e9, 120e9}, pauses)
+		h.failed(9)
+		require.Equal(t, []moraine.DeviceID{9}, h.all())
+		h.good(9)
+		require.Empty(t, h.all())
+		time.Sleep(10 * time.Minute)
+		h.failed(7)
+		time.Sleep(5 * time.Second)
+		require.False(t, h.avoided(7), "it began anew")
+	})
+}
+
+func TestPace(t *testing.T) {
+	p := newPace(50 * time.Millisecond)
+	require.Equal(t, 50*time.Millisecond, p.late(4<<20))
+	for i := range 64 {
+		p.observe(4<<20, time.Duration(i)*10*time.Millisecond)
+	}
+	require.InDelta(t, 600, p.late(4<<20).Milliseconds(), 15)
+	require.Equal(t, 50*time.Millisecond, p.late(4<<10), "another size is another matter")
+	for range 64 {
+		p.observe(4<<20, time.Minute)
+	}
+	require.Equal(t, latest, p.late(4<<20))
+	spent := 0
+	for p.spend(1) {
+		spent++
+	}
+	require.LessOrEqual(t, spent, maxCredit)
+	require.False(t, p.spend(1))
+	for range 10 {
+		p.observe(1, 0)
+	}
+	require.True(t, p.spend(1), "a tenth of requests")
+	require.False(t, p.spend(1))
+}
+
+func TestErrorKinds(t *testing.T) {
+	deep := fmt.Errorf("x: %w", &moraine.Error{Op: "put", Ref: "dev", Kind: moraine.NoSpace, Err: errors.New("full")})
+	require.Equal(t, "client.Write: /f: no space: full", wrap("client.Write", "/f", deep).Error())
+	require.ErrorIs(t, wrap("a", "b", context.Canceled), moraine.Canceled)
+	require.ErrorIs(t, wrap("a", "b", context.DeadlineExceeded), moraine.Timeout)
+	require.NoError(t, wrap("a", "b", nil))
+	require.True(t, isTransient(context.DeadlineExceeded))
+	require.False(t, isTransient(deep))
+}

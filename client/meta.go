@@ -1,0 +1,249 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// metaConn talks to the metadata service: it finds the leader, keeps the
+// session, numbers mutations, and repeats what was not answered. Safe for
+// concurrent use.
+type metaConn struct {
+	attempt  time.Duration
+	patience time.Duration
+	dialer   transport.Dialer
+	servers  *servers
+	clock    clock.Clock
+	log      *slog.Logger
+	metrics  *Metrics
+	random   io.Reader
+
+	opening chan struct{} // holds one element while a session is being opened
+	session atomic.Pointer[session]
+	// topology is the newest version that a session reply has named.
+	topology atomic.Uint64
+}
+
+func newMetaConn(cfg *Config, deps *Deps) *metaConn {
+	return &metaConn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
+		servers: newServers(deps.Dialer, cfg.Metadata), clock: deps.Clock, log: deps.Log,
+		metrics: deps.Metrics, random: deps.Random, opening: make(chan struct{}, 1)}
+}
+
+func (m *metaConn) sawTopology(version uint64) {
+	if version > 0 {
+		m.topology.Store(version)
+	}
+}
+
+// Meta makes one request to the metadata service, under the client's session,
+// and repeats it across lost replies, failovers and redirects until it is
+// answered, ctx ends, or Config.Patience has passed. A mutation keeps its
+// number through all attempts, so that it is applied at most once. The caller
+// sets only req.Op (and Partition), which must not change until Meta returns;
+// session and numbers are filled in here.
+//
+// The error is a *moraine.Error: the service's answer, or Timeout or Canceled
+// where ctx or the patience ended, which leaves unknown whether a mutation took
+// effect. Where the session has expired a new one is opened, and the request is
+// made again under it, unless an attempt under the old one may have taken
+// effect, or the request is about what the old one owned: then the error is
+// SessionExpired, and later requests run under the new session.
+func (c *Client) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return c.meta.do(ctx, req)
+}
+
+func (m *metaConn) do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, _, err := m.doIn(ctx, req)
+	return resp, err
+}
+
+// doIn is do that also says under which session the request was answered.
+func (m *metaConn) doIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *session, error) {
+	began := m.clock.Now()
+	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Now().Sub(began).Seconds()) }()
+	mutation := isMutation(req)
+	for range maxSessions {
+		s := m.current()
+		resp, unknown, err := m.once(ctx, req, s, mutation)
+		if !isKind(err, moraine.SessionExpired) {
+			return resp, s, err
+		}
+		if _, oerr := m.open(ctx, s); oerr != nil {
+			return nil, s, oerr
+		}
+		if mutation && (unknown || ofSession(req)) {
+			return nil, s, err
+		}
+	}
+	return nil, nil, &moraine.Error{Op: opName(req), Kind: moraine.SessionExpired,
+		Err: fmt.Errorf("%d sessions in a row expired", maxSessions)}
+}
+
+// maxSessions bounds the sessions that one request is tried under.
+const maxSessions = 3
+
+// once makes the request under one session. unknown says that an attempt may
+// have taken effect without its answer having come.
+func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, mutation bool) (
+	resp *wire.MetaResponse, unknown bool, err error) {
+	if !mutation {
+		return m.exchange(ctx, req, s, 0)
+	}
+	n, err := s.numbers.take(ctx)
+	if err != nil {
+		return nil, false, gaveUp(ctx, opName(req))
+	}
+	defer s.numbers.finish(n)
+	return m.exchange(ctx, req, s, n)
+}
+
+// quick asks once, and once more after a redirect: for callers who have
+// something better to do than to wait.
+func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	m.metrics.MetaRequests.Inc()
+	for try := 0; ; try++ {
+		stub, addrs := m.servers.current()
+		resp, err := m.try(ctx, stub, stamp(req, m.current(), 0), 0)
+		if err == nil || try == 2 || ctx.Err() != nil || !isTransient(err) {
+			return resp, err
+		}
+		var hint *transport.LeaderHint
+		if !errors.As(err, &hint) || !m.servers.failed(addrs, hint.Addresses) {
+			return nil, err
+		}
+	}
+}
+
+// manyTries is after how many attempts, some five seconds, the log says so.
+const manyTries = 12
+
+// exchange sends a request to one server after the other until one answers.
+func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *session, number uint64) (
+	resp *wire.MetaResponse, unknown bool, err error) {
+	m.metrics.MetaRequests.Inc()
+	wait := waitOf(req)
+	ctx, cancel := context.WithTimeout(ctx, m.patience+wait)
+	defer cancel()
+	for try := 0; ; try++ {
+		stub, addrs := m.servers.current()
+		resp, err := m.try(ctx, stub, stamp(req, s, number), wait)
+		if err == nil {
+			return resp, unknown, nil
+		}
+		if ctx.Err() != nil {
+			return nil, true, gaveUpAfter(ctx, opName(req), err)
+		}
+		if !isTransient(err) {
+			return nil, unknown, err
+		}
+		unknown = true
+		m.metrics.MetaRetries.Inc()
+		if try == manyTries {
+			m.log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
+		}
+		var hint *transport.LeaderHint
+		var leader []string
+		if errors.As(err, &hint) {
+			leader = hint.Addresses
+		}
+		// A redirect to a server not asked yet is followed at once.
+		another := m.servers.failed(addrs, leader)
+		if another && len(leader) > 0 && try < 2 {
+			continue
+		}
+		if !m.pause(ctx, try) {
+			return nil, true, gaveUpAfter(ctx, opName(req), err)
+		}
+	}
+}
+
+func (m *metaConn) try(ctx context.Context, stub transport.Metadata, req *wire.MetaRequest, wait time.Duration) (
+	*wire.MetaResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.attempt+wait)
+	defer cancel()
+	return stub.Do(ctx, req)
+}
+
+// pause waits before the next attempt: 10 ms doubling to 1 s, at random between
+// half of it and all. It returns false when ctx ended first.
+func (m *metaConn) pause(ctx context.Context, try int) bool {
+	return pause(ctx, m.clock, try)
+}
+
+func pause(ctx context.Context, clk clock.Clock, try int) bool {
+	d := min(10*time.Millisecond<<min(try, 10), time.Second)
+	d = d/2 + rand.N(d/2+1)
+	select {
+	case <-clk.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// stamp returns the request of one attempt: a message of its own, because an
+// attempt that was given up may still be read by whoever carries it.
+func stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
+	r := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch, Op: req.Op, Number: number}
+	if s != nil {
+		r.Session = s.id
+		if number != 0 {
+			r.AckedBelow = s.numbers.ackedBelow()
+		}
+	}
+	return r
+}
+
+// isMutation reports whether the request is numbered. What a chunkserver says of
+// itself is not: it is no command, and must not wait for a number while a long
+// poll of the same session holds the window back.
+func isMutation(req *wire.MetaRequest) bool {
+	switch op := req.Op.(type) {
+	case *wire.MetaRequest_OpenSession, *wire.MetaRequest_RenewSession, *wire.MetaRequest_GetCluster,
+		*wire.MetaRequest_GetTopology, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk,
+		*wire.MetaRequest_GetAttr, *wire.MetaRequest_ReadDir, *wire.MetaRequest_Place,
+		*wire.MetaRequest_GetExtents, *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep,
+		*wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps, *wire.MetaRequest_ListParts,
+		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks:
+		return false
+	case *wire.MetaRequest_ResolveStep:
+		return op.ResolveStep.GetFix()
+	default:
+		return true
+	}
+}
+
+// ofSession reports whether the request is about what its session owns, and so
+// means nothing under another one.
+func ofSession(req *wire.MetaRequest) bool {
+	switch req.Op.(type) {
+	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_SealPart,
+		*wire.MetaRequest_CloseSession:
+		return true
+	}
+	return false
+}
+
+// waitOf returns how long the service may hold the request before it answers.
+func waitOf(req *wire.MetaRequest) time.Duration {
+	var millis uint64
+	switch op := req.Op.(type) {
+	case *wire.MetaRequest_GetStep:
+		millis = op.GetStep.GetWaitMillis()
+	case *wire.MetaRequest_LeaseJobs:
+		millis = op.LeaseJobs.GetWaitMillis()
+	}
+	return time.Duration(min(millis, uint64(time.Hour/time.Millisecond))) * time.Millisecond
+}

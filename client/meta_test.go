@@ -1,0 +1,343 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+type metaHook = func(*wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error)
+
+// loseReply makes the first n requests that match take effect without an answer.
+func loseReply(n int, match func(*wire.MetaRequest) bool) metaHook {
+	var left atomic.Int64
+	left.Store(int64(n))
+	return func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		if !match(req) || left.Add(-1) < 0 {
+			return nil, nil
+		}
+		return func(*wire.MetaResponse, error) (*wire.MetaResponse, error) {
+			return nil, errKind(moraine.Unavailable)
+		}, nil
+	}
+}
+
+// Every mutation whose reply is lost is applied once, whatever it is.
+func TestLostRepliesAreRepeatedOnce(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		// An exclusive creation, a rename and a removal fail when done twice.
+		steps := map[string]func() error{
+			"mkdir":  func() error { _, err := cl.Mkdir(c.ctx, "/d", 0); return err },
+			"rename": func() error { return cl.Rename(c.ctx, "/d", "/e", client.RenameOptions{NoReplace: true}) },
+			"remove": func() error { return cl.Remove(c.ctx, "/e") },
+			"write": func() error {
+				f, err := cl.Create(c.ctx, "/f", client.CreateOptions{})
+				if err != nil {
+					return err
+				}
+				if _, err := f.Write(bytesOf(1, 100_000)); err != nil {
+					return err
+				}
+				_, err = f.Commit(c.ctx)
+				return err
+			},
+		}
+		for _, name := range []string{"mkdir", "rename", "remove", "write"} {
+			c.onMeta(loseReply(3, func(req *wire.MetaRequest) bool { return req.Number != 0 }))
+			require.NoError(t, steps[name](), name)
+		}
+		c.onMeta(nil)
+		require.True(t, bytes.Equal(bytesOf(1, 100_000), read(t, c, cl, "/f")))
+		require.GreaterOrEqual(t, cl.Stats().MetaRetries, uint64(9))
+	})
+}
+
+// A failover, or several, is not seen by callers.
+func TestFailover(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(700 * time.Millisecond):
+					c.group.Elect(fmt.Sprintf("m%d", i%3+1))
+				}
+			}
+		})
+		for i := range 40 {
+			path := fmt.Sprintf("/f%d", i)
+			data := bytesOf(uint64(i), 300_000)
+			write(t, c, cl, path, data, 50_000, false)
+			require.True(t, bytes.Equal(data, read(t, c, cl, path)))
+			time.Sleep(100 * time.Millisecond)
+		}
+		close(stop)
+		wg.Wait()
+	})
+}
+
+// With no leader at all a call waits, and gives up when its patience ends.
+func TestNoLeader(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		cfg := config()
+		cfg.Patience = 30 * time.Second
+		cl := c.dial("c1", cfg)
+		defer cl.Close()
+		c.group.Elect("")
+		began := time.Now()
+		_, err := cl.Stat(c.ctx, "/")
+		require.ErrorIs(t, err, moraine.Timeout)
+		require.InDelta(t, 30, time.Since(began).Seconds(), 2)
+		_, err = cl.Stat(c.within(time.Second), "/")
+		require.ErrorIs(t, err, moraine.Timeout)
+		c.running.Go(func() { time.Sleep(5 * time.Second); c.group.Elect("m3") })
+		_, err = cl.Stat(c.ctx, "/")
+		require.NoError(t, err)
+	})
+}
+
+// A client cut off for longer than a session opens another one: names go on,
+// open readers go on, a file that was being written is lost, and says so.
+func TestSessionExpiry(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 800_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		f, err := cl.Create(c.ctx, "/g", client.CreateOptions{})
+		require.NoError(t, err)
+		_, err = f.Write(data)
+		require.NoError(t, err)
+		first := cl.Session()
+
+		for m := range c.servers {
+			c.net.Partition("c1", m)
+		}
+		time.Sleep(2 * time.Minute)
+		c.net.Heal()
+		_, err = cl.Mkdir(c.ctx, "/d", 0)
+		require.NoError(t, err)
+		require.NotEqual(t, first, cl.Session())
+
+		got := make([]byte, len(data))
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		require.True(t, bytes.Equal(data, got))
+		_, err = f.Write(data)
+		require.ErrorIs(t, err, moraine.SessionExpired)
+		_, err = f.Commit(c.ctx)
+		require.ErrorIs(t, err, moraine.SessionExpired)
+		_, err = cl.Stat(c.ctx, "/g")
+		require.ErrorIs(t, err, moraine.NotFound)
+		write(t, c, cl, "/g", data, 1<<30, false)
+		require.True(t, bytes.Equal(data, read(t, c, cl, "/g")))
+	})
+}
+
+// A mutation that may have taken effect under a session that is over is not
+// made again under another one.
+func TestUnknownOutcomeAcrossSessions(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		n := 0
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetCreate() == nil {
+				return nil, nil
+			}
+			if n++; n == 1 {
+				return func(*wire.MetaResponse, error) (*wire.MetaResponse, error) { return nil, errKind(moraine.Timeout) }, nil
+			}
+			return nil, errKind(moraine.SessionExpired)
+		})
+		_, err := cl.Mkdir(c.ctx, "/d", 0)
+		require.ErrorIs(t, err, moraine.SessionExpired)
+		require.Equal(t, 2, n)
+		c.onMeta(nil)
+		a, err := cl.Stat(c.ctx, "/d")
+		require.NoError(t, err, "it did take effect")
+		require.Equal(t, wire.FileType_FILE_TYPE_DIRECTORY, a.Type)
+
+		// Where it certainly did not, it is.
+		n = 0
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetCreate() != nil {
+				if n++; n == 1 {
+					return nil, errKind(moraine.SessionExpired)
+				}
+			}
+			return nil, nil
+		})
+		_, err = cl.Mkdir(c.ctx, "/e", 0)
+		require.NoError(t, err)
+	})
+}
+
+// Answers are acknowledged, so that the service can forget them, and no more
+// than its window is ever outstanding.
+func TestAnswersAreAcknowledged(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		var mu sync.Mutex
+		var worst, last uint64
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if req.Number != 0 {
+				worst, last = max(worst, req.Number-req.AckedBelow), max(last, req.Number)
+			}
+			return nil, nil
+		})
+		var wg sync.WaitGroup
+		for i := range 1500 {
+			wg.Go(func() {
+				_, err := cl.Mkdir(c.ctx, fmt.Sprintf("/d%d", i), 0)
+				require.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		require.GreaterOrEqual(t, last, uint64(1500))
+		require.Less(t, worst, uint64(1024))
+	})
+}
+
+// Tokens run out and keys are replaced while a client lives; nobody sees it.
+func TestTokensAreRenewed(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 300_000)
+		for i := range 3 {
+			path := fmt.Sprintf("/f%d", i)
+			write(t, c, cl, path, data, 1<<30, false)
+			require.True(t, bytes.Equal(data, read(t, c, cl, path)))
+			time.Sleep(7*time.Minute + time.Duration(i)*time.Second)
+		}
+		// A token that ran out in a cut is renewed by the first who is refused.
+		r, err := cl.OpenFile(c.ctx, "/f0")
+		require.NoError(t, err)
+		defer r.Close()
+		got := make([]byte, len(data))
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		for m := range c.servers {
+			c.net.Partition("c1", m)
+		}
+		time.Sleep(15 * time.Minute)
+		c.net.Heal()
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		require.True(t, bytes.Equal(data, got))
+	})
+}
+
+// What the servers refuse is not asked for ever.
+func TestRefusedRead(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		write(t, c, cl, "/f", bytesOf(1, 300_000), 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		for _, h := range c.hosts {
+			h.fail(func(context.Context, any) error { return errKind(moraine.PermissionDenied) })
+		}
+		require.ErrorIs(t, r.ReadRange(c.within(5*time.Second), make([]byte, 10), 0), moraine.PermissionDenied)
+	})
+}
+
+// Close ends the session: the service forgets it at once.
+func TestCloseEndsSession(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		cl := c.dial("c1", config())
+		f, err := cl.Create(c.ctx, "/f", client.CreateOptions{})
+		require.NoError(t, err)
+		f.Abort()
+		other := c.dial("c2", config())
+		defer other.Close()
+		require.EqualValues(t, 2, sessions(t, c, other))
+		require.NoError(t, cl.Close())
+		require.NoError(t, cl.Close())
+		require.EqualValues(t, 1, sessions(t, c, other))
+	})
+}
+
+func sessions(t *testing.T, c *cluster, cl *client.Client) uint64 {
+	resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	require.NoError(t, err)
+	return resp.GetCluster().Sessions
+}
+
+func TestDialRefusesBadConfig(t *testing.T) {
+	inCluster(t, 1, func(c *cluster) {
+		for name, change := range map[string]func(*client.Config){
+			"no servers":    func(cfg *client.Config) { cfg.Metadata = nil },
+			"no address":    func(cfg *client.Config) { cfg.Metadata = [][]string{{}} },
+			"chunk size":    func(cfg *client.Config) { cfg.ChunkBytes = 5000 },
+			"chunk too big": func(cfg *client.Config) { cfg.ChunkBytes = 32 << 20 },
+			"level":         func(cfg *client.Config) { cfg.Level = moraine.Object },
+			"scheme":        func(cfg *client.Config) { cfg.Scheme = moraine.Scheme{K: 30, M: 10} },
+			"memory":        func(cfg *client.Config) { cfg.MemoryBytes = 1 },
+			"in flight":     func(cfg *client.Config) { cfg.StripesInFlight = -1 },
+		} {
+			cfg := config()
+			change(&cfg)
+			_, err := client.Dial(c.ctx, cfg, client.Deps{})
+			require.ErrorIs(t, err, moraine.InvalidArgument, name)
+		}
+	})
+}
+
+// A chunkserver's heartbeats and reports do not wait for a long poll of the same
+// session, however many are sent meanwhile.
+func TestHeartbeatsPassALongPoll(t *testing.T) {
+	inCluster(t, 1, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		polling, release := make(chan struct{}, 100), make(chan struct{})
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			switch {
+			case req.GetLeaseJobs() != nil:
+				polling <- struct{}{}
+				<-release
+				return nil, errKind(moraine.PermissionDenied)
+			case req.GetHeartbeat() != nil, req.GetReportChunks() != nil:
+				return nil, errKind(moraine.NotFound) // an answer like any other
+			}
+			return nil, nil
+		})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
+			ended <- err
+		}()
+		<-polling
+		for range 600 {
+			_, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
+			require.ErrorIs(t, err, moraine.NotFound)
+			_, err = cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{}}})
+			require.ErrorIs(t, err, moraine.NotFound)
+		}
+		close(release)
+		require.ErrorIs(t, <-ended, moraine.PermissionDenied)
+	})
+}

@@ -1,0 +1,113 @@
+package client
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Metrics counts what clients do. Several clients of one process may share it.
+type Metrics struct {
+	WrittenBytes    prometheus.Counter // file bytes put
+	ReadBytes       prometheus.Counter // file bytes read
+	ChunksPut       prometheus.Counter
+	ChunksGot       prometheus.Counter
+	ChunkErrors     *prometheus.CounterVec // by op and kind
+	ChunksReplaced  prometheus.Counter     // put on another device than was placed
+	StripesRebuilt  prometheus.Counter     // reads served with the help of parity
+	ChunksHedged    prometheus.Counter     // late chunks for which others were asked
+	HedgesWon       prometheus.Counter     // and whose help came first
+	ChunksReported  prometheus.Counter     // bad chunks reported to the service
+	MetaRequests    prometheus.Counter
+	MetaRetries     prometheus.Counter
+	MetaSeconds     prometheus.Histogram
+	PutSeconds      prometheus.Histogram
+	GetSeconds      prometheus.Histogram
+	CommitSeconds   prometheus.Histogram
+	Sessions        prometheus.Counter // opened
+	BudgetWaits     prometheus.Counter // writes that waited for the memory budget
+	StripesCutShort prometheus.Counter // sent before they were full, to give memory to others
+	ReadaheadHits   prometheus.Counter // reads served from what was fetched ahead
+}
+
+// NewMetrics makes the metrics and registers them with reg, which may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_client_" + name, Help: help})
+	}
+	seconds := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "moraine_client_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14)})
+	}
+	m := &Metrics{
+		WrittenBytes: counter("written_bytes_total", "File bytes put on chunkservers."),
+		ReadBytes:    counter("read_bytes_total", "File bytes read from chunkservers."),
+		ChunksPut:    counter("chunks_put_total", "Chunks put."),
+		ChunksGot:    counter("chunks_got_total", "Chunks, or ranges of them, read."),
+		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_client_chunk_errors_total",
+			Help: "Failed requests to chunkservers."}, []string{"op", "kind"}),
+		ChunksReplaced:  counter("chunks_replaced_total", "Chunks put on another device than was placed."),
+		StripesRebuilt:  counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
+		ChunksHedged:    counter("chunks_hedged_total", "Late chunks for which others were asked."),
+		HedgesWon:       counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
+		ChunksReported:  counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
+		MetaRequests:    counter("meta_requests_total", "Requests to the metadata service."),
+		MetaRetries:     counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
+		MetaSeconds:     seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
+		PutSeconds:      seconds("put_seconds", "Time to put a chunk."),
+		GetSeconds:      seconds("get_seconds", "Time to read a chunk or a range of it."),
+		CommitSeconds:   seconds("commit_seconds", "Time from the call of Commit to its end."),
+		Sessions:        counter("sessions_total", "Sessions opened."),
+		BudgetWaits:     counter("budget_waits_total", "Writes that waited for the memory budget."),
+		StripesCutShort: counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
+		ReadaheadHits:   counter("readahead_hits_total", "Reads served from what was fetched ahead."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
+			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries,
+			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
+			m.StripesCutShort, m.ReadaheadHits)
+	}
+	return m
+}
+
+// Stats is what a client has done so far, for programs that show it.
+type Stats struct {
+	WrittenBytes   uint64
+	ReadBytes      uint64
+	ChunksReplaced uint64
+	StripesRebuilt uint64
+	ChunksHedged   uint64
+	ChunksReported uint64
+	MetaRequests   uint64
+	MetaRetries    uint64
+	Sessions       uint64
+	// StripesCutShort counts the stripes that were sent before they were full,
+	// for want of memory.
+	StripesCutShort uint64
+}
+
+// Stats returns the counts of the client's Metrics.
+func (c *Client) Stats() Stats {
+	m := c.metrics
+	return Stats{
+		WrittenBytes:   count(m.WrittenBytes),
+		ReadBytes:      count(m.ReadBytes),
+		ChunksReplaced: count(m.ChunksReplaced),
+		StripesRebuilt: count(m.StripesRebuilt),
+		ChunksHedged:   count(m.ChunksHedged),
+		ChunksReported: count(m.ChunksReported),
+		MetaRequests:   count(m.MetaRequests),
+		MetaRetries:    count(m.MetaRetries),
+		Sessions:       count(m.Sessions),
+
+		StripesCutShort: count(m.StripesCutShort),
+	}
+}
+
+func count(c prometheus.Counter) uint64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		return 0
+	}
+	return uint64(m.GetCounter().GetValue())
+}

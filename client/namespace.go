@@ -1,0 +1,282 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"path"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Paths are slash separated and start at the client's root, with or without a
+// leading slash. "." and ".." are resolved before the service sees them.
+
+// walk resolves a path as far as its last component.
+func (c *Client) walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{
+		Path: clean(p), Follow: follow}}})
+	if err != nil {
+		return nil, err
+	}
+	w := resp.GetWalk()
+	if w == nil || (w.Found && w.Attr == nil) {
+		return nil, badReply("walk")
+	}
+	return w, nil
+}
+
+// clean returns the path without a leading slash, "" for the root.
+func clean(p string) string { return strings.TrimPrefix(path.Clean("/"+p), "/") }
+
+// find is walk for a path that must exist.
+func (c *Client) find(ctx context.Context, p string, follow bool) (*wire.Attr, error) {
+	w, err := c.walk(ctx, p, follow)
+	if err != nil {
+		return nil, err
+	}
+	if !w.Found {
+		return nil, &moraine.Error{Kind: moraine.NotFound}
+	}
+	return w.Attr, nil
+}
+
+// entry is walk for a name that is to be made, moved or removed: not the root.
+func (c *Client) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
+	w, err := c.walk(ctx, p, false)
+	if err != nil {
+		return nil, err
+	}
+	if w.Name == "" || w.Parent == 0 {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: errRoot}
+	}
+	return w, nil
+}
+
+// Stat returns the attributes of what path names, through symbolic links.
+func (c *Client) Stat(ctx context.Context, path string) (*wire.Attr, error) {
+	a, err := c.find(ctx, path, true)
+	return a, wrap("client.Stat", path, err)
+}
+
+// Lstat is Stat that does not follow a symbolic link in the last component.
+func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
+	a, err := c.find(ctx, path, false)
+	return a, wrap("client.Lstat", path, err)
+}
+
+// StatInode returns the attributes of an inode.
+func (c *Client) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(inode)}}})
+	return entryOf(resp, err, "client.StatInode", inode.String())
+}
+
+// Lookup returns the attributes of an entry of a directory.
+func (c *Client) Lookup(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
+		Parent: uint64(parent), Name: name}}})
+	return entryOf(resp, err, "client.Lookup", name)
+}
+
+func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
+	if err == nil && resp.GetEntry().GetAttr() == nil {
+		err = badReply(op)
+	}
+	if err != nil {
+		return nil, wrap(op, ref, err)
+	}
+	return resp.GetEntry().GetAttr(), nil
+}
+
+// Mkdir makes a directory. mode 0 means 0755.
+func (c *Client) Mkdir(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
+	w, err := c.entry(ctx, path)
+	if err != nil {
+		return nil, wrap("client.Mkdir", path, err)
+	}
+	if w.Found {
+		return nil, &moraine.Error{Op: "client.Mkdir", Ref: path, Kind: moraine.Exists}
+	}
+	return c.mkdir(ctx, path, w, mode, true)
+}
+
+func (c *Client) mkdir(ctx context.Context, path string, w *wire.WalkReply, mode uint32, exclusive bool) (*wire.Attr, error) {
+	if mode == 0 {
+		mode = 0o755
+	}
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
+		Name: w.Name, Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: mode, Exclusive: exclusive}}})
+	return entryOf(resp, err, "client.Mkdir", path)
+}
+
+// MkdirAll makes a directory and those above it, as far as they are missing.
+func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
+	w, err := c.walk(ctx, path, true)
+	if err == nil && w.Found {
+		if w.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+			return nil, &moraine.Error{Op: "client.MkdirAll", Ref: path, Kind: moraine.NotDirectory}
+		}
+		return w.Attr, nil
+	}
+	if isKind(err, moraine.NotFound) {
+		up, last := parentOf(path)
+		if last == "" {
+			return nil, wrap("client.MkdirAll", path, err)
+		}
+		var above *wire.Attr
+		if above, err = c.MkdirAll(ctx, up, mode); err != nil {
+			return nil, err
+		}
+		w = &wire.WalkReply{Parent: above.Inode, Name: last}
+	}
+	if err != nil {
+		return nil, wrap("client.MkdirAll", path, err)
+	}
+	a, err := c.mkdir(ctx, path, w, mode, false)
+	if err == nil && a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		err = &moraine.Error{Op: "client.MkdirAll", Ref: path, Kind: moraine.NotDirectory}
+	}
+	return a, err
+}
+
+// parentOf splits a path; last is empty for the root.
+func parentOf(p string) (up, last string) {
+	p = clean(p)
+	if i := strings.LastIndexByte(p, '/'); i >= 0 {
+		return p[:i], p[i+1:]
+	}
+	return "", p
+}
+
+// Symlink makes a symbolic link to target.
+func (c *Client) Symlink(ctx context.Context, target, path string) (*wire.Attr, error) {
+	w, err := c.entry(ctx, path)
+	if err != nil {
+		return nil, wrap("client.Symlink", path, err)
+	}
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
+		Name: w.Name, Type: wire.FileType_FILE_TYPE_SYMLINK, Mode: 0o777, Target: target, Exclusive: true}}})
+	return entryOf(resp, err, "client.Symlink", path)
+}
+
+// Remove removes a file, a symbolic link or an empty directory.
+func (c *Client) Remove(ctx context.Context, path string) error {
+	w, err := c.entry(ctx, path)
+	if err == nil && !w.Found {
+		err = &moraine.Error{Kind: moraine.NotFound}
+	}
+	if err != nil {
+		return wrap("client.Remove", path, err)
+	}
+	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent,
+		Name: w.Name, Directory: w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY}}})
+	return wrap("client.Remove", path, err)
+}
+
+// RemoveAll removes what path names, with everything below it. A directory is
+// gone at once; its content is given back in the background. A path that does
+// not exist is no error.
+func (c *Client) RemoveAll(ctx context.Context, path string) error {
+	w, err := c.entry(ctx, path)
+	if isKind(err, moraine.NotFound) || (err == nil && !w.Found) {
+		return nil
+	}
+	if err != nil {
+		return wrap("client.RemoveAll", path, err)
+	}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent, Name: w.Name}}}
+	if w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+		req.Op = &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: w.Parent, Name: w.Name}}
+	}
+	_, err = c.meta.do(ctx, req)
+	if isKind(err, moraine.NotFound) {
+		return nil
+	}
+	return wrap("client.RemoveAll", path, err)
+}
+
+// RenameOptions says what a rename may do with the new name's present holder.
+type RenameOptions struct {
+	NoReplace bool // fail with Exists where there is one
+	Exchange  bool // swap the two
+}
+
+// Rename moves an entry.
+func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions) error {
+	src, err := c.entry(ctx, from)
+	if err == nil && !src.Found {
+		err = &moraine.Error{Kind: moraine.NotFound}
+	}
+	if err != nil {
+		return wrap("client.Rename", from, err)
+	}
+	dst, err := c.entry(ctx, to)
+	if err != nil {
+		return wrap("client.Rename", to, err)
+	}
+	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+		Parent: src.Parent, Name: src.Name, NewParent: dst.Parent, NewName: dst.Name,
+		NoReplace: opts.NoReplace, Exchange: opts.Exchange}}})
+	return wrap("client.Rename", from, err)
+}
+
+// SetAttr changes the attributes that set.Valid names (bits of
+// wire.SetAttrField). set.Inode is filled in.
+func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*wire.Attr, error) {
+	a, err := c.find(ctx, path, true)
+	if err != nil {
+		return nil, wrap("client.SetAttr", path, err)
+	}
+	op := &wire.SetAttr{Inode: a.Inode, Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
+		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+	return entryOf(resp, err, "client.SetAttr", path)
+}
+
+// readDirPage is how many entries one request asks for.
+const readDirPage = 500
+
+// ReadDir returns the entries of a directory, in order of name. It is not a
+// snapshot: entries made or removed meanwhile may or may not be seen. An error
+// is the last thing that it yields.
+func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEntry, error] {
+	return func(yield func(*wire.DirEntry, error) bool) {
+		a, err := c.find(ctx, path, true)
+		if err != nil {
+			yield(nil, wrap("client.ReadDir", path, err))
+			return
+		}
+		for e, err := range c.ReadDirInode(ctx, moraine.InodeID(a.Inode)) {
+			if !yield(e, wrap("client.ReadDir", path, err)) {
+				return
+			}
+		}
+	}
+}
+
+// ReadDirInode is ReadDir by inode.
+func (c *Client) ReadDirInode(ctx context.Context, dir moraine.InodeID) iter.Seq2[*wire.DirEntry, error] {
+	return func(yield func(*wire.DirEntry, error) bool) {
+		after := ""
+		for more := true; more; {
+			resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
+				Inode: uint64(dir), After: after, Limit: readDirPage}}})
+			if err == nil && resp.GetReadDir() == nil {
+				err = badReply("read directory")
+			}
+			if err != nil {
+				yield(nil, wrap("client.ReadDir", dir.String(), err))
+				return
+			}
+			page := resp.GetReadDir()
+			for _, e := range page.Entries {
+				after = e.Name
+				if !yield(e, nil) {
+					return
+				}
+			}
+			more = page.More && len(page.Entries) > 0
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func damageIO(context.Context, any) error { return errKind(moraine.IOError) }
+
+// damages is what may befall a host's chunks.
+var damages = map[string]func(h *chunkHost){
+	"lost": func(h *chunkHost) { h.change(func(moraine.ChunkID, *heldChunk) bool { return false }) },
+	"flipped bit": func(h *chunkHost) {
+		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
+	},
+	// As an old or misplaced chunk would be: sound by itself, not the record's.
+	"other chunk": func(h *chunkHost) {
+		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
+			ch.data = bytesOf(99, len(ch.data))
+			ch.crc = sum(ch.data)
+			return true
+		})
+	},
+	"newer version": func(h *chunkHost) {
+		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.version = 7; return true })
+	},
+	"short": func(h *chunkHost) {
+		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
+			ch.data = append(bytes.Clone(ch.data), make([]byte, 4096)...)
+			ch.crc = sum(ch.data)
+			return true
+		})
+	},
+	"gone":      func(h *chunkHost) { h.kill() },
+	"hangs":     func(h *chunkHost) { h.fail(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() }) },
+	"I/O error": func(h *chunkHost) { h.fail(damageIO) },
+	"slow": func(h *chunkHost) {
+		h.fail(func(context.Context, any) error { time.Sleep(2 * time.Second); return nil })
+	},
+}
+
+// The loss of any two hosts, in any manner, changes no byte that is read.
+func TestReadWithTwoHostsDamaged(t *testing.T) {
+	for name, damage := range damages {
+		for first := range 6 {
+			t.Run(fmt.Sprintf("%s/%d", name, first), func(t *testing.T) {
+				inCluster(t, 6, func(c *cluster) {
+					cl := c.dial("c1", config())
+					defer cl.Close()
+					data, small := bytesOf(7, 1_300_000), bytesOf(8, 9_000)
+					write(t, c, cl, "/f", data, 1<<30, false)
+					write(t, c, cl, "/small", small, 1<<30, false)
+					second := (first + 1 + first%3) % 6
+					damage(c.hosts[first])
+					damage(c.hosts[second])
+					require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+					require.True(t, bytes.Equal(small, read(t, c, cl, "/small")))
+					r, err := cl.OpenFile(c.ctx, "/f")
+					require.NoError(t, err)
+					defer r.Close()
+					for off := int64(0); off+10_000 < r.Size(); off += 61_000 {
+						buf := make([]byte, 10_000)
+						require.NoError(t, r.ReadRange(c.ctx, buf, off))
+						require.True(t, bytes.Equal(data[off:off+10_000], buf))
+					}
+					require.Positive(t, cl.Stats().StripesRebuilt)
+				})
+			})
+		}
+	}
+}
+
+// More loss than the scheme survives is an error, never wrong bytes.
+func TestReadWithThreeHostsDamaged(t *testing.T) {
+	for name, damage := range damages {
+		if name == "slow" {
+			continue // that is no loss
+		}
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 6, func(c *cluster) {
+				cl := c.dial("c1", config())
+				defer cl.Close()
+				data := bytesOf(7, 1_300_000)
+				write(t, c, cl, "/f", data, 1<<30, false)
+				for _, h := range c.hosts[2:5] {
+					damage(h)
+				}
+				r, err := cl.OpenFile(c.ctx, "/f")
+				require.NoError(t, err)
+				defer r.Close()
+				err = r.ReadRange(c.ctx, make([]byte, r.Size()), 0)
+				require.Error(t, err)
+				require.NotContains(t, err.Error(), "%!", "the text is whole, also where no server answered")
+				require.Contains(t, []moraine.Kind{moraine.Lost, moraine.Timeout, moraine.Unavailable}, moraine.KindOf(err))
+				if name == "lost" || name == "flipped bit" {
+					require.ErrorIs(t, err, moraine.Lost)
+				}
+			})
+		})
+	}
+}
+
+// What a reader finds wrong is reported, once, with what it is.
+func TestBadChunksAreReported(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		write(t, c, cl, "/f", bytesOf(7, 4*64<<10), 1<<30, false)
+		var reports []*wire.BadChunk
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if r := req.GetReportBadChunks(); r != nil {
+				reports = append(reports, r.Chunks...)
+			}
+			return nil, nil
+		})
+		for _, h := range c.hosts[:2] {
+			damages["flipped bit"](h)
+		}
+		for range 5 {
+			read(t, c, cl, "/f")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.NotEmpty(t, reports)
+		require.LessOrEqual(t, len(reports), 2)
+		for _, r := range reports {
+			require.Equal(t, uint32(moraine.Corrupt), r.Kind)
+			require.Contains(t, []uint32{c.hosts[0].device, c.hosts[1].device}, r.Device)
+		}
+	})
+}
+
+// A late device does not hold back a read: the others are asked, and win.
+func TestHedgedRead(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 4*64<<10)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		for _, h := range c.hosts[:2] {
+			damages["slow"](h)
+		}
+		began := time.Now()
+		got := make([]byte, len(data))
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		require.True(t, bytes.Equal(data, got))
+		require.Less(t, time.Since(began), time.Second)
+		if cl.Stats().ChunksHedged == 0 {
+			require.Less(t, time.Since(began), 10*time.Millisecond) // both slow hosts hold parity
+		}
+	})
+}
+
+// A degraded read of whole stripes reads each chunk that is left once.
+func TestRebuildReadsNothingTwice(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 20*4*64<<10)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		c.hosts[0].kill()
+		time.Sleep(10 * time.Second) // the leader knows, and so does the topology
+		read(t, c, cl, "/f")
+		gotten := func() (n int64) {
+			synctest.Wait()
+			for _, h := range c.hosts {
+				n += h.gotten
+			}
+			return n
+		}
+		before := gotten()
+		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+		require.EqualValues(t, len(data), gotten()-before)
+	})
+}
+
+// An open reader never mixes generations: it goes on with the one it opened,
+// and says Stale when it can not.
+func TestReaderAndReplacement(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		old := bytesOf(1, 600_000)
+		write(t, c, cl, "/f", old, 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		got := make([]byte, len(old))
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		write(t, c, cl, "/f", bytesOf(2, 600_000), 1<<30, false)
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		require.True(t, bytes.Equal(old, got))
+		for _, h := range c.hosts {
+			damages["lost"](h)
+		}
+		err = r.ReadRange(c.ctx, got, 0)
+		require.True(t, errors.Is(err, moraine.Stale) || errors.Is(err, moraine.NotFound), "%v", err)
+	})
+}
+
+// A hole reads as zeros, and only a hole does.
+func TestHoles(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 500_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		_, err := cl.SetAttr(c.ctx, "/f", &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: 300_000})
+		require.NoError(t, err)
+		_, err = cl.SetAttr(c.ctx, "/f", &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: 800_000})
+		require.NoError(t, err)
+		want := append(bytes.Clone(data[:300_000]), make([]byte, 500_000)...)
+		require.True(t, bytes.Equal(want, read(t, c, cl, "/f")))
+	})
+}
+
+// Canceled reads end soon and leave nothing behind.
+func TestReadCanceled(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 3_000_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		for _, h := range c.hosts {
+			h.fail(func(context.Context, any) error { time.Sleep(30 * time.Millisecond); return nil })
+		}
+		c.hosts[0].fail(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		for d := time.Millisecond; d < time.Second; d = d * 3 / 2 {
+			ctx, cancel := context.WithTimeout(c.ctx, d)
+			err := r.ReadRange(ctx, make([]byte, len(data)), 0)
+			cancel()
+			require.True(t, err == nil || errors.Is(err, moraine.Timeout), "%v", err)
+			require.Zero(t, client.Held(cl))
+		}
+		require.NoError(t, r.Close())
+	})
+}

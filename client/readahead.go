@@ -1,0 +1,236 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+)
+
+// readahead fetches what a sequential reader will ask for next, a window of
+// blocks that grows while the pattern holds. Blocks lie at multiples of their
+// size, which is that of a full stripe of the usual scheme: where chunks are
+// lost, a stripe that is read whole costs as many chunks as it has data, while
+// each lost chunk that is read alone costs as much as the whole. Memory for them is
+// never waited for: without it nothing is fetched ahead. Safe for concurrent use.
+type readahead struct {
+	r     *Reader
+	block int64
+	most  int // blocks in the window
+
+	running sync.WaitGroup
+	mu      sync.Mutex
+	next    int64 // offset at which a sequential reader would go on
+	streak  int   // reads in a row that did
+	blocks  map[int64]*aheadBlock
+	closed  bool
+}
+
+// aheadBlock is a block being fetched, or fetched. Its memory is given back when
+// it was dropped and nobody uses it any more.
+type aheadBlock struct {
+	off    int64
+	buf    *bufpool.Buffer
+	cancel context.CancelFunc
+	ready  chan struct{} // closed when err is set and the bytes are there
+	err    error
+	users  int // guarded by readahead.mu, as is gone
+	gone   bool
+}
+
+// stripeChunks is how many data chunks a full stripe of the usual scheme has.
+const stripeChunks = 4
+
+func newReadahead(r *Reader) *readahead {
+	chunk := r.c.cfg.ChunkBytes
+	fits := min(moraine.MaxChunkSize, r.c.cfg.ReadaheadBytes/2, r.c.cfg.MemoryBytes/8) // two blocks at least
+	block := chunk * max(1, min(stripeChunks, fits/chunk))
+	most := int(r.c.cfg.ReadaheadBytes / block)
+	return &readahead{r: r, block: block, most: max(most, 0), next: -1, blocks: map[int64]*aheadBlock{}}
+}
+
+// read fills p, which lies within the file, from blocks that are there or on
+// their way, and otherwise straight from the servers.
+func (a *readahead) read(ctx context.Context, p []byte, off int64) error {
+	a.plan(ctx, off, int64(len(p)))
+	for len(p) > 0 {
+		b := a.hold(off)
+		n := min(int64(len(p)), a.gap(off))
+		if b != nil {
+			n = min(int64(len(p)), b.end()-off)
+			if a.take(ctx, b, p[:n], off) {
+				p, off = p[n:], off+n
+				continue
+			}
+			if ctx.Err() != nil {
+				return gaveUp(ctx, "read")
+			}
+		}
+		if err := a.r.read(ctx, p[:n], off); err != nil {
+			return err
+		}
+		p, off = p[n:], off+n
+	}
+	return nil
+}
+
+func (b *aheadBlock) end() int64 { return b.off + int64(len(b.buf.Bytes())) }
+
+// plan notes a read and begins to fetch what follows it.
+func (a *readahead) plan(ctx context.Context, off, n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if off != a.next {
+		a.streak = 0
+	} else {
+		a.streak++
+	}
+	a.next = off + n
+	for at, b := range a.blocks {
+		if b.end() <= off || a.streak == 0 && (at > a.next || b.end() <= off) {
+			a.drop(b)
+		}
+	}
+	if a.streak < 1 || a.closed {
+		return
+	}
+	window := min(a.most, 1<<min(a.streak, 20))
+	first := a.next / a.block * a.block
+	if first < a.next && a.blocks[first] == nil {
+		first += a.block // this read has the beginning; the next one will miss
+	}
+	for i := range window {
+		if !a.fetch(ctx, first+int64(i)*a.block) {
+			return
+		}
+	}
+}
+
+// fetch begins to fetch a block, unless it is there; false: there is no more to
+// fetch, or no memory. The mutex is held.
+func (a *readahead) fetch(ctx context.Context, off int64) bool {
+	size := min(a.block, a.r.Size()-off)
+	if size <= 0 {
+		return false
+	}
+	if a.blocks[off] != nil {
+		return true
+	}
+	if !a.r.c.ahead.TryAcquire(a.block) {
+		return false
+	}
+	buf := a.r.c.pool.TryGet(int(size))
+	if buf == nil {
+		a.r.c.ahead.Release(a.block)
+		return false
+	}
+	// The block outlives the read that it was begun by, until Close at the
+	// latest.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	b := &aheadBlock{off: off, buf: buf, cancel: cancel, ready: make(chan struct{}), users: 1}
+	a.blocks[off] = b
+	a.running.Go(func() {
+		defer cancel()
+		b.err = a.r.read(ctx, buf.Bytes(), off)
+		close(b.ready)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.letGo(b)
+	})
+	return true
+}
+
+// hold returns the block that covers off, for the caller to use until take; nil
+// where there is none.
+func (a *readahead) hold(off int64) *aheadBlock {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := a.blocks[off/a.block*a.block]
+	if b != nil {
+		b.users++
+	}
+	return b
+}
+
+// gap returns how many bytes from off on no block covers.
+func (a *readahead) gap(off int64) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := a.r.Size() - off
+	for at := range a.blocks {
+		if at > off {
+			n = min(n, at-off)
+		}
+	}
+	return n
+}
+
+// take copies from a held block once it is there, and lets go of it. False: it
+// could not be fetched, or ctx ended first.
+func (a *readahead) take(ctx context.Context, b *aheadBlock, p []byte, off int64) bool {
+	ok := a.await(ctx, b)
+	if ok {
+		copy(p, b.buf.Bytes()[off-b.off:])
+		a.r.c.metrics.ReadaheadHits.Inc()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !ok && ctx.Err() == nil {
+		a.drop(b)
+	}
+	a.letGo(b)
+	return ok
+}
+
+func (a *readahead) await(ctx context.Context, b *aheadBlock) bool {
+	select {
+	case <-b.ready:
+		return b.err == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// done ends the use of a held block.
+func (a *readahead) done(b *aheadBlock) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.letGo(b)
+}
+
+// drop takes a block out of the window. The mutex is held.
+func (a *readahead) drop(b *aheadBlock) {
+	if a.blocks[b.off] == b {
+		delete(a.blocks, b.off)
+	}
+	if !b.gone {
+		b.gone = true
+		b.cancel()
+		b.users++
+		a.letGo(b)
+	}
+}
+
+// letGo ends one use of a block. The mutex is held.
+func (a *readahead) letGo(b *aheadBlock) {
+	b.users--
+	if b.users == 0 && b.gone {
+		b.buf.Release()
+		a.r.c.ahead.Release(a.block)
+	}
+}
+
+// close drops everything and waits for what is under way.
+func (a *readahead) close() {
+	a.mu.Lock()
+	a.closed = true
+	for _, b := range a.blocks {
+		a.drop(b)
+	}
+	a.mu.Unlock()
+	a.running.Wait()
+}
+
+var errStreamClosed = errors.New("the stream is closed")

@@ -1,0 +1,175 @@
+package client
+
+import (
+	"context"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Reader reads one generation of a file: the one that was there when it was
+// opened. Once the file has another one, reads return the old bytes as long as
+// the cluster still has them, and Stale after that: never a mixture. Methods may
+// be called concurrently.
+type Reader struct {
+	c       *Client
+	ref     string
+	attr    *wire.Attr
+	extents *extentMap
+	ahead   *readahead
+}
+
+// maxParallelStripes bounds the stripes that one call reads side by side.
+const maxParallelStripes = 8
+
+// OpenFile opens a regular file for reading, through symbolic links.
+func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
+	a, err := c.find(ctx, path, true)
+	if err != nil {
+		return nil, wrap("client.Open", path, err)
+	}
+	return c.open(path, a)
+}
+
+// OpenInode opens a regular file, linked or not, by its number.
+func (c *Client) OpenInode(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
+	a, err := c.StatInode(ctx, inode)
+	if err != nil {
+		return nil, wrap("client.Open", inode.String(), err)
+	}
+	return c.open(inode.String(), a)
+}
+
+func (c *Client) open(ref string, a *wire.Attr) (*Reader, error) {
+	switch a.Type {
+	case wire.FileType_FILE_TYPE_REGULAR:
+	case wire.FileType_FILE_TYPE_DIRECTORY:
+		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.IsDirectory}
+	default:
+		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.InvalidArgument}
+	}
+	r := &Reader{c: c, ref: ref, attr: a, extents: newExtentMap(c, a.Inode, a.Generation)}
+	r.ahead = newReadahead(r)
+	return r, nil
+}
+
+// Size returns the file's length in bytes.
+func (r *Reader) Size() int64 { return int64(r.attr.Size) }
+
+// Generation returns the content version that is read.
+func (r *Reader) Generation() moraine.Generation { return moraine.Generation(r.attr.Generation) }
+
+// Attr returns the file's attributes as of the opening. They are not to be changed.
+func (r *Reader) Attr() *wire.Attr { return r.attr }
+
+// Close gives back what was fetched ahead, and returns when nothing is being
+// fetched any more. No other call may be under way or follow.
+func (r *Reader) Close() error {
+	r.ahead.close()
+	return nil
+}
+
+// ReadAt reads into p from off on and returns how many bytes it read: fewer than
+// len(p) only at the end of the file, with io.EOF, or with another error, after
+// which the content of p is undefined.
+func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument}
+	}
+	n := min(int64(len(p)), max(0, r.Size()-off))
+	if n > 0 {
+		if err := r.ahead.read(ctx, p[:n], off); err != nil {
+			return 0, wrap("client.Read", r.ref, err)
+		}
+	}
+	if n < int64(len(p)) {
+		return int(n), io.EOF
+	}
+	return int(n), nil
+}
+
+// ReadRange fills dst from off on. A range that reaches past the end of the file
+// is an error. What is read is not taken from, or added to, what a sequential
+// reader fetched ahead.
+func (r *Reader) ReadRange(ctx context.Context, dst []byte, off int64) error {
+	if off < 0 || off+int64(len(dst)) > r.Size() {
+		return &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument, Err: io.ErrUnexpectedEOF}
+	}
+	return wrap("client.Read", r.ref, r.read(ctx, dst, off))
+}
+
+// read fills dst, which lies within the file. A chunk that is not where the
+// record says makes it look again where it is, once; servers that do not answer
+// are asked again until Config.Patience has passed.
+func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
+	ctx, cancel := context.WithTimeout(ctx, r.c.cfg.Patience)
+	defer cancel()
+	refreshed := false
+	for try := 0; ; try++ {
+		err := r.readOnce(ctx, dst, off, try > 0)
+		if err == nil {
+			r.c.metrics.ReadBytes.Add(float64(len(dst)))
+			return nil
+		}
+		if ctx.Err() != nil {
+			return gaveUpAfter(ctx, "read", err)
+		}
+		switch {
+		case isKind(err, moraine.Lost) && !refreshed:
+			refreshed = true
+			r.extents.forget()
+		case isTransient(err):
+			// A layout that changed shows as servers that do not have it.
+			r.extents.forget()
+			if !pause(ctx, r.c.clock, try) {
+				return gaveUpAfter(ctx, "read", err)
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// readOnce reads each extent's range, several side by side.
+func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool) error {
+	found, err := r.extents.find(ctx, off, off+int64(len(dst)))
+	if err != nil {
+		return err
+	}
+	var group errgroup.Group
+	group.SetLimit(maxParallelStripes)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	at := off
+	end := off + int64(len(dst))
+	for i, e := range found {
+		lo, hi := max(e.Offset, at), min(e.End(), end)
+		clear(dst[at-off : lo-off]) // a hole
+		sr := newStripeRead(r.c, e.stripe, e.StripeOffset+lo-e.Offset, dst[lo-off:hi-off], trust)
+		at = hi
+		if i == len(found)-1 && i == 0 {
+			clear(dst[at-off:])
+			return r.run(ctx, sr)
+		}
+		group.Go(func() error {
+			err := r.run(ctx, sr)
+			if err != nil {
+				cancel()
+			}
+			return err
+		})
+	}
+	clear(dst[at-off:])
+	return group.Wait()
+}
+
+func (r *Reader) run(ctx context.Context, sr *stripeRead) error {
+	err := sr.run(ctx)
+	if sr.foundBad() {
+		r.extents.doubt()
+	}
+	return err
+}

@@ -1,0 +1,92 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// RebuildChunk returns the bytes of a chunk: read from its device, where that
+// still has them, or computed from k others. Either way they are held against
+// the sum in the stripe record: what it returns is what the record promises, or
+// an error. Lost: fewer than k chunks are left that agree with the record. The
+// bytes are good until release is called, once.
+func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
+	fail := func(err error) ([]byte, uint32, func(), error) {
+		return nil, 0, nil, wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
+	}
+	s, err := stripeFromWire(w)
+	if err != nil {
+		return fail(err)
+	}
+	if index < 0 || index >= len(s.Chunks) {
+		return fail(&moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the stripe has %d chunks", len(s.Chunks))})
+	}
+	length, piece := s.Scheme.ChunkLen(s.Length), c.pieceOf(s)
+	l, err := c.newLease(ctx, length+min(piece, length)*int64(s.Scheme.K+1))
+	if err != nil {
+		return fail(err)
+	}
+	out, err := l.own(ctx, int(length))
+	if err != nil {
+		l.release()
+		return fail(err)
+	}
+	if c.serves(s.Chunks[index].Device) && c.getOnce(ctx, s, index, 0, out) == nil {
+		return out, s.Chunks[index].CRC, l.release, nil // getOnce has summed all of it
+	}
+	g := &gatherer{c: c, s: s, buffers: l, exclude: func(i int) bool { return i == index },
+		last: func(i int) bool { return !c.serves(s.Chunks[i].Device) }}
+	err = c.rebuildGroup(ctx, g, []target{{index, 0, out}}, piece, func(p []byte) { sum = crc.Update(sum, p) })
+	if err == nil && sum != s.Chunks[index].CRC {
+		err = &moraine.Error{Kind: moraine.Corrupt,
+			Err: fmt.Errorf("rebuilt bytes have sum %08x, the record %08x", sum, s.Chunks[index].CRC)}
+	}
+	if err != nil {
+		l.release()
+		return fail(err)
+	}
+	return out, sum, l.release, nil
+}
+
+// serves reports whether a device is expected to answer.
+func (c *Client) serves(dev moraine.DeviceID) bool {
+	if d, known := c.topology.lookup(dev); known && !d.alive {
+		return false
+	}
+	return !c.health.avoided(dev)
+}
+
+// PutRepaired puts a chunk under a recorded intent: on the intent's device, with
+// its layout version. data are the chunk's bytes, whose sum is in the record.
+// When it returns nil the chunk is durable there. One attempt, safe to repeat.
+func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.Intent, data []byte) error {
+	ref := fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), intent.GetIndex())
+	s, err := stripeFromWire(w)
+	if err != nil {
+		return wrap("client.PutRepaired", ref, err)
+	}
+	if intent.Stripe != w.Id || int(intent.Index) >= len(s.Chunks) || int64(len(data)) != s.Scheme.ChunkLen(s.Length) {
+		return &moraine.Error{Op: "client.PutRepaired", Ref: ref, Kind: moraine.InvalidArgument,
+			Err: fmt.Errorf("%d bytes for index %d of stripe %s", len(data), intent.Index, moraine.StripeID(intent.Stripe))}
+	}
+	d, err := c.topology.find(ctx, moraine.DeviceID(intent.Device))
+	if err != nil {
+		return wrap("client.PutRepaired", ref, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.PutTimeout)
+	defer cancel()
+	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: w.Id, Index: intent.Index, Device: intent.Device,
+		Version: intent.Version, Tenant: w.Tenant, Crc: s.Chunks[intent.Index].CRC, Level: uint32(moraine.NVMe),
+		Session: c.meta.current().id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true}, data)
+	if err == nil && moraine.Level(reply.Level) < moraine.NVMe {
+		err = &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("at level %d only", reply.Level)}
+	}
+	if err != nil {
+		c.metrics.ChunkErrors.WithLabelValues("repair", kindOf(err).String()).Inc()
+	}
+	return wrap("client.PutRepaired", ref, err)
+}

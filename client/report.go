@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// reporter tells the service, in the background, which chunks reads found lost
+// or wrong, so that they are repaired. A report that cannot be delivered is
+// dropped: the next read, or scrub, finds the chunk again. Safe for concurrent
+// use.
+type reporter struct {
+	c    *Client
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting map[moraine.ChunkID]*wire.BadChunk
+	// told remembers what was reported lately, so that a file read a thousand
+	// times reports once a minute.
+	told map[moraine.ChunkID]time.Time
+}
+
+const (
+	maxReports  = 256 // waiting; what comes on top is dropped
+	maxTold     = 4096
+	reportAgain = time.Minute
+	reportPause = 100 * time.Millisecond // to collect more
+)
+
+func newReporter(c *Client) *reporter {
+	return &reporter{c: c, wake: make(chan struct{}, 1), waiting: map[moraine.ChunkID]*wire.BadChunk{},
+		told: map[moraine.ChunkID]time.Time{}}
+}
+
+// add reports a chunk as the record s has it.
+func (r *reporter) add(s *moraine.Stripe, index int, kind moraine.Kind) {
+	id := moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}
+	now := r.c.clock.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at, ok := r.told[id]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
+		return
+	}
+	if len(r.told) >= maxTold {
+		clear(r.told)
+	}
+	r.told[id] = now
+	r.waiting[id] = &wire.BadChunk{Stripe: uint64(s.ID), Index: uint32(index), Device: uint32(s.Chunks[index].Device),
+		Version: uint32(s.Version), Kind: uint32(kind)}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run delivers reports until ctx ends.
+func (r *reporter) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.c.clock.After(reportPause):
+		}
+		r.deliver(ctx)
+	}
+}
+
+func (r *reporter) deliver(ctx context.Context) {
+	op := &wire.ReportBadChunks{}
+	r.mu.Lock()
+	for _, b := range r.waiting {
+		op.Chunks = append(op.Chunks, b)
+	}
+	clear(r.waiting)
+	r.mu.Unlock()
+	if len(op.Chunks) == 0 {
+		return
+	}
+	_, err := r.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
+	if err != nil {
+		if ctx.Err() == nil {
+			r.c.log.Warn("bad chunks could not be reported", "chunks", len(op.Chunks), "err", err)
+		}
+		return
+	}
+	r.c.metrics.ChunksReported.Add(float64(len(op.Chunks)))
+}

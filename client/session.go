@@ -1,0 +1,127 @@
+package client
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// session is the client's standing with the service. It never changes but for
+// its token; a session that ended is replaced by another one.
+type session struct {
+	id      uint64
+	root    moraine.InodeID
+	term    time.Duration
+	numbers *window
+	// tokenRenew is when, in unix seconds, a new token is asked for.
+	tokenRenew atomic.Int64
+}
+
+// current returns the present session.
+func (m *metaConn) current() *session { return m.session.Load() }
+
+// open opens the first session, or the next one in place of old. If another
+// caller has replaced old meanwhile, that session is returned.
+func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
+	select {
+	case m.opening <- struct{}{}:
+		defer func() { <-m.opening }()
+	case <-ctx.Done():
+		return nil, gaveUp(ctx, "open session")
+	}
+	if s := m.session.Load(); s != old {
+		return s, nil
+	}
+	nonce := make([]byte, 16)
+	if _, err := io.ReadFull(m.random, nonce); err != nil {
+		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
+	}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce}}}
+	resp, _, err := m.exchange(ctx, req, nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := resp.GetSession()
+	if r.GetSession() == 0 || r.GetTermMillis() == 0 {
+		return nil, badReply("open session")
+	}
+	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(),
+		term: time.Duration(r.TermMillis) * time.Millisecond}
+	m.takeToken(s, r)
+	m.session.Store(s)
+	m.metrics.Sessions.Inc()
+	m.sawTopology(r.TopologyVersion)
+	if old != nil {
+		m.log.Warn("the session had expired; a new one is open",
+			"old", moraine.SessionID(old.id), "session", moraine.SessionID(s.id))
+	}
+	return s, nil
+}
+
+// takeToken hands a new token to the data connections.
+func (m *metaConn) takeToken(s *session, r *wire.SessionReply) {
+	if len(r.Token) == 0 {
+		return
+	}
+	m.dialer.SetToken(r.Token)
+	now := m.clock.Now().Unix()
+	s.tokenRenew.Store(now + max(0, r.TokenExpires-now)/2)
+}
+
+// renew renews the session once, and opens another one where it has ended.
+func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
+	s := m.current()
+	wantToken = wantToken || m.clock.Now().Unix() >= s.tokenRenew.Load()
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken}}}
+	resp, _, err := m.exchange(ctx, req, s, 0)
+	if isKind(err, moraine.SessionExpired) {
+		_, err = m.open(ctx, s)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	r := resp.GetSession()
+	m.takeToken(s, r)
+	m.sawTopology(r.GetTopologyVersion())
+	return nil
+}
+
+// renewEvery renews the session until ctx ends, several times in each term, so
+// that a failover or a few lost packets do not end it.
+func (m *metaConn) renewEvery(ctx context.Context) {
+	for {
+		every := min(max(m.current().term/12, time.Second/10), 5*time.Second)
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.clock.After(every):
+		}
+		if err := m.renew(ctx, false); err != nil && ctx.Err() == nil {
+			m.log.Warn("the session could not be renewed", "session", moraine.SessionID(m.current().id), "err", err)
+		}
+	}
+}
+
+// close ends the session at the service, which ends its grants and unlinked
+// files. Trying is enough: a session that is not closed expires.
+func (m *metaConn) close(ctx context.Context) error {
+	s := m.current()
+	if s == nil {
+		return nil
+	}
+	n, err := s.numbers.take(ctx)
+	if err != nil {
+		return gaveUp(ctx, "close session")
+	}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}
+	_, _, err = m.exchange(ctx, req, s, n)
+	if isKind(err, moraine.SessionExpired) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"io"
+
+	"github.com/morainefs/moraine"
+)
+
+// Stream reads a file from one offset to its end, as an io.ReadCloser and an
+// io.WriterTo; the latter hands on what was fetched ahead without a copy. Its
+// methods must not overlap.
+type Stream struct {
+	ctx context.Context // of NewStream: io.Reader has none
+	r   *Reader
+	off int64
+}
+
+// NewStream returns a stream of the file from off on. ctx bounds all its reads.
+// Closing the stream closes the Reader.
+func (r *Reader) NewStream(ctx context.Context, off int64) *Stream {
+	return &Stream{ctx: ctx, r: r, off: off}
+}
+
+// Read implements io.Reader.
+func (s *Stream) Read(p []byte) (int, error) {
+	if s.r == nil {
+		return 0, errStreamClosed
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, err := s.r.ReadAt(s.ctx, p, s.off)
+	s.off += int64(n)
+	if err == io.EOF && n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// WriteTo implements io.WriterTo.
+func (s *Stream) WriteTo(w io.Writer) (int64, error) {
+	if s.r == nil {
+		return 0, errStreamClosed
+	}
+	began := s.off
+	a := s.r.ahead
+	for s.off < s.r.Size() {
+		n, err := s.writeNext(a, w)
+		s.off += int64(n)
+		if err != nil {
+			return s.off - began, err
+		}
+	}
+	return s.off - began, nil
+}
+
+// writeNext writes the rest of the block at the stream's offset.
+func (s *Stream) writeNext(a *readahead, w io.Writer) (int, error) {
+	end := min(s.r.Size(), (s.off/a.block+1)*a.block)
+	a.plan(s.ctx, s.off, end-s.off)
+	if b := a.hold(s.off); b != nil {
+		defer a.done(b)
+		if a.await(s.ctx, b) {
+			s.r.c.metrics.ReadaheadHits.Inc()
+			return w.Write(b.buf.Bytes()[s.off-b.off:])
+		}
+	}
+	buf, err := s.r.c.pool.Get(s.ctx, int(end-s.off))
+	if err != nil {
+		return 0, wrap("client.Read", s.r.ref, err)
+	}
+	defer buf.Release()
+	if err := s.r.ReadRange(s.ctx, buf.Bytes(), s.off); err != nil {
+		return 0, err
+	}
+	return w.Write(buf.Bytes())
+}
+
+// Close ends the stream and its Reader.
+func (s *Stream) Close() error {
+	if s.r == nil {
+		return nil
+	}
+	r := s.r
+	s.r = nil
+	return r.Close()
+}
+
+var (
+	_ io.ReadCloser = (*Stream)(nil)
+	_ io.WriterTo   = (*Stream)(nil)
+	_ io.Writer     = (*File)(nil)
+	_ io.ReaderFrom = (*File)(nil)
+)
+
+// readerAt is io.ReaderAt over a Reader.
+type readerAt struct {
+	ctx context.Context
+	r   *Reader
+}
+
+// ReaderAt returns an io.ReaderAt whose reads ctx bounds.
+func (r *Reader) ReaderAt(ctx context.Context) io.ReaderAt { return readerAt{ctx, r} }
+
+func (a readerAt) ReadAt(p []byte, off int64) (int, error) { return a.r.ReadAt(a.ctx, p, off) }
+
+// Section returns a reader of n bytes from off on.
+func (r *Reader) Section(ctx context.Context, off, n int64) (*io.SectionReader, error) {
+	if off < 0 || n < 0 || off+n > r.Size() {
+		return nil, &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument}
+	}
+	return io.NewSectionReader(r.ReaderAt(ctx), off, n), nil
+}

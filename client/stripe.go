@@ -1,0 +1,273 @@
+package client
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/erasure"
+)
+
+// stripe is the bytes of a stripe that is being filled or sent: a list of
+// pieces of memory, some the stripe's own, some the caller's. Where its chunks
+// begin depends on its length, so chunks are ranges of that list. It has one
+// owner at a time.
+type stripe struct {
+	segs    []segment
+	length  int64
+	charged int64 // bytes taken from the client's budget
+	// What encode made, for one scheme:
+	scheme   moraine.Scheme
+	chunkLen int64
+	parity   []*bufpool.Buffer
+	sums     []uint32 // CRC32C of each chunk
+}
+
+// segment is part of a stripe's bytes.
+type segment struct {
+	b   []byte          // the bytes
+	buf *bufpool.Buffer // that holds them; nil: they are the caller's
+}
+
+// firstSegment is the size of a stripe's first own buffer. Each further one is
+// as large as all before it together, so that small files take little memory
+// and buffers begin at multiples of erasure.PieceSize.
+const firstSegment = erasure.PieceSize
+
+// nextSegment returns the size of the next own buffer.
+func (s *stripe) nextSegment(largest int64) int64 {
+	var own int64
+	for _, g := range s.segs {
+		if g.buf != nil {
+			own += int64(len(g.buf.Bytes()))
+		}
+	}
+	return min(max(own, firstSegment), largest)
+}
+
+// fill copies from p into what is left of the last own buffer, up to a length
+// of limit, and returns how many bytes it took.
+func (s *stripe) fill(p []byte, limit int64) int {
+	if len(s.segs) == 0 {
+		return 0
+	}
+	g := &s.segs[len(s.segs)-1]
+	if g.buf == nil {
+		return 0
+	}
+	mem := g.buf.Bytes()
+	n := copy(mem[len(g.b):], p[:min(int64(len(p)), limit-s.length)])
+	g.b = mem[:len(g.b)+n]
+	s.length += int64(n)
+	return n
+}
+
+// addBuffer appends an empty own buffer, which the stripe takes.
+func (s *stripe) addBuffer(buf *bufpool.Buffer) {
+	s.segs = append(s.segs, segment{b: buf.Bytes()[:0], buf: buf})
+}
+
+// lend appends bytes of the caller, who leaves them unchanged until the stripe
+// was sent.
+func (s *stripe) lend(p []byte) {
+	s.segs = append(s.segs, segment{b: p})
+	s.length += int64(len(p))
+}
+
+// free gives back everything the stripe holds but its part of the budget.
+func (s *stripe) free() {
+	for _, g := range s.segs {
+		if g.buf != nil {
+			g.buf.Release()
+		}
+	}
+	s.segs = nil
+	s.freeParity()
+}
+
+func (s *stripe) freeParity() {
+	for _, p := range s.parity {
+		p.Release()
+	}
+	s.parity, s.sums = nil, nil
+}
+
+// cost returns what a stripe of length bytes in own buffers takes of the
+// budget: the bytes, and the parity.
+func parityCost(scheme moraine.Scheme, length int64) int64 {
+	if scheme.IsCopies() || scheme.M == 0 {
+		return 0
+	}
+	return int64(scheme.M) * scheme.ChunkLen(length)
+}
+
+// encode computes parity and sums for scheme, unless that has been done. into,
+// if not nil, has a slice of the chunk's length for each data chunk, to which
+// the bytes are copied on the way, while they are in cache.
+func (s *stripe) encode(ctx context.Context, c *Client, scheme moraine.Scheme, into [][]byte) error {
+	if s.scheme == scheme && s.sums != nil {
+		return nil
+	}
+	s.freeParity()
+	coder, err := c.coders.Get(scheme)
+	if err != nil {
+		return err
+	}
+	s.scheme, s.chunkLen = scheme, scheme.ChunkLen(s.length)
+	if scheme.IsCopies() {
+		s.sums = s.sumCopies(c.zeros)
+		return nil
+	}
+	for range scheme.M {
+		p, err := c.pool.Get(ctx, int(s.chunkLen))
+		if err != nil {
+			s.freeParity()
+			return err
+		}
+		s.parity = append(s.parity, p)
+	}
+	s.sums, err = s.encodeColumns(coder, c.zeros, into)
+	return err
+}
+
+// sumCopies returns the sum of the one chunk that all copies hold.
+func (s *stripe) sumCopies(zeros []byte) []uint32 {
+	var sum uint32
+	for _, p := range s.data(0, zeros) {
+		sum = crc.Update(sum, p)
+	}
+	sums := make([]uint32, s.scheme.Chunks())
+	for i := range sums {
+		sums[i] = sum
+	}
+	return sums
+}
+
+// encodeColumns goes through all chunks side by side, PieceSize bytes of each at
+// a time: copies, sums and encodes them while they are in cache.
+func (s *stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte) ([]uint32, error) {
+	k, m := int(s.scheme.K), int(s.scheme.M)
+	sums := make([]uint32, k+m)
+	at := make([]cursor, k)
+	for i := range at {
+		at[i] = s.cursor(int64(i)*s.chunkLen, min(int64(i+1)*s.chunkLen, s.length))
+	}
+	pieces := make([][]byte, k+m)
+	for off := int64(0); off < s.chunkLen; {
+		width := min(erasure.PieceSize-int(off%erasure.PieceSize), int(s.chunkLen-off))
+		for i := range at {
+			if pieces[i] = at[i].peek(width); pieces[i] == nil {
+				pieces[i] = zeros[:width]
+			}
+			width = min(width, len(pieces[i]))
+		}
+		for i := range at {
+			pieces[i] = pieces[i][:width]
+			if into != nil {
+				dst := into[i][off:][:width]
+				copy(dst, pieces[i])
+				pieces[i] = dst
+			}
+			at[i].skip(width)
+			sums[i] = crc.Update(sums[i], pieces[i])
+		}
+		for j := range m {
+			pieces[k+j] = s.parity[j].Bytes()[off:][:width]
+		}
+		if m > 0 {
+			if err := coder.Encode(pieces[:k], pieces[k:]); err != nil {
+				return nil, err
+			}
+		}
+		for j := range m {
+			sums[k+j] = crc.Update(sums[k+j], pieces[k+j])
+		}
+		off += int64(width)
+	}
+	return sums, nil
+}
+
+// payload returns the bytes of a chunk, in order; they are not copied.
+func (s *stripe) payload(index int, zeros []byte) [][]byte {
+	switch {
+	case s.scheme.IsCopies():
+		return s.data(0, zeros)
+	case index < int(s.scheme.K):
+		return s.data(index, zeros)
+	default:
+		return [][]byte{s.parity[index-int(s.scheme.K)].Bytes()[:s.chunkLen]}
+	}
+}
+
+// data returns the bytes of data chunk i, with its padding.
+func (s *stripe) data(i int, zeros []byte) [][]byte {
+	at := s.cursor(int64(i)*s.chunkLen, min(int64(i+1)*s.chunkLen, s.length))
+	left := s.chunkLen
+	var out [][]byte
+	for p := at.peek(int(left)); p != nil; p = at.peek(int(left)) {
+		out = append(out, p)
+		at.skip(len(p))
+		left -= int64(len(p))
+	}
+	for left > 0 {
+		p := zeros[:min(left, int64(len(zeros)))]
+		out = append(out, p)
+		left -= int64(len(p))
+	}
+	return out
+}
+
+// cut returns the part [from, to) of the stripe's bytes as a stripe that
+// borrows them: it must be done with before the first is freed.
+func (s *stripe) cut(from, to int64) *stripe {
+	part := &stripe{}
+	at := s.cursor(from, to)
+	for p := at.peek(int(to - from)); p != nil; p = at.peek(int(to - from)) {
+		part.lend(p)
+		at.skip(len(p))
+	}
+	return part
+}
+
+// cursor walks a range of a stripe's bytes.
+type cursor struct {
+	segs []segment
+	off  int   // in segs[0]
+	left int64 // to the end of the range
+}
+
+// cursor returns a cursor at from that ends at to; an empty one where to is not
+// above from.
+func (s *stripe) cursor(from, to int64) cursor {
+	c := cursor{segs: s.segs, left: to - from}
+	if c.left <= 0 {
+		return cursor{}
+	}
+	for from >= int64(len(c.segs[0].b)) {
+		from -= int64(len(c.segs[0].b))
+		c.segs = c.segs[1:]
+	}
+	c.off = int(from)
+	return c
+}
+
+// peek returns the next bytes, at most n, that lie together; nil at the end.
+func (c *cursor) peek(n int) []byte {
+	for c.left > 0 && c.off == len(c.segs[0].b) {
+		c.segs, c.off = c.segs[1:], 0
+	}
+	if c.left <= 0 {
+		return nil
+	}
+	b := c.segs[0].b[c.off:]
+	return b[:min(int64(len(b)), int64(n), c.left)]
+}
+
+// skip goes on by n bytes, no more than peek returned.
+func (c *cursor) skip(n int) {
+	if c.left > 0 {
+		c.off += n
+		c.left -= int64(n)
+	}
+}

@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// topology is an immutable view of hosts and devices.
+type topology struct {
+	version uint64
+	devices map[moraine.DeviceID]device
+}
+
+// device is where a device is, and how its host is reached.
+type device struct {
+	host   string
+	state  wire.DeviceState
+	alive  bool // as the leader saw it
+	chunks transport.Chunks
+}
+
+// topologyCache keeps the newest topology seen. It is refreshed when a session
+// reply names another version, when a device is asked for that it lacks, and
+// when a server did not answer.
+// Safe for concurrent use.
+type topologyCache struct {
+	meta   *metaConn
+	dialer transport.Dialer
+
+	now atomic.Pointer[topology]
+	// refreshing holds one element while the topology is being asked for.
+	refreshing chan struct{}
+	lastAsked  atomic.Int64 // nanoseconds of the clock, when the last request ended
+	doubted    atomic.Bool
+}
+
+const (
+	// minRefresh is the least time between two requests for a newer topology.
+	minRefresh = 100 * time.Millisecond
+	// soon bounds such a request, where the present topology may do.
+	soon = 250 * time.Millisecond
+)
+
+func newTopologyCache(meta *metaConn, dialer transport.Dialer) *topologyCache {
+	t := &topologyCache{meta: meta, dialer: dialer, refreshing: make(chan struct{}, 1)}
+	t.now.Store(&topology{devices: map[moraine.DeviceID]device{}})
+	return t
+}
+
+// find returns the device, after a refresh if it is unknown. Unavailable: no
+// host has it.
+func (t *topologyCache) find(ctx context.Context, id moraine.DeviceID) (device, error) {
+	view := t.now.Load()
+	if _, known := view.devices[id]; !known {
+		if err := t.refresh(ctx, view, t.meta.do); err != nil {
+			return device{}, err
+		}
+	} else if view.version != t.meta.topology.Load() || t.doubted.Load() {
+		t.refreshSoon(ctx, view)
+	}
+	if d, ok := t.now.Load().devices[id]; ok {
+		return d, nil
+	}
+	return device{}, &moraine.Error{Op: "find device", Ref: deviceRef(id), Kind: moraine.Unavailable}
+}
+
+// doubt has the next find look for a newer topology: a server did not answer
+// where this one says, or did not have what it says.
+func (t *topologyCache) doubt() { t.doubted.Store(true) }
+
+// lookup returns the device from the present view, without asking.
+func (t *topologyCache) lookup(id moraine.DeviceID) (device, bool) {
+	d, ok := t.now.Load().devices[id]
+	return d, ok
+}
+
+// refreshSoon asks once for a newer topology, unless somebody does already or
+// did just now. The present one most likely still serves, so that nobody waits
+// for a service that does not answer.
+func (t *topologyCache) refreshSoon(ctx context.Context, seen *topology) {
+	if len(t.refreshing) > 0 || t.meta.clock.Now().UnixNano()-t.lastAsked.Load() < int64(minRefresh) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	if err := t.refresh(ctx, seen, t.meta.quick); err != nil {
+		t.meta.log.Debug("the topology could not be refreshed", "err", err)
+	}
+}
+
+// refresh asks for the topology, unless another one than seen is there by now.
+func (t *topologyCache) refresh(ctx context.Context, seen *topology,
+	ask func(context.Context, *wire.MetaRequest) (*wire.MetaResponse, error)) error {
+	select {
+	case t.refreshing <- struct{}{}:
+		defer func() { <-t.refreshing }()
+	case <-ctx.Done():
+		return gaveUp(ctx, "get topology")
+	}
+	if t.now.Load() != seen {
+		return nil
+	}
+	resp, err := ask(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
+	t.lastAsked.Store(t.meta.clock.Now().UnixNano())
+	if err != nil {
+		return err
+	}
+	t.doubted.Store(false)
+	top := resp.GetTopology()
+	if top == nil {
+		return badReply("get topology")
+	}
+	t.meta.sawTopology(top.Version)
+	t.now.Store(t.build(top))
+	return nil
+}
+
+func (t *topologyCache) build(w *wire.Topology) *topology {
+	top := &topology{version: w.Version, devices: map[moraine.DeviceID]device{}}
+	for _, h := range w.Hosts {
+		chunks := t.dialer.Chunks(h.Id, h.Addresses)
+		for _, d := range h.Devices {
+			top.devices[moraine.DeviceID(d.Id)] = device{host: h.Id, state: d.State,
+				alive: h.Alive && d.Alive, chunks: chunks}
+		}
+	}
+	return top
+}

@@ -1,0 +1,57 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"path"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+var errRoot = errors.New("not the root directory")
+
+// SkipDir, returned by the function given to Walk, leaves out what is below the
+// directory it was called for.
+var SkipDir = errors.New("skip this directory")
+
+// maxDepth bounds how deep Walk goes.
+const maxDepth = 4096
+
+// Walk calls fn for what root names and everything below it: a directory before
+// its entries, entries in order of name. Symbolic links are not followed. An
+// error of fn ends the walk and is returned as it is. What is removed during
+// the walk is passed over.
+func (c *Client) Walk(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error {
+	a, err := c.find(ctx, root, false)
+	if err != nil {
+		return wrap("client.Walk", root, err)
+	}
+	err = c.walkTree(ctx, path.Clean("/"+root), a, fn, 0)
+	if errors.Is(err, SkipDir) {
+		return nil
+	}
+	return err
+}
+
+func (c *Client) walkTree(ctx context.Context, at string, a *wire.Attr, fn func(string, *wire.Attr) error, depth int) error {
+	if err := fn(at, a); err != nil || a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return err
+	}
+	if depth == maxDepth {
+		return &moraine.Error{Op: "client.Walk", Ref: at, Kind: moraine.TooLarge}
+	}
+	for e, err := range c.ReadDirInode(ctx, moraine.InodeID(a.Inode)) {
+		if isKind(err, moraine.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return wrap("client.Walk", at, err)
+		}
+		err = c.walkTree(ctx, path.Join(at, e.Name), e.Attr, fn, depth+1)
+		if err != nil && !errors.Is(err, SkipDir) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,337 @@
+package client
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// File is a new file being written from its first byte to its last. Nobody sees
+// it until Commit gives it its name, whole. Write, WriteStable, ReadFrom, Flush,
+// Commit and Abort must not overlap; everybody who creates a File ends it with
+// Commit or Abort.
+//
+// A failure is final: every later call returns it, and Abort is all that is
+// left to do. SessionExpired means that the client was cut off from the service
+// for longer than a session lasts, so that what was put is gone: write the file
+// again.
+type File struct {
+	c       *Client
+	ref     string           // path, or inode, for errors
+	attr    *wire.Attr       // as created
+	link    *wire.LinkTarget // the name it is to get; nil: none
+	session *session
+	key     grantKey
+	level   moraine.Level
+	// life ends when the file fails or ends, with the reason as its cause. The
+	// file's background work runs under it, and so do Write and ReadFrom, which
+	// have the signatures of package io and thus no context of their own.
+	life context.Context
+	end  context.CancelCauseFunc
+
+	slots   chan struct{} // one element for each stripe being sent
+	sending sync.WaitGroup
+	log     commitLog
+
+	mu     sync.Mutex // guards what follows; held across waits for memory and slots
+	cur    *stripe    // being filled; nil: none
+	ticket *ticket    // of cur, once it is past the size of a small remainder
+	limit  int64      // of cur's length, where it has a ticket
+	size   int64      // bytes taken in all
+	seq    int        // of the next stripe to be sent
+	ended  bool
+}
+
+// Inode returns the file's number.
+func (f *File) Inode() moraine.InodeID { return moraine.InodeID(f.attr.Inode) }
+
+// Size returns how many bytes were written so far.
+func (f *File) Size() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.size
+}
+
+// Write appends p. It returns when p was copied, and waits while the file has
+// Config.StripesInFlight stripes on their way or the client's memory is used up.
+func (f *File) Write(p []byte) (int, error) { return f.append(p, false) }
+
+// WriteStable appends p without a copy: p must not change until Flush, Commit or
+// Abort has returned. Short slices are copied all the same.
+func (f *File) WriteStable(p []byte) (int, error) { return f.append(p, len(p) >= minLent) }
+
+// minLent is the least number of bytes worth borrowing rather than copying.
+const minLent = 64 << 10
+
+// ReadFrom appends all that r gives.
+func (f *File) ReadFrom(r io.Reader) (int64, error) {
+	buf, err := f.c.pool.Get(f.life, 4*minLent)
+	if err != nil {
+		return 0, f.wrap("client.Write", err)
+	}
+	defer buf.Release()
+	var total int64
+	for {
+		n, rerr := r.Read(buf.Bytes())
+		m, err := f.Write(buf.Bytes()[:n])
+		total += int64(m)
+		switch {
+		case err != nil:
+			return total, err
+		case rerr == io.EOF:
+			return total, nil
+		case rerr != nil:
+			return total, rerr
+		}
+	}
+}
+
+func (f *File) append(p []byte, lent bool) (int, error) {
+	f.mu.Lock()
+	n := 0
+	var err error
+	for n < len(p) && err == nil {
+		var took int
+		if err = f.broken(); err == nil {
+			took, err = f.step(p[n:], lent)
+			n += took
+			f.size += int64(took)
+		}
+	}
+	f.mu.Unlock()
+	if f.c.writes.wanted() {
+		f.yield()
+	}
+	return n, f.fail("client.Write", err)
+}
+
+// broken returns why the file takes no more bytes.
+func (f *File) broken() error {
+	switch {
+	case f.ended:
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errEnded}
+	case f.life.Err() != nil:
+		return context.Cause(f.life)
+	case f.session != f.c.meta.current():
+		return &moraine.Error{Kind: moraine.SessionExpired}
+	}
+	return nil
+}
+
+// step takes the next bytes of p into the stripe, or does one thing that has to
+// be done first, such as to send a stripe that is full. The mutex is held.
+func (f *File) step(p []byte, lent bool) (int, error) {
+	if f.cur == nil {
+		f.cur = &stripe{}
+	}
+	s := f.cur
+	limit := f.c.smallBytes()
+	if f.ticket == nil && s.length+int64(len(p)) > limit {
+		return 0, f.takeTicket()
+	}
+	if f.ticket != nil {
+		limit = f.limit
+	}
+	if s.length >= limit {
+		return 0, f.launch()
+	}
+	if !lent && s.length == 0 && f.ticket != nil && int64(len(p)) >= limit {
+		return f.takeWhole(p[:limit])
+	}
+	if lent {
+		n := min(int64(len(p)), limit-s.length)
+		if ok, err := f.reserve(f.share(n)); !ok {
+			return 0, err
+		}
+		s.lend(p[:n])
+		return int(n), nil
+	}
+	if n := s.fill(p, limit); n > 0 {
+		return n, nil
+	}
+	return 0, f.grow(limit)
+}
+
+// grow gives the stripe another buffer.
+func (f *File) grow(limit int64) error {
+	n := min(f.cur.nextSegment(f.c.cfg.ChunkBytes), limit-f.cur.length)
+	if ok, err := f.reserve(n + f.share(n)); !ok {
+		return err
+	}
+	buf, err := f.c.pool.Get(f.life, int(n))
+	if err != nil {
+		return err
+	}
+	f.cur.addBuffer(buf)
+	return nil
+}
+
+// share returns how much parity n bytes of the stripe come to.
+func (f *File) share(n int64) int64 {
+	if f.ticket == nil || f.ticket.scheme.IsCopies() {
+		return 0
+	}
+	k, m := int64(f.ticket.scheme.K), int64(f.ticket.scheme.M)
+	return (n*m + k - 1) / k
+}
+
+// takeTicket gets the stripe its number, now that it is to be a large one: its
+// scheme says how long it may become.
+func (f *File) takeTicket() error {
+	t, err := f.c.grants.take(f.life, f.key, f.Inode())
+	if err != nil {
+		return err
+	}
+	f.ticket = t
+	f.limit = int64(t.scheme.K) * f.c.chunkBytes(t.scheme)
+	// Chunks are rounded up to whole blocks, and so is their parity.
+	if ok, err := f.reserve(f.share(f.cur.length) + int64(t.scheme.M)*moraine.BlockSize); !ok {
+		return err
+	}
+	return nil
+}
+
+// chunkBytes returns the length of the chunks of a full stripe: the configured
+// one, or less where two stripes of that would not fit into the memory.
+func (c *Client) chunkBytes(scheme moraine.Scheme) int64 {
+	fits := (c.writes.size/2)/int64(scheme.Chunks()) - moraine.BlockSize
+	return min(c.cfg.ChunkBytes, max(moraine.BlockSize, fits/moraine.BlockSize*moraine.BlockSize))
+}
+
+// smallBytes returns the largest end of a file that is kept as copies.
+func (c *Client) smallBytes() int64 { return min(moraine.SmallRemainder, c.cfg.ChunkBytes/2) }
+
+// reserve takes n bytes of the budget for the stripe. Where they are not there
+// the stripe is sent as it is, so that nothing waits while it holds one; false
+// with no error says that this happened. The mutex is held.
+func (f *File) reserve(n int64) (bool, error) {
+	w := f.c.writes
+	if !w.try(n) {
+		if f.cur.length > 0 {
+			f.c.metrics.StripesCutShort.Inc()
+			return false, f.launch()
+		}
+		if f.cur.charged > 0 {
+			w.release(f.cur.charged) // nothing is held while we wait
+			n += f.cur.charged
+			f.cur.charged = 0
+		}
+		if err := w.acquire(f.life, n); err != nil {
+			return false, err
+		}
+	}
+	f.cur.charged += n
+	return true, nil
+}
+
+// takeWhole makes a full stripe of p at once: each column is copied, summed and
+// encoded while it is in cache.
+func (f *File) takeWhole(p []byte) (int, error) {
+	n := int64(len(p))
+	if ok, err := f.reserve(n + f.share(n)); !ok {
+		return 0, err
+	}
+	scheme := f.ticket.scheme
+	c := scheme.ChunkLen(n)
+	src := &stripe{}
+	src.lend(p)
+	st := f.cur
+	into := make([][]byte, scheme.K)
+	for i := range into {
+		buf, err := f.c.pool.Get(f.life, int(c))
+		if err != nil {
+			return 0, err
+		}
+		st.addBuffer(buf)
+		into[i] = buf.Bytes()
+	}
+	if scheme.IsCopies() {
+		st.fill(p, n)
+		return int(n), f.launch()
+	}
+	err := src.encode(f.life, f.c, scheme, into)
+	st.scheme, st.chunkLen, st.parity, st.sums = scheme, src.chunkLen, src.parity, src.sums
+	if err != nil {
+		return 0, err
+	}
+	for i := range st.segs {
+		st.segs[i].b = into[i]
+	}
+	st.length = n
+	return int(n), f.launch()
+}
+
+// launch sends the stripe being filled in the background, after a wait for a
+// slot. The mutex is held; from here on the stripe is the sender's.
+func (f *File) launch() error {
+	st, t := f.cur, f.ticket
+	f.cur, f.ticket = nil, nil
+	if st == nil || st.length == 0 {
+		f.drop(st, t)
+		return nil
+	}
+	select {
+	case f.slots <- struct{}{}:
+	case <-f.life.Done():
+		f.drop(st, t)
+		return context.Cause(f.life)
+	}
+	seq := f.seq
+	f.seq++
+	f.sending.Go(func() {
+		defer func() { <-f.slots }()
+		ctx, cancel := context.WithTimeout(f.life, f.c.cfg.Patience)
+		defer cancel()
+		sent, err := f.send(ctx, st, t)
+		f.drop(st, nil)
+		if err == nil {
+			err = f.log.add(f, seq, sent)
+		}
+		f.fail("client.Write", err)
+	})
+	return nil
+}
+
+// drop gives back what a stripe holds, and its ticket if it has one.
+func (f *File) drop(st *stripe, t *ticket) {
+	if st != nil {
+		st.free()
+		f.c.writes.release(st.charged)
+		st.charged = 0
+	}
+	if t != nil {
+		f.c.grants.settle(t, false)
+	}
+}
+
+// yield sends the stripe being filled, if there is one and nobody is at work
+// with it: somebody else waits for memory.
+func (f *File) yield() {
+	if !f.mu.TryLock() {
+		return // whoever has the lock looks at budget.wanted when it lets go
+	}
+	defer f.mu.Unlock()
+	if f.cur == nil || f.ended || len(f.slots) == cap(f.slots) {
+		return // what is on its way will give its memory back
+	}
+	if f.cur.length > 0 {
+		f.c.metrics.StripesCutShort.Inc()
+	}
+	f.fail("client.Write", f.launch())
+}
+
+// fail makes err, if it is one, the end of the file, and returns it as the
+// caller is to see it.
+func (f *File) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = f.wrap(op, err)
+	f.end(err)
+	return err
+}
+
+func (f *File) wrap(op string, err error) error { return wrap(op, f.ref, err) }
