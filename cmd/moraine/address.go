@@ -1,0 +1,84 @@
+package main
+
+import (
+	"net"
+	"path"
+	"strings"
+)
+
+// Default ports.
+const (
+	defaultMetadataPort    = "7400"
+	defaultChunkserverPort = "7410"
+)
+
+// location is one argument of a file command: a path in a cluster, or a local
+// one.
+type location struct {
+	// remote is set for moraine://.
+	remote bool
+	// hosts are those the URL names; empty means --endpoint.
+	hosts string
+	// path is absolute for a remote location, as given for a local one.
+	path string
+	// dir is set where the argument ended in a slash: it must be a directory.
+	dir bool
+}
+
+const remotePrefix = "moraine://"
+
+// parseLocation reads moraine://HOSTS/PATH, moraine:///PATH or a local path.
+func parseLocation(arg string) (location, error) {
+	rest, ok := strings.CutPrefix(arg, remotePrefix)
+	if !ok {
+		if strings.HasPrefix(arg, "s3://") {
+			return location{}, usageError("%s: s3:// is not supported yet; copy through a local path", arg)
+		}
+		if arg == "" {
+			return location{}, usageError("an empty path")
+		}
+		return location{path: arg, dir: strings.HasSuffix(arg, "/")}, nil
+	}
+	hosts, p, _ := strings.Cut(rest, "/")
+	return location{remote: true, hosts: hosts, path: path.Clean("/" + p), dir: p == "" || strings.HasSuffix(p, "/")}, nil
+}
+
+// parseRemote is parseLocation for commands that take cluster paths only.
+func parseRemote(arg string) (location, error) {
+	l, err := parseLocation(arg)
+	if err == nil && !l.remote {
+		err = usageError("%s is a local path; a path in the cluster is written moraine:///%s", arg, strings.TrimPrefix(arg, "/"))
+	}
+	return l, err
+}
+
+func (l location) String() string {
+	if !l.remote {
+		return l.path
+	}
+	return remotePrefix + l.hosts + l.path
+}
+
+// splitEndpoint reads HOST[:PORT],... into addresses, one server each.
+func splitEndpoint(s string) [][]string {
+	var servers [][]string
+	for _, h := range strings.Split(strings.TrimPrefix(s, remotePrefix), ",") {
+		h = strings.TrimRight(strings.TrimSpace(h), "/")
+		if h == "" {
+			continue
+		}
+		servers = append(servers, []string{withPort(h, defaultMetadataPort)})
+	}
+	return servers
+}
+
+// withPort adds a port to an address that has none. unix:PATH is left alone.
+func withPort(addr, port string) string {
+	if strings.HasPrefix(addr, "unix:") {
+		return addr
+	}
+	if _, _, err := net.SplitHostPort(addr); err == nil {
+		return addr
+	}
+	return net.JoinHostPort(strings.Trim(addr, "[]"), port)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// newRegistry returns a registry that already has the Go runtime's and the
+// process's own metrics.
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// admin is the second port of a server: /metrics, /healthz and /debug/pprof,
+// over plain HTTP. It changes nothing, but pprof shows the process's memory, so
+// it listens on loopback unless told otherwise.
+type admin struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// listenAdmin opens the port at once, so that one in use is an error at start.
+// healthy is asked on each /healthz; nil means that the server does its job.
+func listenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*admin, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--admin-listen: %w", listenHint(err))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := healthy(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return &admin{listener: l, server: &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}}, nil
+}
+
+// run serves until ctx ends.
+func (a *admin) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = a.server.Close() })
+	defer stop()
+	if err := a.server.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// listenHint says what to do about an address that cannot be listened on.
+func listenHint(err error) error {
+	var addr *net.AddrError
+	if errors.As(err, &addr) {
+		return usageError("cannot listen on %q: %s; write HOST:PORT", addr.Addr, addr.Err)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Addr != nil {
+		return fmt.Errorf("cannot listen on %s: %v; choose another address, or end what holds it", op.Addr, op.Err)
+	}
+	return err
+}

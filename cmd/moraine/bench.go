@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/bench"
+	"github.com/morainefs/moraine/integration/bench/bareraft"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/spf13/cobra"
+)
+
+// benchOptions are the flags of `moraine bench`.
+type benchOptions struct {
+	dir, path string
+	modes     []string
+	bytes     sizeFlag
+	clients   int
+	seconds   float64
+	profile   string
+}
+
+// benchmarks in the order of `bench all`. own says that each run needs a cluster
+// of its own, as it breaks it.
+var benchmarks = []struct {
+	name, short string
+	clients     int
+	run         func(context.Context, *bench.Env) ([]bench.Line, error)
+}{
+	{"write", "durable sequential write, against disk/1.5", 1, bench.Write},
+	{"read", "cold sequential read, against the disk", 1, bench.Read},
+	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, bench.ReadDegraded},
+	{"meta", "creates and stats, against bare Raft", 64, bench.Meta},
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:     "bench",
+		GroupID: groupServers,
+		Short:   "Measure: each figure with the physical limit of the same run beside it",
+		Long: `Each benchmark starts a cluster of its own (3 metadata servers, 6 chunkservers,
+each a process, with every sync), unless --endpoint names one; with --path it
+does the same work on any mounted file system. It prints a line for each figure
+(with --json an object): the value, the physical limit measured in the same run,
+their ratio, CPU seconds per GB (per million operations for ops/s), bytes of the
+device, and syncs. docs/BENCHMARKS.md says how.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&o.dir, "dir", "", "directory for the cluster and the limits (default: a temporary one)")
+	f.StringVar(&o.path, "path", "", "do the work on this mounted file system instead of a cluster")
+	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one after the other, each on a cluster of its own")
+	o.bytes = 4 << 30
+	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
+	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
+	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
+	for _, b := range benchmarks {
+		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o, b.name) }})
+	}
+	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, b := range benchmarks {
+				if err := a.bench(cmd.Context(), o, b.name); err != nil {
+					return fmt.Errorf("%s: %w", b.name, err)
+				}
+			}
+			return nil
+		}})
+	cmd.AddCommand(a.benchWorkerCommand(&o), a.benchRaftNodeCommand())
+	return cmd
+}
+
+// bench runs one benchmark, in each mode.
+func (a *app) bench(ctx context.Context, o benchOptions, name string) error {
+	modes := o.modes
+	if o.path != "" || a.global.endpoint != "" {
+		modes = []string{a.global.mode}
+	}
+	for i, mode := range modes {
+		suffix := ""
+		if i > 0 {
+			suffix = "-" + mode
+		}
+		lines, err := a.benchIn(ctx, o, name, mode, suffix)
+		if err != nil {
+			return err
+		}
+		if err := a.printLines(lines); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) printLines(lines []bench.Line) error {
+	return list(a, lines, table.Row{"name", "value", "unit", "limit", "of", "ratio", "cpu-s/GB (/Mop)", "device bytes", "syncs"}, func(l bench.Line) table.Row {
+		return table.Row{l.Name, fmt.Sprintf("%.4g", l.Value), l.Unit, fmt.Sprintf("%.4g", l.Limit), l.LimitName,
+			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.2f", l.CPU), size(l.DeviceBytes), l.Syncs}
+	})
+}
+
+func (a *app) benchIn(ctx context.Context, o benchOptions, name, mode, suffix string) ([]bench.Line, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Seconds: o.seconds, Suffix: suffix,
+		Worker:   []string{self, "bench", "worker", "--mode", mode},
+		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
+	if e.Dir == "" {
+		if e.Dir, err = os.MkdirTemp("", "moraine-bench-"); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(e.Dir)
+	}
+	if o.profile != "" {
+		e.Worker = append(e.Worker, "--cpuprofile", o.profile)
+	}
+	switch {
+	case o.path != "":
+		e.Worker = append(e.Worker, "--path", o.path)
+		e.Open = func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }
+	case a.global.endpoint != "":
+		e.Worker = append(e.Worker, a.connectionFlags()...)
+		e.Open = a.benchTarget
+	default:
+		c, err := procs.Start(ctx, procs.Config{Dir: filepath.Join(e.Dir, "cluster"), Mode: mode})
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(c.Dir())
+		defer c.Close() //nolint:errcheck // some were killed on purpose
+		e.Cluster = c
+		own := &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
+		e.Worker = append(e.Worker, own.connectionFlags()...)
+		e.RaftNode = []string{self, "bench", "raft-node"}
+		e.Open = own.benchTarget
+	}
+	for _, b := range benchmarks {
+		if b.name == name {
+			if e.Clients = o.clients; e.Clients == 0 {
+				e.Clients = b.clients
+			}
+			return b.run(ctx, e)
+		}
+	}
+	return nil, usageError("no such benchmark: %q", name)
+}
+
+// connectionFlags are the flags by which a child process reaches the cluster
+// that this one was told of.
+func (a *app) connectionFlags() []string {
+	g := &a.global
+	flags := []string{"--endpoint", g.endpoint, "--log-level", "error"}
+	if g.insecure {
+		return append(flags, "--insecure")
+	}
+	flags = append(flags, "--certs", g.certs)
+	if g.identity != "" {
+		flags = append(flags, "--identity", g.identity)
+	}
+	return flags
+}
+
+// benchTarget opens a session as a target.
+func (a *app) benchTarget(ctx context.Context) (bench.Target, error) {
+	c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
+	if err != nil {
+		return nil, err
+	}
+	return bench.ClusterTarget(c.Client, c.Close), nil
+}
+
+// sharedTargets opens sessions that share the connections of this process, as
+// the users of one mount do: the function that it returns opens one more.
+func (a *app) sharedTargets() (open func(context.Context) (bench.Target, error), closePool func(), err error) {
+	sec, err := a.security()
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := sec.pool(transport.RoleAdmin, fmt.Sprintf("bench-%d", os.Getpid()), transport.PoolDeps{})
+	if err != nil {
+		return nil, nil, err
+	}
+	open = func(ctx context.Context) (bench.Target, error) {
+		c, err := client.Dial(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
+		if err != nil {
+			return nil, err
+		}
+		return bench.ClusterTarget(c, c.Close), nil
+	}
+	return open, func() { _ = pool.Close() }, nil
+}
+
+// keptOpen is a Dialer that several clients use: none of them closes it.
+type keptOpen struct{ transport.Dialer }
+
+func (keptOpen) Close() error { return nil }
+
+// benchWorkerCommand is one process of a benchmark.
+func (a *app) benchWorkerCommand(o *benchOptions) *cobra.Command {
+	var spec string
+	cmd := &cobra.Command{
+		Use: "worker", Short: "One process of a benchmark", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var w bench.Work
+			if err := json.Unmarshal([]byte(spec), &w); err != nil {
+				return usageError("--work: %v", err)
+			}
+			open := func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }
+			if o.path == "" {
+				shared, closePool, err := a.sharedTargets()
+				if err != nil {
+					return err
+				}
+				defer closePool()
+				open = shared
+			}
+			if o.profile != "" {
+				f, err := os.Create(fmt.Sprintf("%s.%s.%d", o.profile, w.Op, os.Getpid()))
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				if err := pprof.StartCPUProfile(f); err != nil {
+					return err
+				}
+				defer pprof.StopCPUProfile()
+			}
+			return bench.RunWorker(cmd.Context(), open, w, os.Stdin, os.Stdout)
+		},
+	}
+	cmd.Flags().StringVar(&spec, "work", "", "what to do, as JSON")
+	return cmd
+}
+
+// benchRaftNodeCommand is one node of bare Raft.
+func (a *app) benchRaftNodeCommand() *cobra.Command {
+	var (
+		cfg     bareraft.Config
+		peers   []string
+		seconds float64
+	)
+	cmd := &cobra.Command{
+		Use: "raft-node", Short: "One node of bare Raft, the reference of `bench meta`", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.Duration = time.Duration(seconds * float64(time.Second))
+			cfg.Peers = map[string]string{}
+			for _, p := range peers {
+				id, addr, ok := strings.Cut(p, "=")
+				if !ok {
+					return usageError("--peers %q: write ID=HOST:PORT,...", p)
+				}
+				cfg.Peers[id] = addr
+			}
+			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = printJSON(a.out, r) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.ID, "id", "", "this node")
+	f.StringVar(&cfg.Dir, "dir", "", "directory for log and state")
+	f.StringSliceVar(&peers, "peers", nil, "all nodes, ID=HOST:PORT,...")
+	f.IntVar(&cfg.Clients, "clients", 64, "proposals at once")
+	f.IntVar(&cfg.EntryBytes, "entry-bytes", 128, "size of an entry")
+	f.Float64Var(&seconds, "seconds", 5, "for how long the leader proposes")
+	return cmd
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/spf13/cobra"
+)
+
+// certificateInfo is what `cert` prints of a certificate.
+type certificateInfo struct {
+	Name     string    `json:"name"`
+	Role     string    `json:"role"`
+	Cluster  string    `json:"cluster"`
+	Scope    string    `json:"scope"`
+	ReadOnly bool      `json:"read_only"`
+	Squash   bool      `json:"squash"`
+	Expires  time.Time `json:"expires"`
+}
+
+func describe(c pki.Claims, expires time.Time) certificateInfo {
+	return certificateInfo{
+		Name: c.Node, Role: string(c.Role), Cluster: c.Cluster.String(), Scope: c.Scope,
+		ReadOnly: c.ReadOnly, Squash: c.Squash, Expires: expires,
+	}
+}
+
+func (a *app) printCertificates(infos ...certificateInfo) error {
+	return list(a, infos, table.Row{"name", "role", "scope", "read only", "root squashed", "expires"}, func(i certificateInfo) table.Row {
+		return table.Row{i.Name, i.Role, i.Scope, i.ReadOnly, i.Squash, i.Expires.Format(time.DateOnly)}
+	})
+}
+
+func (a *app) certCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "cert",
+		GroupID: groupCluster,
+		Short:   "Make the cluster's authority and certificates for nodes, clients and admins",
+		Long: `Every part of a cluster proves who it is by a certificate of the cluster's own
+authority. "cert init" makes the authority once; keep its ca.key away from the
+nodes. "cert issue" makes a certificate for a node or a user; copy ca.crt,
+NAME.crt and NAME.key to where it runs and name that directory by --certs.
+A certificate that is replaced on disk is taken up without a restart.`,
+		Example: `  moraine cert init ./ca
+  moraine cert issue ./ca metadata m1
+  moraine cert issue ./ca chunkserver n1
+  moraine cert issue ./ca client alice --scope /team-a --read-only`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.certInitCommand(), a.certIssueCommand(), a.certShowCommand())
+	return cmd
+}
+
+func (a *app) certInitCommand() *cobra.Command {
+	var days int
+	cmd := &cobra.Command{
+		Use:   "init DIR",
+		Short: "Make a cluster's identity and its certificate authority in DIR",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if days < 1 {
+				return usageError("--days %d: write a number of days from 1", days)
+			}
+			var cluster moraine.UUID
+			if _, err := rand.Read(cluster[:]); err != nil {
+				return err
+			}
+			ca, err := pki.NewCA(cluster, time.Now(), time.Duration(days)*24*time.Hour)
+			if err != nil {
+				return err
+			}
+			if err := ca.Save(args[0]); err != nil {
+				return err
+			}
+			if a.global.json {
+				return printJSON(a.out, map[string]string{"cluster": cluster.String(), "directory": args[0]})
+			}
+			a.note("cluster %s: authority in %s (ca.crt goes to every node; keep ca.key to yourself)", cluster, args[0])
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&days, "days", 3650, "how long the authority is good for")
+	return cmd
+}
+
+func (a *app) certIssueCommand() *cobra.Command {
+	var (
+		r    pki.Request
+		days int
+		out  string
+	)
+	cmd := &cobra.Command{
+		Use:   "issue DIR ROLE NAME",
+		Short: "Issue a certificate for NAME: metadata, chunkserver, gateway, client or admin",
+		Long: `Issue NAME.crt and NAME.key with the authority in DIR. ROLE says what the
+holder may be: metadata and chunkserver are servers, NAME their node id; gateway
+is an S3 endpoint; client uses files, below --scope only; admin may do what
+changes the cluster.`,
+		Args: cobra.ExactArgs(3),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r.Role, r.Node = pki.Role(args[1]), args[2]
+			if !r.Role.Valid() {
+				return usageError("role %q: write metadata, chunkserver, gateway, client or admin", args[1])
+			}
+			if days < 1 {
+				return usageError("--days %d: write a number of days from 1", days)
+			}
+			ca, err := pki.LoadCA(args[0])
+			if err != nil {
+				return fmt.Errorf("%w (make the authority first: moraine cert init %s)", err, args[0])
+			}
+			r.Now, r.TTL = time.Now(), time.Duration(days)*24*time.Hour
+			cert, err := ca.Issue(r)
+			if err != nil {
+				return err
+			}
+			if out == "" {
+				out = args[0]
+			}
+			if err := cert.Save(out, r.Node); err != nil {
+				return err
+			}
+			return a.printCertificates(describe(cert.Claims, cert.NotAfter))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.Scope, "scope", "/", "directory that the holder is confined to")
+	f.BoolVar(&r.ReadOnly, "read-only", false, "the holder may change nothing")
+	f.BoolVar(&r.NoSquash, "no-squash", false, "root stays root (else it becomes nobody)")
+	f.StringSliceVar(&r.Hosts, "host", nil, "name or IP address to put in the certificate, for tools that look at it")
+	f.IntVar(&days, "days", 365, "how long the certificate is good for")
+	f.StringVar(&out, "out", "", "directory for NAME.crt, NAME.key and ca.crt (default: DIR)")
+	return cmd
+}
+
+func (a *app) certShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show DIR NAME...",
+		Short: "Show whom certificates name, and until when",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var infos []certificateInfo
+			for _, name := range args[1:] {
+				id, err := pki.LoadIdentity(pki.FilesIn(args[0], name))
+				if err != nil {
+					return err
+				}
+				infos = append(infos, describe(id.Claims(), id.NotAfter()))
+			}
+			return a.printCertificates(infos...)
+		},
+	}
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+)
+
+// chunkserverOptions are the flags of `moraine chunkserver`.
+type chunkserverOptions struct {
+	id, rack         string
+	listen           []string
+	advertise        []string
+	adminListen      string
+	devices          []string
+	capacity, memory sizeFlag
+	moverBandwidth   sizeFlag
+	service          chunkserver.Config
+	mover            mover.Config
+	ready            func() // called when it serves, if set
+}
+
+func (a *app) chunkserverCommand() *cobra.Command {
+	var o chunkserverOptions
+	cmd := &cobra.Command{
+		Use:     "chunkserver",
+		GroupID: groupServers,
+		Short:   "Run a chunkserver: it keeps chunks on this host's disks, and repairs",
+		Long: `Run the server that keeps chunks on this host. Each --device is a directory,
+best the root of a file system that has a disk of its own; an empty one is
+formatted for the cluster. It finds the metadata servers by --endpoint.`,
+		Example: `  moraine chunkserver --id n1 --listen 0.0.0.0:7410 --advertise n1.example:7410 \
+    --device /mnt/nvme0 --device /mnt/nvme1 --endpoint host1,host2,host3 --certs /etc/moraine/certs`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runChunkserver(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
+	f.StringVar(&o.rack, "rack", "", "rack that the host is in; stripes are spread over racks")
+	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultChunkserverPort}, "address to serve at, HOST:PORT or unix:PATH; may be repeated")
+	f.StringSliceVar(&o.advertise, "advertise", nil, "address that clients reach it at (default: --listen)")
+	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7411", "address of /metrics, /healthz and /debug/pprof")
+	f.StringArrayVar(&o.devices, "device", nil, "directory of a device; may be repeated")
+	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
+	o.memory, o.moverBandwidth = 1<<30, 512<<20
+	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")
+	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
+	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "how often all chunks of a device are reported")
+	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs at a time")
+	f.Var(&o.moverBandwidth, "repair-bandwidth", "bytes a second that repairs may rebuild")
+	return cmd
+}
+
+func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
+	sec, err := a.security()
+	if err != nil {
+		return err
+	}
+	if sec.identity != nil {
+		claims := sec.identity.Claims()
+		o.service.Cluster = claims.Cluster
+		if o.id == "" {
+			o.id = claims.Node
+		}
+	}
+	if o.id == "" || len(o.devices) == 0 {
+		return usageError("a chunkserver needs --id and at least one --device")
+	}
+	if err := sec.require(transport.RoleChunkserver, o.id); err != nil {
+		return err
+	}
+	if len(splitEndpoint(a.global.endpoint)) == 0 {
+		return usageError("which cluster? name its metadata servers by --endpoint")
+	}
+	if len(o.advertise) == 0 {
+		o.advertise = o.listen
+	}
+	for _, addr := range o.advertise {
+		if strings.HasPrefix(addr, "0.0.0.0:") || strings.HasPrefix(addr, "[::]:") {
+			return usageError("clients cannot reach %s: say by --advertise where they can", addr)
+		}
+	}
+	s := &o.service
+	s.Node, s.Rack, s.Addresses, s.AdminAddress, s.Release = o.id, o.rack, o.advertise, o.adminListen, version
+	s.MemoryBytes = int64(o.memory)
+	o.mover.BytesPerSecond = int64(o.moverBandwidth)
+	for _, dir := range o.devices {
+		if err := checkDir("--device", dir); err != nil {
+			return err
+		}
+		s.Devices = append(s.Devices, chunkserver.DeviceConfig{Dir: dir, CapacityBytes: uint64(o.capacity)})
+	}
+	return a.serveChunks(ctx, sec, o)
+}
+
+func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOptions) error {
+	log, err := a.log()
+	if err != nil {
+		return err
+	}
+	log = log.With("node", o.id)
+	reg := newRegistry()
+	network := transport.NewMetrics(reg)
+	meta := &lateClient{}
+	service, err := chunkserver.New(o.service, chunkserver.Deps{
+		Meta: meta, Log: log, Metrics: chunkserver.NewMetrics(reg), DiskMetrics: disk.NewMetrics(reg),
+	})
+	if err != nil {
+		return err
+	}
+	server, err := transport.NewServer(
+		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version},
+		transport.ServerDeps{Handler: transport.HandlerForChunks(service), Identity: sec.identity, Keys: service.Key, Log: log, Metrics: network})
+	if err != nil {
+		return err
+	}
+	adm, err := listenAdmin(o.adminListen, reg, service.Healthy)
+	if err != nil {
+		return err
+	}
+	pool, err := sec.pool(transport.RoleChunkserver, o.id, transport.PoolDeps{Log: log, Metrics: network})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return runAll(ctx, adm.run, server.Run, whenReady(server, func(ctx context.Context) error {
+		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory},
+			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
+		if err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		defer c.Close()
+		meta.c = c
+		return runAll(ctx, service.Run, moverOf(c, o.mover, log, reg, service.Ready()), func(ctx context.Context) error {
+			select {
+			case <-service.Ready():
+				log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode, "devices", o.devices)
+				if o.ready != nil {
+					o.ready()
+				}
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}))
+}
+
+// moverMemory bounds the memory of the mover's client.
+const moverMemory = 128 << 20
+
+// lateClient is a metadata service that is reached by a client's session, which
+// is opened when the server runs.
+type lateClient struct{ c *client.Client }
+
+// Do implements transport.Metadata: it follows the leader, and repeats under
+// one number.
+func (l *lateClient) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return l.c.Meta(ctx, req)
+}
+
+// dialPatiently opens a session as soon as the metadata servers answer: a server
+// that is started before them waits.
+func dialPatiently(ctx context.Context, cfg client.Config, deps client.Deps) (*client.Client, error) {
+	for {
+		c, err := client.Dial(ctx, cfg, deps)
+		if err == nil || ctx.Err() != nil {
+			return c, err
+		}
+		switch moraine.KindOf(err) {
+		case moraine.Unavailable, moraine.Timeout, moraine.NotLeader:
+			deps.Log.Warn("the metadata servers do not answer; trying again", "err", err)
+		default:
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// moverOf runs a mover once its chunkserver is registered.
+func moverOf(c *client.Client, cfg mover.Config, log *slog.Logger, reg prometheus.Registerer, ready <-chan struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		m, err := mover.New(cfg, mover.Deps{Client: c, Log: log, Metrics: mover.NewMetrics(reg)})
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ready:
+			return ignoreEnd(ctx, m.Run(ctx))
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// ignoreEnd drops an error that only says that ctx has ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled)) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) ckptCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "ckpt",
+		GroupID: groupFiles,
+		Short:   "Save, list, restore, verify and remove checkpoints",
+		Long: `A run is a directory, and a checkpoint (a step) a directory in it that appears
+when all ranks have written their parts and they were found to cover every
+tensor. RUN/latest names the newest one on the branch that is alive.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.ckptListCommand(), a.ckptSaveCommand(), a.ckptRestoreCommand(), a.ckptVerifyCommand(), a.ckptRemoveCommand())
+	return cmd
+}
+
+// stepChoice are the flags that choose a step; without them it is the latest.
+type stepChoice struct {
+	step    uint64
+	given   bool
+	attempt uint32
+}
+
+func (s *stepChoice) flags(cmd *cobra.Command) {
+	cmd.Flags().Uint64Var(&s.step, "step", 0, "step (default: the latest)")
+	pre := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		s.given = cmd.Flags().Changed("step")
+		if pre != nil {
+			return pre(cmd, args)
+		}
+		return nil
+	}
+}
+
+// openCheckpoint resolves a committed step of the run at l.
+func (a *app) openCheckpoint(ctx context.Context, l location, s stepChoice) (*ckpt.Checkpoint, *connection, error) {
+	c, err := a.dialHosts(ctx, l.hosts, client.Config{})
+	if err != nil {
+		return nil, nil, err
+	}
+	run, err := ckpt.OpenRun(ctx, c.Client, l.path, ckpt.RunOptions{ReadOnly: true})
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
+	if errors.Is(err, moraine.NotFound) {
+		err = fmt.Errorf("%w (`moraine ckpt ls %s --all` shows what is there)", err, l)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return k, c, nil
+}

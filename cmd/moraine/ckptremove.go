@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) ckptRemoveCommand() *cobra.Command {
+	var (
+		step    uint64
+		attempt uint32
+	)
+	cmd := &cobra.Command{
+		Use:   "rm RUN --step N [--attempt A]",
+		Short: "Remove a checkpoint; the links move to the one before",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("step") {
+				return usageError("which step? give --step N")
+			}
+			l, err := parseRemote(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.dialHosts(cmd.Context(), l.hosts, client.Config{})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			run, err := c.Stat(cmd.Context(), l.path)
+			if err != nil {
+				return err
+			}
+			if attempt == 0 {
+				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
+					return err
+				}
+			}
+			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+				Key: &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}}}})
+			return err
+		},
+	}
+	cmd.Flags().Uint64Var(&step, "step", 0, "step to remove")
+	cmd.Flags().Uint32Var(&attempt, "attempt", 0, "its attempt (default: the one that RUN/step-N names)")
+	return cmd
+}
+
+// attemptOf finds the attempt whose step RUN/step-N names.
+func attemptOf(ctx context.Context, c *connection, run, step uint64) (uint32, error) {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
+		Run: run, Level: uint32(moraine.NVMe), Step: step, Exact: true}}})
+	if err != nil {
+		return 0, err
+	}
+	return resp.GetStep().GetStep().GetKey().GetAttempt(), nil
+}

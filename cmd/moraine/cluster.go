@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) clusterCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "cluster",
+		GroupID: groupCluster,
+		Short:   "Look at the cluster as a whole",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.clusterStatusCommand())
+	return cmd
+}
+
+func (a *app) clusterStatusCommand() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "What is there, what is wrong, and what may be lost now without losing data",
+		Long: `Show servers, hosts, space and, in words, what is survived now.
+
+Exit code 0: green. 3: degraded (it works, with less protection than promised)
+or critical. 1: the cluster did not answer.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterStatus(cmd.Context(), wait) },
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this long for the cluster to become green")
+	return cmd
+}
+
+func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
+	c, err := a.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	deadline := time.Now().Add(wait)
+	for {
+		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		if err != nil {
+			return err
+		}
+		s := judge(resp.GetCluster())
+		if s.Health != healthGreen && time.Now().Before(deadline) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(200 * time.Millisecond):
+				continue
+			}
+		}
+		if err := a.printStatus(s); err != nil {
+			return err
+		}
+		if s.Health != healthGreen {
+			return &exitError{code: exitDegraded}
+		}
+		return nil
+	}
+}
+
+func (a *app) printStatus(s *clusterStatus) error {
+	if a.global.json {
+		return printJSON(a.out, s)
+	}
+	a.note("cluster %s is %s", s.Cluster, strings.ToUpper(s.Health))
+	for _, f := range s.Findings {
+		a.note("  ! %s", f)
+	}
+	for _, f := range s.Survives {
+		a.note("  - %s", f)
+	}
+	a.note("")
+	var rows []table.Row
+	for _, m := range s.Metadata {
+		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, upDown(m.Alive), "", fmt.Sprintf("applied %d", m.Applied)})
+	}
+	for _, h := range s.Hosts {
+		rows = append(rows, table.Row{h.ID, "chunkserver", upDown(h.Alive), fmt.Sprintf("%d of %d devices in", h.In, h.Devices),
+			fmt.Sprintf("%s of %s used, %d chunks", size(h.Used), size(h.Capacity), h.Chunks)})
+	}
+	printTable(a.out, table.Row{"node", "role", "", "", ""}, rows)
+	a.note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s leaked; %d sessions",
+		s.Inodes, s.Stripes, size(s.Used), size(s.Capacity), size(s.PendingBytes), size(s.LeakedBytes), s.Sessions)
+	return nil
+}
+
+func upDown(alive bool) string {
+	if alive {
+		return "up"
+	}
+	return "DOWN"
+}

@@ -1,0 +1,12 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// commands lists what the binary can do.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.lsCommand(), a.cpCommand(), a.catCommand(), a.rmCommand(), a.mvCommand(), a.mkdirCommand(), a.duCommand(), a.statCommand(), a.ckptCommand(),
+		a.clusterCommand(), a.deviceCommand(), a.jobCommand(), a.certCommand(), a.inspectCommand(), a.versionCommand(),
+		a.metadataCommand(), a.chunkserverCommand(), a.standaloneCommand(), a.devClusterCommand(), a.demoCommand(), a.benchCommand(),
+	}
+}

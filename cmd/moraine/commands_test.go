@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+)
+
+// invoke runs one command line in this process.
+func invoke(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	code = run(t.Context(), args, &out, &errOut)
+	return out.String(), errOut.String(), code
+}
+
+// writeSettings makes a settings file.
+func writeSettings(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "moraine.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
+// settingsOf applies the settings to `moraine chunkserver ARGS`, without running
+// it, and returns the values of two flags: a global one and one of the command.
+func settingsOf(t *testing.T, args ...string) (endpoint, memory string) {
+	t.Helper()
+	a := &app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}
+	root := a.rootCommand()
+	for _, c := range root.Commands() {
+		if c.Name() != "chunkserver" {
+			continue
+		}
+		c.RunE = func(cmd *cobra.Command, _ []string) error {
+			endpoint, memory = cmd.Flag("endpoint").Value.String(), cmd.Flag("memory").Value.String()
+			return nil
+		}
+	}
+	root.SetArgs(append([]string{"chunkserver"}, args...))
+	require.NoError(t, root.ExecuteContext(t.Context()))
+	return endpoint, memory
+}
+
+func TestFlagBeatsEnvironmentBeatsFile(t *testing.T) {
+	file := "--config=" + writeSettings(t, "endpoint: file:1\nchunkserver:\n  memory: 1MiB\n")
+	endpoint, memory := settingsOf(t, file)
+	require.Equal(t, "file:1", endpoint)
+	require.Equal(t, "1.0 MiB", memory)
+
+	t.Setenv("MORAINE_ENDPOINT", "env:1")
+	t.Setenv("MORAINE_CHUNKSERVER_MEMORY", "2MiB")
+	endpoint, memory = settingsOf(t, file)
+	require.Equal(t, "env:1", endpoint)
+	require.Equal(t, "2.0 MiB", memory)
+
+	endpoint, memory = settingsOf(t, file, "--endpoint", "flag:1", "--memory", "3MiB")
+	require.Equal(t, "flag:1", endpoint)
+	require.Equal(t, "3.0 MiB", memory)
+}
+
+func TestWrongUse(t *testing.T) {
+	unknown := writeSettings(t, "chunkserver:\n  listne: 127.0.0.1:1\n")
+	broken := writeSettings(t, "mode: [1")
+	value := writeSettings(t, "chunkserver:\n  capacity: lots\n")
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"unknown command":          {[]string{"lss"}, `unknown command "lss"`},
+		"unknown subcommand":       {[]string{"cluster", "stauts"}, `unknown command "stauts"`},
+		"unknown flag":             {[]string{"ls", "--foo"}, "unknown flag: --foo; see `moraine ls --help`"},
+		"no argument":              {[]string{"ls"}, "see `moraine ls --help`"},
+		"unknown key in the file":  {[]string{"version", "--config", unknown}, `unknown key "chunkserver.listne"`},
+		"file that does not parse": {[]string{"version", "--config", broken}, broken},
+		"wrong value in the file":  {[]string{"chunkserver", "--config", value}, "chunkserver.capacity"},
+		"no such file":             {[]string{"version", "--config", "/nonexistent/moraine.yaml"}, "/nonexistent/moraine.yaml"},
+		"no cluster named":         {[]string{"ls", "moraine:///"}, "--endpoint"},
+		"no certificate":           {[]string{"ls", "moraine://127.0.0.1:1/"}, "--certs"},
+		"wrong mode":               {[]string{"ls", "--mode", "fast", "moraine://127.0.0.1:1/"}, "--mode"},
+		"local path":               {[]string{"rm", "/etc/passwd"}, "moraine:///etc/passwd"},
+		"not among the peers":      {[]string{"metadata", "--insecure", "--id", "m1", "--data", "x", "--peers", "m2=a:1"}, "--peers"},
+		"no id":                    {[]string{"metadata", "--insecure"}, "--id"},
+		"no device":                {[]string{"chunkserver", "--insecure"}, "--device"},
+		"address nobody can reach": {[]string{"chunkserver", "--insecure", "--id", "n1", "--device", "x", "--endpoint", "a", "--listen", "0.0.0.0:1"}, "--advertise"},
+		"size":                     {[]string{"bench", "write", "--bytes", "lots"}, "lots"},
+		"number of servers":        {[]string{"dev-cluster", "--metadata", "2"}, "1, 3 or 5"},
+		"scheme":                   {[]string{"cp", "--scheme", "abc", "/etc/passwd", "moraine://127.0.0.1:1/"}, "--scheme"},
+		"which step":               {[]string{"ckpt", "save", "moraine:///r", "f"}, "--step"},
+		"role":                     {[]string{"cert", "issue", t.TempDir(), "king", "k"}, `role "king"`},
+		"log level":                {[]string{"ls", "--insecure", "--log-level", "loud", "moraine://127.0.0.1:1/"}, "--log-level"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := invoke(t, c.args...)
+			require.Equal(t, exitWrongUse, code, stderr)
+			require.Empty(t, stdout)
+			requireOneLine(t, stderr)
+			require.Contains(t, stderr, c.says)
+		})
+	}
+}
+
+// requireOneLine holds what a command says to people against its form.
+func requireOneLine(t *testing.T, stderr string) {
+	t.Helper()
+	require.True(t, strings.HasPrefix(stderr, "moraine: "), stderr)
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	require.True(t, strings.HasSuffix(stderr, "\n"), stderr)
+}
+
+func TestHelpTeachesEnvironmentAndFile(t *testing.T) {
+	stdout, stderr, code := invoke(t, "chunkserver", "--help")
+	require.Equal(t, exitFine, code)
+	require.Empty(t, stderr)
+	for _, want := range []string{"--device", "[MORAINE_CHUNKSERVER_DEVICE, chunkserver.device]", "[MORAINE_ENDPOINT, endpoint]", "MORAINE_CONFIG"} {
+		require.Contains(t, stdout, want)
+	}
+	// Every command has a help of its own, with a text for each flag.
+	var walk func(c *cobra.Command, path []string)
+	walk = func(c *cobra.Command, path []string) {
+		stdout, _, code := invoke(t, append(path, "--help")...)
+		require.Equal(t, exitFine, code, path)
+		require.Contains(t, stdout, "Usage:", path)
+		for _, sub := range c.Commands() {
+			require.NotEmpty(t, sub.Short, "%v %s", path, sub.Name())
+			walk(sub, append(path[:len(path):len(path)], sub.Name()))
+		}
+	}
+	walk((&app{}).rootCommand(), nil)
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		stdout, stderr, code := invoke(t, "completion", shell)
+		require.Equal(t, exitFine, code, stderr)
+		require.Contains(t, stdout, "moraine")
+	}
+	stdout, _, code := invoke(t, "__complete", "cluster", "")
+	require.Equal(t, exitFine, code)
+	require.Contains(t, stdout, "status")
+}
+
+func TestLocalCommandsInJSON(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("12345"), 0o644))
+	ca := filepath.Join(dir, "ca")
+	for _, args := range [][]string{
+		{"version"}, {"ls", dir}, {"stat", filepath.Join(dir, "f")}, {"du", dir},
+		{"cert", "init", ca}, {"cert", "issue", ca, "client", "alice", "--scope", "/a"}, {"cert", "show", ca, "alice"},
+	} {
+		stdout, stderr, code := invoke(t, append(args, "--json")...)
+		require.Equal(t, exitFine, code, stderr)
+		require.Empty(t, stderr)
+		require.NotEmpty(t, stdout, args)
+		for line := range strings.Lines(stdout) {
+			var v map[string]any
+			require.NoError(t, json.Unmarshal([]byte(line), &v), "%v: %s", args, line)
+			require.NotEmpty(t, v)
+		}
+	}
+}
+
+func TestErrorsAreOneLineForEachThing(t *testing.T) {
+	inner := &moraine.Error{Op: "store.Open", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.New("it belongs\nto another")}
+	chain := &moraine.Error{Op: "store.Run", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.Join(inner)}
+	require.Equal(t, []string{"/d: wrong cluster: it belongs to another; name the directory and the certificates of one and the same cluster"}, errorLines(chain))
+
+	two := errors.Join(&moraine.Error{Op: "client.Stat", Ref: "/a", Kind: moraine.NotFound}, errors.New("b"), errors.New("b"))
+	require.Equal(t, []string{"/a: not found", "b"}, errorLines(two))
+
+	around := fmt.Errorf("x: %w (%w)", errors.New("y"), errors.New("z"))
+	require.Equal(t, []string{"x: y (z)"}, errorLines(around))
+
+	require.Equal(t, []string{"rename: /a: no space: the disk is full; make room (`moraine rm`), or add devices"},
+		errorLines(&moraine.Error{Op: "rename", Ref: "/a", Kind: moraine.NoSpace, Err: errors.New("the disk is full")}))
+}

@@ -1,0 +1,303 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+// copiesAtOnce bounds the files that `cp -r` copies at the same time; all share
+// the client's memory budget.
+const copiesAtOnce = 4
+
+// copyPiece is how much is read at a time from the cluster.
+const copyPiece = 8 << 20
+
+type copyOptions struct {
+	recursive bool
+	scheme    string
+}
+
+func (a *app) cpCommand() *cobra.Command {
+	var o copyOptions
+	cmd := &cobra.Command{
+		Use:     "cp FROM... TO",
+		GroupID: groupFiles,
+		Short:   "Copy files into, out of and within a cluster",
+		Long: `Copy files. A file appears in the cluster when all its bytes are durable
+(level nvme), and not before; what is there under its name is then replaced.
+A file that is copied out appears under its name when it is complete.`,
+		Example: `  moraine cp model.safetensors moraine:///models/
+  moraine cp -r moraine:///runs/llama/latest ./restored`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.copyAll(cmd.Context(), args, o) },
+	}
+	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "directories and all that is in them")
+	cmd.Flags().StringVar(&o.scheme, "scheme", "", schemeUsage)
+	return cmd
+}
+
+// copier copies one command line.
+type copier struct {
+	app      *app
+	sessions *sessions
+	opts     copyOptions
+	group    *errgroup.Group
+	bar      *bar
+}
+
+func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err error) {
+	locations := make([]location, len(args))
+	for i, arg := range args {
+		if locations[i], err = parseLocation(arg); err != nil {
+			return err
+		}
+	}
+	s := a.sessions()
+	defer s.close()
+	if s.cfg, err = schemeConfig(o.scheme); err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(copiesAtOnce)
+	c := &copier{app: a, sessions: s, opts: o, group: group}
+	from, to := locations[:len(locations)-1], locations[len(locations)-1]
+	toDir, err := c.isDir(ctx, to)
+	if err != nil {
+		return err
+	}
+	if !toDir && (len(from) > 1 || to.dir) {
+		return fmt.Errorf("%s is not a directory: make it first (`moraine mkdir`)", to)
+	}
+	c.bar = a.startBar("copied", 0)
+	defer func() { c.bar.finish(err) }()
+	for _, f := range from {
+		target := to
+		if toDir {
+			target = to.join(path.Base(filepath.ToSlash(filepath.Clean(f.path))))
+		}
+		if err := c.copy(groupCtx, f, target); err != nil {
+			return errors.Join(err, group.Wait())
+		}
+	}
+	return group.Wait()
+}
+
+// join returns the location of name below l.
+func (l location) join(name string) location {
+	l.dir = false
+	if l.remote {
+		l.path = path.Join(l.path, name)
+	} else {
+		l.path = filepath.Join(l.path, name)
+	}
+	return l
+}
+
+func (c *copier) isDir(ctx context.Context, l location) (bool, error) {
+	if !l.remote {
+		info, err := os.Stat(l.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil && info.IsDir(), err
+	}
+	conn, err := c.sessions.of(ctx, l)
+	if err != nil {
+		return false, err
+	}
+	attr, err := conn.Stat(ctx, l.path)
+	if errors.Is(err, moraine.NotFound) {
+		return false, nil
+	}
+	return err == nil && attr.Type == wire.FileType_FILE_TYPE_DIRECTORY, err
+}
+
+// copy copies a file, or starts the copies of a tree.
+func (c *copier) copy(ctx context.Context, from, to location) error {
+	dir, err := c.isDir(ctx, from)
+	if err != nil {
+		return err
+	}
+	if !dir {
+		c.group.Go(func() error { return c.copyFile(ctx, from, to) })
+		return nil
+	}
+	if !c.opts.recursive {
+		return usageError("cp: %s is a directory: give -r to copy it and all that is in it", from)
+	}
+	if from.remote == to.remote && from.hosts == to.hosts && strings.HasPrefix(to.path+"/", from.path+"/") {
+		return usageError("cp: %s lies in %s", to, from)
+	}
+	return c.copyDir(ctx, from, to)
+}
+
+func (c *copier) copyDir(ctx context.Context, from, to location) error {
+	if to.remote {
+		conn, err := c.sessions.of(ctx, to)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.MkdirAll(ctx, to.path, 0o755); err != nil {
+			return err
+		}
+	} else if err := os.MkdirAll(to.path, 0o755); err != nil {
+		return err
+	}
+	names, err := c.names(ctx, from)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := c.copy(ctx, from.join(name), to.join(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copier) names(ctx context.Context, l location) ([]string, error) {
+	var names []string
+	if !l.remote {
+		entries, err := os.ReadDir(l.path)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names, err
+	}
+	conn, err := c.sessions.of(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	for e, err := range conn.ReadDir(ctx, l.path) {
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, e.Name)
+	}
+	return names, nil
+}
+
+// copyFile copies one file, following symbolic links.
+func (c *copier) copyFile(ctx context.Context, from, to location) error {
+	if to.remote {
+		return c.copyIn(ctx, from, to)
+	}
+	return writeWhole(to.path, func(f *os.File) error { return c.writeTo(ctx, from, f) })
+}
+
+// writeWhole makes a local file of what fill writes. It appears under its name
+// when it is complete and durable: one that is cut off leaves what was there.
+func writeWhole(name string, fill func(*os.File) error) error {
+	dir := filepath.Dir(name)
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return fmt.Errorf("%s: there is no directory %s: make it first", name, dir)
+	}
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(name)+".part-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // gone already after the rename
+	defer tmp.Close()
+	if err := fill(tmp); err != nil {
+		return err
+	}
+	if err := errors.Join(tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+// copyIn copies a file into a cluster.
+func (c *copier) copyIn(ctx context.Context, from, to location) error {
+	conn, err := c.sessions.of(ctx, to)
+	if err != nil {
+		return err
+	}
+	f, err := conn.Create(ctx, to.path, client.CreateOptions{Replace: true})
+	if err != nil {
+		return err
+	}
+	if err := c.writeTo(ctx, from, f); err != nil {
+		f.Abort()
+		return err
+	}
+	result, err := f.Commit(ctx)
+	if err != nil {
+		return err
+	}
+	if result.Degraded > 0 {
+		fmt.Fprintf(c.app.err, "moraine: %s is durable, but %d of its stripes are below full protection (survive the loss of %d); they are repaired when enough hosts are up\n",
+			to, result.Degraded, result.Protects)
+	}
+	return nil
+}
+
+// writeTo writes the bytes of from to w.
+func (c *copier) writeTo(ctx context.Context, from location, w io.Writer) error {
+	if from.remote {
+		conn, err := c.sessions.of(ctx, from)
+		if err != nil {
+			return err
+		}
+		return copyOut(ctx, conn.Client, from.path, w, c.bar)
+	}
+	f, err := os.Open(from.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// A pipe whose other end is silent must not outlast a Ctrl-C.
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })()
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, counted{f, c.bar}, make([]byte, copyPiece))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// copyOut writes the bytes of a file of the cluster to w.
+func copyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *bar) error {
+	r, err := c.OpenFile(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	buf := make([]byte, copyPiece)
+	for off := int64(0); off < r.Size(); {
+		n := min(int64(len(buf)), r.Size()-off)
+		if _, err := r.ReadAt(ctx, buf[:n], off); err != nil {
+			return err
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return err
+		}
+		b.add(n)
+		off += n
+	}
+	return nil
+}
+
+// counted counts what is read on a bar.
+type counted struct {
+	r io.Reader
+	b *bar
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.b.add(int64(n))
+	return n, err
+}

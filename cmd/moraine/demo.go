@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/demo"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:     "demo",
+		GroupID: groupServers,
+		Short:   "Show the main job: save, kill servers, restore, on a cluster on this machine",
+		Long: `Start a cluster of processes on this machine and show the main job: a model's
+checkpoint is saved while training goes on, saved again while the metadata leader
+and two chunkservers are killed, restored by another number of ranks, not
+committed when a rank dies, and made whole again.
+
+Needs about 20 GiB of disk and 12 GiB of memory. Exit code 0: all of it held.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), dir) },
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "directory to make and remove again (default: a temporary one)")
+	cmd.AddCommand(a.demoRankCommand())
+	return cmd
+}
+
+func (a *app) demo(ctx context.Context, dir string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if dir == "" {
+		tmp, err := os.MkdirTemp("", "moraine-demo-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(tmp)
+		dir = filepath.Join(tmp, "demo")
+	}
+	shown := &stepProgress{app: a}
+	rows, err := demo.Run(ctx, demo.Config{
+		Binary: self, Dir: dir, Mode: a.global.mode, Connect: a.connectProcs,
+		Say: func(format string, args ...any) { shown.end(); a.note(format, args...) }, Progress: shown.at,
+	})
+	shown.end()
+	a.note("")
+	if listErr := list(a, rows, table.Row{"step", "claim", "held", "seen"}, func(r demo.Row) table.Row {
+		return table.Row{r.Step, r.Claim, yesNo(r.Held), r.Seen}
+	}); listErr != nil {
+		return listErr
+	}
+	if err != nil {
+		return fmt.Errorf("the demo could not be shown to its end: %w", err)
+	}
+	for _, r := range rows {
+		if !r.Held {
+			return fmt.Errorf("not all of it held")
+		}
+	}
+	return nil
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "NO"
+}
+
+// connectProcs opens an admin's session with a cluster of processes.
+func (a *app) connectProcs(ctx context.Context, c *procs.Cluster) (*client.Client, func(), error) {
+	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
+	if err != nil {
+		return nil, nil, err
+	}
+	sec := security{mode: transport.Mode(c.Mode()), identity: id}
+	conn, err := connect(ctx, sec, client.Config{Metadata: splitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn.Client, func() { _ = conn.Close() }, nil
+}
+
+// stepProgress shows the progress of one thing after the other as bars.
+type stepProgress struct {
+	app  *app
+	what string
+	bar  *bar
+	last float64
+}
+
+const progressUnits = 1000
+
+func (p *stepProgress) at(what string, part float64) {
+	if what != p.what {
+		p.end()
+		p.what, p.last, p.bar = what, 0, p.app.startBar(what, progressUnits)
+		p.bar.plain()
+	}
+	if part > p.last {
+		p.bar.add(int64(part*progressUnits) - int64(p.last*progressUnits))
+		p.last = part
+	}
+}
+
+func (p *stepProgress) end() {
+	p.bar.finish(nil)
+	p.what, p.bar = "", nil
+}
+
+// demoRankCommand is one trainer of the demo: it takes orders from standard
+// input.
+func (a *app) demoRankCommand() *cobra.Command {
+	var cfg demo.RankConfig
+	cmd := &cobra.Command{
+		Use:    "rank",
+		Short:  "One trainer of the demo",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dialHosts(cmd.Context(), "", client.Config{MemoryBytes: 256 << 20, Patience: 2 * time.Minute})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return demo.RunRank(cmd.Context(), c.Client, cfg, os.Stdin, os.Stdout)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.Run, "run", "", "run to save to")
+	f.StringVar(&cfg.Launch, "launch", "", "launch that the ranks share")
+	f.Uint32Var(&cfg.Rank, "rank", 0, "this rank")
+	f.Uint32Var(&cfg.World, "world", 1, "number of ranks")
+	f.BoolVar(&cfg.ReadOnly, "read-only", false, "restore only")
+	return cmd
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// deviceRow is what `device ls` prints of a device.
+type deviceRow struct {
+	ID       uint32 `json:"id"`
+	Host     string `json:"host"`
+	UUID     string `json:"uuid"`
+	State    string `json:"state"`
+	Alive    bool   `json:"alive"`
+	Reason   string `json:"reason,omitempty"`
+	Capacity uint64 `json:"capacity_bytes"`
+	Used     uint64 `json:"used_bytes"`
+	Chunks   uint64 `json:"chunks"`
+}
+
+// deviceStates are the states as they are written on command lines.
+var deviceStates = map[string]wire.DeviceState{
+	"in": wire.DeviceState_DEVICE_STATE_IN, "out": wire.DeviceState_DEVICE_STATE_OUT,
+	"draining": wire.DeviceState_DEVICE_STATE_DRAINING, "retired": wire.DeviceState_DEVICE_STATE_RETIRED,
+}
+
+func deviceState(s wire.DeviceState) string {
+	for name, v := range deviceStates {
+		if v == s {
+			return name
+		}
+	}
+	return "unknown"
+}
+
+func (a *app) deviceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "device",
+		GroupID: groupCluster,
+		Short:   "List devices, and take them out of or into service",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.deviceListCommand(), a.deviceSetCommand())
+	return cmd
+}
+
+func (a *app) deviceListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List all devices",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			resp, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
+			if err != nil {
+				return err
+			}
+			var rows []deviceRow
+			for _, h := range resp.GetTopology().GetHosts() {
+				for _, d := range h.Devices {
+					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Alive: h.Alive, Reason: d.Reason,
+						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks}
+					if len(d.Uuid) == len(moraine.UUID{}) {
+						row.UUID = moraine.UUID(d.Uuid).String()
+					}
+					rows = append(rows, row)
+				}
+			}
+			return list(a, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "reason"}, func(r deviceRow) table.Row {
+				return table.Row{r.ID, r.Host, r.State, upDown(r.Alive), size(r.Used), size(r.Capacity), r.Chunks, r.Reason}
+			})
+		},
+	}
+}
+
+func (a *app) deviceSetCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "set ID in|out|draining|retired",
+		Short: "Change the state of a device",
+		Long: `Change the state of a device:
+
+  in        it takes and serves chunks
+  out       it is given up for now: what it holds is rebuilt elsewhere; what it
+            still has counts again when it comes back
+  draining  it serves, takes nothing new, and what it holds is moved elsewhere
+  retired   it is gone for good, and never comes back under this identity`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseUint(args[0], 10, 32)
+			if err != nil || id == 0 {
+				return usageError("device %q: write an id as `moraine device ls` prints it", args[0])
+			}
+			state, ok := deviceStates[args[1]]
+			if !ok {
+				names := make([]string, 0, len(deviceStates))
+				for name := range deviceStates {
+					names = append(names, name)
+				}
+				slices.Sort(names)
+				return usageError("state %q: write one of %s", args[1], strings.Join(names, ", "))
+			}
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if reason == "" {
+				reason = fmt.Sprintf("set %s by hand", args[1])
+			}
+			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+				SetDeviceState: &wire.SetDeviceState{Device: uint32(id), State: state, Reason: reason}}})
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")
+	return cmd
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/morainefs/moraine"
+)
+
+// errorLines writes err for a person: one line for each thing that went wrong,
+// without the names of the code that saw it, and with what to do next where the
+// error itself does not say.
+func errorLines(err error) []string {
+	if errs := split(err); errs != nil {
+		var lines []string
+		for _, e := range errs {
+			for _, line := range errorLines(e) {
+				if !slices.Contains(lines, line) {
+					lines = append(lines, line)
+				}
+			}
+		}
+		return lines
+	}
+	text := sentence(err)
+	if hint := hintOf(err); hint != "" && !strings.Contains(text, hint) {
+		text += "; " + hint
+	}
+	return []string{text}
+}
+
+// split returns the errors that errors.Join put together, nil for any other.
+func split(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var texts []string
+	for _, e := range joined.Unwrap() {
+		texts = append(texts, e.Error())
+	}
+	if err.Error() != strings.Join(texts, "\n") {
+		return nil // a sentence of its own around them
+	}
+	return joined.Unwrap()
+}
+
+// sentence writes one error on one line. A chain of *moraine.Error names each
+// object once, then the kind and the cause of the innermost.
+func sentence(err error) string {
+	var parts []string
+	add := func(s string) {
+		s = strings.Join(strings.Fields(s), " ")
+		if s != "" && !slices.Contains(parts, s) {
+			parts = append(parts, s)
+		}
+	}
+	for {
+		if w, ok := err.(*wrongUse); ok {
+			err = w.err
+			continue
+		}
+		if errs := split(err); len(errs) == 1 {
+			err = errs[0]
+			continue
+		}
+		e, ok := err.(*moraine.Error)
+		if !ok {
+			break
+		}
+		if !strings.Contains(e.Op, ".") {
+			add(e.Op) // the name of what a user does; others are functions
+		}
+		add(e.Ref)
+		inner, nested := e.Err.(*moraine.Error)
+		if !nested || inner.Kind != e.Kind {
+			if e.Kind != moraine.Internal || e.Err == nil {
+				add(e.Kind.String())
+			}
+		}
+		if e.Err == nil {
+			return strings.Join(parts, ": ")
+		}
+		err = e.Err
+	}
+	add(err.Error())
+	return strings.Join(parts, ": ")
+}
+
+// hintOf says what a caller can do about err, by its kind; empty where the
+// error says so itself, or nothing general can be said.
+func hintOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	switch moraine.KindOf(err) {
+	case moraine.Unauthenticated:
+		if strings.Contains(err.Error(), "was not issued by an authority") {
+			return "are --certs and --endpoint of the same cluster?"
+		}
+		return ""
+	case moraine.WrongCluster:
+		return "name the directory and the certificates of one and the same cluster"
+	case moraine.NewerFormat:
+		return "run the release of moraine that wrote it, or a later one"
+	case moraine.NoSpace:
+		return "make room (`moraine rm`), or add devices"
+	case moraine.SessionExpired:
+		return "run the command again"
+	default:
+		return ""
+	}
+}
+
+// isInterrupt reports whether err only says that ctx was ended by a signal.
+func isInterrupt(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled))
+}

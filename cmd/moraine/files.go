@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// sessions opens one connection for each cluster that a command line names.
+type sessions struct {
+	app  *app
+	cfg  client.Config
+	open map[string]*connection
+}
+
+func (a *app) sessions() *sessions { return &sessions{app: a, open: map[string]*connection{}} }
+
+// of returns the connection to l's cluster.
+func (s *sessions) of(ctx context.Context, l location) (*connection, error) {
+	if c, ok := s.open[l.hosts]; ok {
+		return c, nil
+	}
+	c, err := s.app.dialHosts(ctx, l.hosts, s.cfg)
+	if err == nil {
+		s.open[l.hosts] = c
+	}
+	return c, err
+}
+
+// close ends all connections.
+func (s *sessions) close() {
+	for _, c := range s.open {
+		_ = c.Close()
+	}
+}
+
+// entry is one file or directory, as `ls` and `stat` print it.
+type entry struct {
+	Path       string    `json:"path"`
+	Type       string    `json:"type"`
+	Size       uint64    `json:"size"`
+	Mode       string    `json:"mode"`
+	UID        uint32    `json:"uid"`
+	GID        uint32    `json:"gid"`
+	Modified   time.Time `json:"modified"`
+	Inode      string    `json:"inode,omitempty"`
+	Generation uint64    `json:"generation,omitempty"`
+	Level      string    `json:"level,omitempty"`
+	Degraded   uint64    `json:"degraded_stripes"`
+	Stored     uint64    `json:"stored_bytes"`
+	Links      uint32    `json:"links,omitempty"`
+	Target     string    `json:"target,omitempty"`
+}
+
+func describeAttr(p string, a *wire.Attr) entry {
+	e := entry{
+		Path: p, Size: a.Size, UID: a.Uid, GID: a.Gid, Modified: time.Unix(0, a.Mtime),
+		Inode: moraine.InodeID(a.Inode).String(), Generation: a.Generation, Degraded: a.Degraded,
+		Stored: a.Stored, Links: a.Nlink, Target: a.Target,
+	}
+	mode := fs.FileMode(a.Mode & 0o777)
+	switch a.Type {
+	case wire.FileType_FILE_TYPE_DIRECTORY:
+		e.Type, mode = "directory", mode|fs.ModeDir
+	case wire.FileType_FILE_TYPE_SYMLINK:
+		e.Type, mode = "symlink", mode|fs.ModeSymlink
+	default:
+		e.Type, e.Level = "file", moraine.Level(a.Level).String()
+	}
+	e.Mode = mode.String()
+	return e
+}
+
+func describeLocal(p string, i fs.FileInfo) entry {
+	e := entry{Path: p, Type: "file", Size: uint64(i.Size()), Mode: i.Mode().String(), Modified: i.ModTime()}
+	switch {
+	case i.IsDir():
+		e.Type = "directory"
+	case i.Mode()&fs.ModeSymlink != 0:
+		e.Type = "symlink"
+		e.Target, _ = os.Readlink(p) // shown empty where it cannot be read
+	}
+	return e
+}
+
+// each calls fn for every argument, in order, with its connection where it is
+// in a cluster (c is nil for a local path), and goes on after a failure: the
+// errors come back together.
+func (a *app) each(ctx context.Context, args []string, parse func(string) (location, error), fn func(c *connection, l location) error) error {
+	locations := make([]location, len(args))
+	for i, arg := range args {
+		l, err := parse(arg)
+		if err != nil {
+			return err
+		}
+		locations[i] = l
+	}
+	s := a.sessions()
+	defer s.close()
+	var errs []error
+	for _, l := range locations {
+		var c *connection
+		if l.remote {
+			var err error
+			if c, err = s.of(ctx, l); err != nil {
+				return err
+			}
+		}
+		if err := fn(c, l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/spf13/cobra"
+)
+
+// recordRow is what `inspect` prints of one record.
+type recordRow struct {
+	Segment  uint64 `json:"segment"`
+	Offset   int64  `json:"offset"`
+	Size     int64  `json:"size"`
+	Sequence uint64 `json:"sequence"`
+	Kind     string `json:"kind"` // chunk or tombstone
+	Chunk    string `json:"chunk,omitempty"`
+	Version  uint32 `json:"version,omitempty"`
+	Length   int64  `json:"length,omitempty"`
+	CRC      string `json:"crc,omitempty"`
+	Deletes  int    `json:"deletes,omitempty"`
+	Damage   string `json:"damage,omitempty"`
+}
+
+func describeRecord(r disk.RecordInfo) recordRow {
+	row := recordRow{Segment: r.Segment, Offset: r.Offset, Size: r.Size, Sequence: r.Sequence, Kind: "chunk"}
+	if r.Damage != nil {
+		row.Damage = r.Damage.Error()
+	}
+	if r.Tombstone != nil {
+		row.Kind, row.Deletes = "tombstone", len(r.Tombstone)
+		return row
+	}
+	row.Chunk, row.Version, row.Length = r.Header.ID.String(), uint32(r.Header.Version), r.Header.Length
+	row.CRC = fmt.Sprintf("%08x", r.Header.CRC)
+	return row
+}
+
+func (a *app) inspectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "inspect",
+		GroupID: groupCluster,
+		Short:   "Look into what is on disk, without a server and without changing it",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.inspectDeviceCommand())
+	return cmd
+}
+
+func (a *app) inspectDeviceCommand() *cobra.Command {
+	var data bool
+	cmd := &cobra.Command{
+		Use:   "device DIR|SEGMENT",
+		Short: "List the records of a chunkserver's device, or of one of its segment files",
+		Long: `List every record of a device (a directory) or of one segment file, in order.
+With --data the bytes of each chunk are read and held against their sums too.
+Exit code 1 when anything is damaged.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			info, err := os.Stat(args[0])
+			if err != nil {
+				return err
+			}
+			records, damaged := 0, 0
+			show := func(r disk.RecordInfo) error {
+				records++
+				if r.Damage != nil {
+					damaged++
+				}
+				return a.printRecord(describeRecord(r))
+			}
+			if info.IsDir() {
+				var id disk.Identity
+				if id, err = disk.ReadIdentity(vfs.OS{}, args[0]); err != nil {
+					return err
+				}
+				a.note("device %s of cluster %s", id.Device, id.Cluster)
+				err = disk.Inspect(vfs.OS{}, args[0], data, show)
+			} else {
+				_, err = disk.InspectSegment(vfs.OS{}, args[0], data, show)
+			}
+			if err != nil {
+				return err
+			}
+			a.note("%d records, %d damaged", records, damaged)
+			if damaged > 0 {
+				return fmt.Errorf("%d of %d records are damaged; a chunkserver does not serve them, and their stripes are repaired when it reports", damaged, records)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&data, "data", false, "read the chunks' bytes too, and check them")
+	return cmd
+}
+
+// printRecord prints one record as a line at once: a device has many.
+func (a *app) printRecord(r recordRow) error {
+	if a.global.json {
+		return printJSON(a.out, r)
+	}
+	what := fmt.Sprintf("chunk %s version %d, %s, crc %s", r.Chunk, r.Version, size(uint64(r.Length)), r.CRC)
+	if r.Kind == "tombstone" {
+		what = fmt.Sprintf("tombstone of %d chunks", r.Deletes)
+	}
+	if r.Damage != "" {
+		what += "  DAMAGED: " + r.Damage
+	}
+	a.note("%6d %12d %10s  #%-8d %s", r.Segment, r.Offset, size(uint64(r.Size)), r.Sequence, what)
+	return nil
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) rmCommand() *cobra.Command {
+	var recursive, force bool
+	cmd := &cobra.Command{
+		Use:     "rm PATH...",
+		GroupID: groupFiles,
+		Short:   "Remove files (with -r: whole trees)",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				if l.path == "/" {
+					return usageError("rm: %s is the root of the cluster: name what is in it", l)
+				}
+				err := removeOne(cmd.Context(), c, l, recursive)
+				if force && errors.Is(err, moraine.NotFound) {
+					return nil
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "directories and all that is in them")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "no error for what is not there")
+	return cmd
+}
+
+func removeOne(ctx context.Context, c *connection, l location, recursive bool) error {
+	if recursive {
+		return c.RemoveAll(ctx, l.path)
+	}
+	attr, err := c.Lstat(ctx, l.path)
+	if err != nil {
+		return err
+	}
+	if attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+		return usageError("rm: %s is a directory: give -r to remove it and all that is in it", l)
+	}
+	return c.Remove(ctx, l.path)
+}

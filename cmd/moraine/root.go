@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. They mean the same for every command.
+const (
+	exitFine     = 0
+	exitFailed   = 1
+	exitWrongUse = 2
+	exitDegraded = 3 // `cluster status` and `demo`: it works, with less protection than promised
+)
+
+// app is what the commands of one invocation share.
+type app struct {
+	out, err io.Writer
+	global   globalFlags
+}
+
+// globalFlags are the flags that every command has.
+type globalFlags struct {
+	endpoint string
+	certs    string
+	identity string
+	mode     string
+	insecure bool
+	json     bool
+	logLevel string
+}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	a := &app{out: out, err: errOut}
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitFine
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		if exit.err != nil {
+			printError(errOut, exit.err)
+		}
+		return exit.code
+	}
+	if isInterrupt(ctx, err) {
+		fmt.Fprintln(errOut, "moraine: interrupted")
+		return exitFailed
+	}
+	printError(errOut, err)
+	if isWrongUse(err) {
+		return exitWrongUse
+	}
+	return exitFailed
+}
+
+// printError writes err to a person, a line for each thing that went wrong.
+func printError(w io.Writer, err error) {
+	for _, line := range errorLines(err) {
+		fmt.Fprintf(w, "moraine: %s\n", line)
+	}
+}
+
+// exitError ends the process with a code of its own; err may be nil.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func isWrongUse(err error) bool {
+	var w *wrongUse
+	return errors.As(err, &w)
+}
+
+// defaultLogLevel is that of servers.
+const defaultLogLevel = "info"
+
+// Groups of commands in `moraine --help`.
+const (
+	groupFiles   = "files"
+	groupCluster = "cluster"
+	groupServers = "servers"
+)
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "moraine",
+		Short: "A tiered store for the checkpoints and datasets of AI training clusters",
+		Long: `Moraine keeps the checkpoints and datasets of AI training clusters in the
+fastest place that the durability asked for allows: RAM of other nodes, NVMe
+(erasure coded), an object store.
+
+Files of a cluster are written moraine://HOST[,HOST...]/PATH, or
+moraine:///PATH where --endpoint (MORAINE_ENDPOINT) names the hosts. Sizes are
+in IEC units (4MiB, 1GiB), in and out.
+
+Exit codes: 0 fine, 1 failed, 2 wrong use, 3 degraded ("cluster status").`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return applySettings(cmd)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddGroup(
+		&cobra.Group{ID: groupFiles, Title: "Files and checkpoints:"},
+		&cobra.Group{ID: groupCluster, Title: "The cluster:"},
+		&cobra.Group{ID: groupServers, Title: "Servers:"},
+	)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError("%v; see `%s --help`", err, cmd.CommandPath())
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&a.global.endpoint, "endpoint", "", "metadata servers, HOST[:PORT],...")
+	f.StringVar(&a.global.certs, "certs", "", "directory with ca.crt and this program's certificate")
+	f.StringVar(&a.global.identity, "identity", "", "name of the certificate in --certs (NAME.crt, NAME.key); the only one there, if not given")
+	f.StringVar(&a.global.mode, "mode", "secure", "secure (TLS for all) or crc (authenticated; payloads in clear under their checksums); the whole cluster must agree")
+	f.BoolVar(&a.global.insecure, "insecure", false, "no certificates at all: anybody who reaches the port may do anything")
+	f.BoolVar(&a.global.json, "json", false, "print JSON, one object a line")
+	f.StringVar(&a.global.logLevel, "log-level", defaultLogLevel, "debug, info, warn or error; logs go to standard error (other commands than servers log only where it is given)")
+	f.String("config", "", "settings file in YAML (default "+defaultSettingsFile+", if it is there)  [MORAINE_CONFIG]")
+	root.AddCommand(a.commands()...)
+	root.InitDefaultHelpCmd()
+	root.SetHelpCommandGroupID(groupCluster)
+	root.SetCompletionCommandGroupID(groupCluster)
+	teachHelp(root)
+	wrapArgs(root)
+	return root
+}
+
+// wrapArgs makes every complaint about arguments a wrong use that names the
+// command's help.
+func wrapArgs(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageError("%v; see `%s --help`", err, c.CommandPath())
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		wrapArgs(sub)
+	}
+}
+
+// commandLog returns the logger of a command that a person waits for: what it
+// has to say is in its result, so it logs only where a level was asked for.
+func (a *app) commandLog() (*slog.Logger, error) {
+	if a.global.logLevel == defaultLogLevel {
+		return slog.New(slog.DiscardHandler), nil
+	}
+	return a.log()
+}
+
+// log returns the logger that servers use.
+func (a *app) log() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.global.logLevel)); err != nil {
+		return nil, usageError("--log-level %q: write debug, info, warn or error", a.global.logLevel)
+	}
+	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})), nil
+}

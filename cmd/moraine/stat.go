@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) statCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "stat PATH...",
+		GroupID: groupFiles,
+		Short:   "Show all that is known of a file: size, level, generation, protection",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, parseLocation, func(c *connection, l location) error {
+				var e entry
+				if c == nil {
+					info, err := os.Lstat(l.path)
+					if err != nil {
+						return err
+					}
+					e = describeLocal(l.path, info)
+				} else {
+					attr, err := c.Lstat(cmd.Context(), l.path)
+					if err != nil {
+						return err
+					}
+					e = describeAttr(l.String(), attr)
+				}
+				if a.global.json {
+					return printJSON(a.out, e)
+				}
+				a.printStat(e)
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) printStat(e entry) {
+	a.note("%s", e.Path)
+	a.note("  type        %s", e.Type)
+	a.note("  size        %s (%d bytes)", size(e.Size), e.Size)
+	a.note("  mode        %s  uid %d  gid %d", e.Mode, e.UID, e.GID)
+	a.note("  modified    %s", e.Modified.Format(time.RFC3339Nano))
+	if e.Target != "" {
+		a.note("  target      %s", e.Target)
+	}
+	if e.Inode == "" {
+		return
+	}
+	a.note("  inode       %s", e.Inode)
+	if e.Type != "file" {
+		return
+	}
+	a.note("  generation  %d", e.Generation)
+	a.note("  level       %s", e.Level)
+	if e.Degraded > 0 {
+		a.note("  protection  %d stripes were below full protection at the last commit (`moraine cluster status` tells what is so now)", e.Degraded)
+	}
+}

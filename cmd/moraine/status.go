@@ -1,0 +1,209 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// clusterStatus is what `cluster status` prints: what is there, and in words
+// what may be lost now without losing data.
+type clusterStatus struct {
+	Cluster      string           `json:"cluster"`
+	Health       string           `json:"health"` // green, degraded, or critical
+	Findings     []string         `json:"findings"`
+	Survives     []string         `json:"survives"`
+	Scheme       string           `json:"default_scheme"`
+	FeatureLevel uint64           `json:"feature_level"`
+	Incarnation  uint64           `json:"incarnation"`
+	Metadata     []metadataStatus `json:"metadata"`
+	Hosts        []hostStatus     `json:"hosts"`
+	Capacity     uint64           `json:"capacity_bytes"`
+	Used         uint64           `json:"used_bytes"`
+	Inodes       uint64           `json:"inodes"`
+	Stripes      uint64           `json:"stripes"`
+	Sessions     uint64           `json:"sessions"`
+	RepairQueued uint64           `json:"repair_queued"`
+	RepairActive uint64           `json:"repair_running"`
+	PendingBytes uint64           `json:"pending_bytes"`
+	LeakedBytes  uint64           `json:"leaked_bytes"`
+	LostStripes  uint64           `json:"lost_stripes"`
+	Commands     uint64           `json:"commands"`
+	Entries      uint64           `json:"entries"`
+
+	up     int // hosts that take new chunks
+	silent int // hosts that are down and were not declared out: what they hold counts as there
+}
+
+type metadataStatus struct {
+	ID      string `json:"id"`
+	Role    string `json:"role"`
+	Alive   bool   `json:"alive"`
+	Applied uint64 `json:"applied"`
+}
+
+type hostStatus struct {
+	ID       string `json:"id"`
+	Rack     string `json:"rack,omitempty"`
+	Alive    bool   `json:"alive"`
+	Devices  int    `json:"devices"`
+	In       int    `json:"devices_in"`
+	Capacity uint64 `json:"capacity_bytes"`
+	Used     uint64 `json:"used_bytes"`
+	Chunks   uint64 `json:"chunks"`
+}
+
+// Health, worst last.
+const (
+	healthGreen    = "green"
+	healthDegraded = "degraded"
+	healthCritical = "critical"
+)
+
+// judge turns what the leader says into a status with words.
+func judge(c *wire.ClusterReply) *clusterStatus {
+	s := &clusterStatus{
+		Health: healthGreen, FeatureLevel: c.FeatureLevel, Incarnation: c.Incarnation,
+		Inodes: c.Inodes, Stripes: c.Stripes, Sessions: c.Sessions,
+		RepairQueued: c.RepairQueued, RepairActive: c.RepairRunning,
+		PendingBytes: c.PendingBytes, LeakedBytes: c.LeakedBytes, LostStripes: c.LostStripes,
+		Commands: c.Commands, Entries: c.Entries,
+	}
+	if len(c.Cluster) == len(moraine.UUID{}) {
+		s.Cluster = moraine.UUID(c.Cluster).String()
+	}
+	s.judgeMetadata(c.Metadata)
+	s.judgeHosts(c.Topology.GetHosts())
+	s.judgeScheme(c.DefaultScheme)
+	s.judgeStripes(c)
+	return s
+}
+
+func (s *clusterStatus) worse(health, format string, args ...any) {
+	if health == healthCritical || s.Health == healthGreen {
+		s.Health = health
+	}
+	s.Findings = append(s.Findings, fmt.Sprintf(format, args...))
+}
+
+func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
+	voters, alive := 0, 0
+	for _, n := range nodes {
+		role := "follower"
+		if n.Leader {
+			role = "leader"
+		}
+		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Alive: n.Alive, Applied: n.Applied})
+		if !n.Voter {
+			continue
+		}
+		voters++
+		if n.Alive {
+			alive++
+		} else {
+			s.worse(healthDegraded, "metadata server %s is down", n.Id)
+		}
+	}
+	majority := voters/2 + 1
+	switch spare := alive - majority; {
+	case voters == 1:
+		s.Survives = append(s.Survives, "metadata is on 1 server: its loss is the loss of the namespace")
+	case spare <= 0:
+		s.worse(healthCritical, "metadata has no server to spare")
+		s.Survives = append(s.Survives, "metadata stops if one more of its servers is lost")
+	default:
+		s.Survives = append(s.Survives, fmt.Sprintf("metadata goes on if %s lost", are(spare, "of its servers is", "of its servers are")))
+	}
+}
+
+func (s *clusterStatus) judgeHosts(hosts []*wire.Host) {
+	for _, h := range hosts {
+		hs := hostStatus{ID: h.Id, Rack: h.Rack, Alive: h.Alive, Devices: len(h.Devices)}
+		silent := false
+		for _, d := range h.Devices {
+			if d.State == wire.DeviceState_DEVICE_STATE_IN {
+				if h.Alive {
+					hs.In++
+				} else {
+					silent = true
+				}
+			}
+			hs.Capacity += d.Capacity
+			hs.Used += d.Used
+			hs.Chunks += d.Chunks
+			if d.State == wire.DeviceState_DEVICE_STATE_OUT {
+				s.worse(healthDegraded, "device %d of host %s is out", d.Id, h.Id)
+			}
+		}
+		if !h.Alive {
+			s.worse(healthDegraded, "host %s is down", h.Id)
+		}
+		if silent {
+			s.silent++
+		}
+		if hs.In > 0 {
+			s.up++
+		}
+		s.Hosts = append(s.Hosts, hs)
+		s.Capacity += hs.Capacity
+		s.Used += hs.Used
+	}
+	if len(hosts) == 0 {
+		s.worse(healthDegraded, "no chunkserver has registered: nothing can be written")
+	}
+}
+
+func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
+	scheme := moraine.Scheme{K: uint8(w.GetK()), M: uint8(w.GetM())}
+	s.Scheme = scheme.String()
+	if scheme.K == 0 {
+		return
+	}
+	domain := "host"
+	if len(s.Hosts) == 1 {
+		domain = "device"
+	}
+	if scheme.M == 0 {
+		s.Survives = append(s.Survives, "new files are kept once (x1): the loss of the device is the loss of the data")
+		return
+	}
+	if domain == "host" && s.up < scheme.Chunks() {
+		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than %s gives, as %s up; each commit says with how much",
+			scheme, are(s.up, "host is", "hosts are")))
+		return
+	}
+	s.Survives = append(s.Survives, fmt.Sprintf("new files are written %s: %s may be lost at once", scheme, are(int(scheme.M), domain, domain+"s")))
+}
+
+func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
+	if c.LostStripes > 0 {
+		s.worse(healthCritical, "%s fewer chunks left than are needed to read: see `moraine ckpt verify`", are(int(c.LostStripes), "stripe has", "stripes have"))
+	}
+	if s.silent > 0 {
+		s.Survives = append(s.Survives, fmt.Sprintf("what %s down still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",
+			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
+	}
+	waiting := c.RepairQueued + c.RepairRunning
+	if waiting == 0 {
+		if c.LostStripes == 0 && s.silent == 0 {
+			s.Survives = append(s.Survives, "every stripe has the full protection of its scheme, as far as chunkservers have reported")
+		}
+		return
+	}
+	s.worse(healthDegraded, "%s not fully protected and wait for repair (%d being rebuilt)", are(int(waiting), "stripe is", "stripes are"), c.RepairRunning)
+	for spare, n := range c.StripesBySpare {
+		if n > 0 {
+			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of %s", n, are(spare, "more host", "more hosts")))
+			return
+		}
+	}
+}
+
+// are counts things: "1 host", "2 hosts".
+func are(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
+)
+
+// sixHosts is a healthy cluster of six hosts, of which the first down ones are
+// silent.
+func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
+	c := &wire.ClusterReply{DefaultScheme: &wire.Scheme{K: 4, M: 2}, Topology: &wire.Topology{}}
+	for i := range 3 {
+		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: fmt.Sprintf("m%d", i+1), Voter: true, Alive: true, Leader: i == 0})
+	}
+	for i := range 6 {
+		d := &wire.Device{Id: uint32(i + 1), State: wire.DeviceState_DEVICE_STATE_IN}
+		if i < down {
+			d.State = state
+		}
+		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: fmt.Sprintf("n%d", i+1), Alive: i >= down, Devices: []*wire.Device{d}})
+	}
+	return c
+}
+
+// TestStatusPromisesNoMoreThanItKnows holds the words of the status against
+// what is there.
+func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
+	const whole, full = "2 hosts may be lost at once", "full protection of its scheme"
+	for _, row := range []struct {
+		name   string
+		reply  *wire.ClusterReply
+		health string
+		says   []string
+		not    []string
+	}{
+		{"healthy", sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), healthGreen, []string{whole, full}, nil},
+		{"two hosts down", sixHosts(2, wire.DeviceState_DEVICE_STATE_IN), healthDegraded,
+			[]string{"host n1 is down", "less protection than 4+2 gives", "what 2 hosts hold that are down", "2 hosts fewer"}, []string{whole, full}},
+		{"a host is out and rebuilt", sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT), healthDegraded,
+			[]string{"device 1 of host n1 is out", full}, []string{whole}},
+		{"stripes wait for repair", func() *wire.ClusterReply {
+			c := sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT)
+			c.RepairQueued, c.StripesBySpare = 3, []uint64{0, 3}
+			return c
+		}(), healthDegraded, []string{"3 stripes are not fully protected", "(3) survive the loss of 1 more host"}, []string{whole, full}},
+		{"stripes are lost", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.LostStripes = 1
+			return c
+		}(), healthCritical, []string{"1 stripe has fewer chunks left"}, []string{full}},
+		{"a metadata server is down", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.Metadata[2].Alive = false
+			return c
+		}(), healthCritical, []string{"m3 is down", "metadata stops if one more"}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := judge(row.reply)
+			require.Equal(t, row.health, s.Health)
+			text := strings.Join(append(s.Findings, s.Survives...), "\n")
+			for _, want := range row.says {
+				require.Contains(t, text, want)
+			}
+			for _, not := range row.not {
+				require.NotContains(t, text, not)
+			}
+		})
+	}
+}
