@@ -1,0 +1,103 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// crew is worker processes that begin together.
+type crew struct {
+	members []*workman
+}
+
+type workman struct {
+	cmd    *exec.Cmd
+	start  io.WriteCloser
+	out    *bufio.Reader
+	stderr strings.Builder
+}
+
+// hire starts a process for each work, and returns when all are ready.
+func (e *Env) hire(ctx context.Context, works []Work) (*crew, error) {
+	c := &crew{}
+	for _, w := range works {
+		spec, err := json.Marshal(w)
+		if err != nil {
+			return nil, err
+		}
+		m := &workman{cmd: exec.CommandContext(ctx, e.Worker[0], append(e.Worker[1:len(e.Worker):len(e.Worker)], "--work", string(spec))...)}
+		m.cmd.Stderr = &m.stderr
+		m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if m.start, err = m.cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
+		out, err := m.cmd.StdoutPipe()
+		if err != nil {
+			return nil, err
+		}
+		m.out = bufio.NewReader(out)
+		if err := m.cmd.Start(); err != nil {
+			return nil, errors.Join(err, c.dismiss())
+		}
+		c.members = append(c.members, m)
+	}
+	for _, m := range c.members {
+		if _, err := m.out.ReadString('\n'); err != nil {
+			return nil, errors.Join(fmt.Errorf("bench: a worker did not begin: %w\n%s", err, m.stderr.String()), c.dismiss())
+		}
+	}
+	return c, nil
+}
+
+// work lets all begin, and returns what each did.
+func (c *crew) work() ([]Result, error) {
+	for _, m := range c.members {
+		if _, err := io.WriteString(m.start, "go\n"); err != nil {
+			return nil, err
+		}
+	}
+	var errs []error
+	results := make([]Result, len(c.members))
+	for i, m := range c.members {
+		err := json.NewDecoder(m.out).Decode(&results[i])
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("bench: a worker was lost: %w\n%s", err, m.stderr.String()))
+		case results[i].Error != "":
+			errs = append(errs, errors.New(results[i].Error))
+		}
+	}
+	return results, errors.Join(errs...)
+}
+
+// dismiss ends the workers that are left.
+func (c *crew) dismiss() error {
+	var errs []error
+	for _, m := range c.members {
+		_ = m.start.Close()
+		errs = append(errs, m.cmd.Wait())
+	}
+	return errors.Join(errs...)
+}
+
+// run hires, measures the work alone, and dismisses.
+func (e *Env) run(ctx context.Context, works []Work) ([]Result, usage, error) {
+	c, err := e.hire(ctx, works)
+	if err != nil {
+		return nil, usage{}, err
+	}
+	var results []Result
+	u, err := e.measure(ctx, func(context.Context) error {
+		var err error
+		results, err = c.work()
+		return err
+	})
+	return results, u, errors.Join(err, c.dismiss())
+}

@@ -1,0 +1,147 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/morainefs/moraine/integration/procs"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Env is where a benchmark runs.
+type Env struct {
+	// Cluster is the cluster of processes on this machine; nil where the target
+	// is another one or a path: then CPU counts only the benchmark's own
+	// processes, and syncs and commands are unknown (0).
+	Cluster *procs.Cluster
+	// Dir is on the file system that the cluster's devices are on; the limits
+	// are measured in it.
+	Dir string
+	// Worker is the command line of a worker process; --work is appended.
+	Worker []string
+	// RaftNode is the command line of a node of bare Raft; its flags are appended.
+	// nil where the target is no cluster of ours.
+	RaftNode []string
+	// Open opens the target for the benchmark itself.
+	Open func(ctx context.Context) (Target, error)
+	// Bytes is how much a run moves (at least 4 GiB for a record), Devices how
+	// many files the disk's limit is measured with, Clients how many processes
+	// work at once, Seconds for how long small operations go on.
+	Bytes            int64
+	Devices, Clients int
+	Seconds          float64
+	// Suffix is appended to the names of lines ("-secure").
+	Suffix string
+	// Progress is told what is going on; never nil.
+	Progress func(format string, args ...any)
+
+	written bool   // there is something to read
+	rebuilt uint64 // stripes rebuilt in the last read
+}
+
+func (e *Env) name(name string) string { return name + e.Suffix }
+
+// mkdir makes a directory on the target.
+func (e *Env) mkdir(ctx context.Context, dir string) error {
+	t, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Mkdir(ctx, dir), t.Close())
+}
+
+// usage is what a measured piece of work cost.
+type usage struct {
+	wall        time.Duration
+	cpu         float64 // seconds, of every process involved
+	read, wrote uint64  // bytes of the device
+	syncs       uint64
+	commands    float64 // metadata commands applied (on the leader)
+}
+
+// measure runs work and returns what it cost.
+func (e *Env) measure(ctx context.Context, work func(context.Context) error) (usage, error) {
+	syncs, commands := e.counters(ctx)
+	r0, w0, _ := diskBytes(e.Dir)
+	cpu := cpuByProcess()
+	start := time.Now()
+	err := work(ctx)
+	u := usage{wall: time.Since(start)}
+	for pid, used := range cpuByProcess() {
+		u.cpu += used - cpu[pid] // a process that began meanwhile had used nothing
+	}
+	r1, w1, _ := diskBytes(e.Dir)
+	u.read, u.wrote = r1-r0, w1-w0
+	syncs1, commands1 := e.counters(ctx)
+	u.syncs, u.commands = uint64(max(0, syncs1-syncs)), max(0, commands1-commands)
+	return u, err
+}
+
+// counters returns the sums over all servers of syncs and of the metadata
+// commands that they have proposed. A server that does not answer counts
+// as 0: it may have been killed on purpose.
+func (e *Env) counters(ctx context.Context) (syncs, commands float64) {
+	if e.Cluster == nil {
+		return 0, 0
+	}
+	for _, n := range e.Cluster.All() {
+		families, err := scrape(ctx, n.Admin)
+		if err != nil {
+			continue
+		}
+		syncs += total(families["moraine_disk_syncs_total"]) + observations(families["moraine_raft_log_append_seconds"])
+		commands += observed(families["moraine_metadata_entry_commands"])
+	}
+	return syncs, commands
+}
+
+// scrape reads the metrics of one server.
+func scrape(ctx context.Context, admin string) (map[string]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("bench: %s/metrics: %s", admin, resp.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(resp.Body)
+}
+
+func total(f *dto.MetricFamily) float64 {
+	var sum float64
+	for _, m := range f.GetMetric() {
+		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	return sum
+}
+
+// observed is the sum of what a histogram has seen.
+func observed(f *dto.MetricFamily) float64 {
+	var sum float64
+	for _, m := range f.GetMetric() {
+		sum += m.GetHistogram().GetSampleSum()
+	}
+	return sum
+}
+
+// observations is how often it has seen something.
+func observations(f *dto.MetricFamily) float64 {
+	var n uint64
+	for _, m := range f.GetMetric() {
+		n += m.GetHistogram().GetSampleCount()
+	}
+	return float64(n)
+}

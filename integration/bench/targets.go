@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+)
+
+// ClusterTarget works through the Go client. Close is called by Target.Close.
+func ClusterTarget(c *client.Client, close func() error) Target {
+	return &clusterTarget{c: c, close: close, dirs: map[string]moraine.InodeID{}}
+}
+
+type clusterTarget struct {
+	c     *client.Client
+	close func() error
+	// dirs are the directories that small files are made and found in: looked
+	// up once, as a mount would. One goroutine uses a target.
+	dirs map[string]moraine.InodeID
+}
+
+// Write hands the client the memory it writes from, which does not change: the
+// way a checkpoint is written.
+func (t *clusterTarget) Write(ctx context.Context, name string, total int64, source []byte) error {
+	f, err := t.c.Create(ctx, name, client.CreateOptions{Replace: true})
+	if err != nil {
+		return err
+	}
+	for total > 0 {
+		p := source[:min(total, int64(len(source)))]
+		if _, err := f.WriteStable(p); err != nil {
+			f.Abort()
+			return err
+		}
+		total -= int64(len(p))
+	}
+	_, err = f.Commit(ctx)
+	return err
+}
+
+func (t *clusterTarget) Read(ctx context.Context, name string, buf []byte) (int64, error) {
+	r, err := t.c.OpenFile(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	buf = buf[:min(len(buf), readPiece)]
+	for off := int64(0); off < r.Size(); {
+		n := min(int64(len(buf)), r.Size()-off)
+		if _, err := r.ReadAt(ctx, buf[:n], off); err != nil {
+			return off, err
+		}
+		off += n
+	}
+	return r.Size(), nil
+}
+
+// readPiece is how much a sequential reader asks for at a time.
+const readPiece = 8 << 20
+
+func (t *clusterTarget) Mkdir(ctx context.Context, name string) error {
+	_, err := t.c.MkdirAll(ctx, name, 0o755)
+	return err
+}
+
+func (t *clusterTarget) dir(ctx context.Context, name string) (moraine.InodeID, error) {
+	dir := path.Dir(name)
+	if id, ok := t.dirs[dir]; ok {
+		return id, nil
+	}
+	attr, err := t.c.Stat(ctx, dir)
+	if err != nil {
+		return 0, err
+	}
+	t.dirs[dir] = moraine.InodeID(attr.Inode)
+	return t.dirs[dir], nil
+}
+
+func (t *clusterTarget) Create(ctx context.Context, name string) error {
+	dir, err := t.dir(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, err = t.c.CreateEmpty(ctx, dir, path.Base(name), 0o644)
+	return err
+}
+
+func (t *clusterTarget) Stat(ctx context.Context, name string) error {
+	dir, err := t.dir(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, err = t.c.Lookup(ctx, dir, path.Base(name))
+	return err
+}
+
+func (t *clusterTarget) Rebuilt() uint64 { return t.c.Stats().StripesRebuilt }
+func (t *clusterTarget) Close() error    { return t.close() }
+
+// PathTarget works on a mounted file system, below dir.
+func PathTarget(dir string) Target { return pathTarget(dir) }
+
+type pathTarget string
+
+func (t pathTarget) at(name string) string { return filepath.Join(string(t), name) }
+
+func (t pathTarget) Write(ctx context.Context, name string, total int64, source []byte) error {
+	f, err := os.Create(t.at(name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const piece = 1 << 20
+	for off := int64(0); total > 0 && ctx.Err() == nil; off += piece {
+		at := off % int64(len(source))
+		n, err := f.Write(source[at : at+min(piece, total)])
+		if err != nil {
+			return err
+		}
+		total -= int64(n)
+	}
+	return errors.Join(ctx.Err(), f.Sync())
+}
+
+func (t pathTarget) Read(ctx context.Context, name string, buf []byte) (int64, error) {
+	f, err := os.Open(t.at(name))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var total int64
+	for ctx.Err() == nil {
+		n, err := f.Read(buf[:1<<20])
+		total += int64(n)
+		if errors.Is(err, io.EOF) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, ctx.Err()
+}
+
+func (t pathTarget) Mkdir(_ context.Context, name string) error {
+	return os.MkdirAll(t.at(name), 0o755)
+}
+
+func (t pathTarget) Create(_ context.Context, name string) error {
+	f, err := os.OpenFile(t.at(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (t pathTarget) Stat(_ context.Context, name string) error {
+	_, err := os.Stat(t.at(name))
+	return err
+}
+
+func (t pathTarget) Rebuilt() uint64 { return 0 }
+func (t pathTarget) Close() error    { return nil }

@@ -1,0 +1,186 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"path"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Op is what a worker does.
+type Op string
+
+const (
+	// OpWrite writes one file sequentially, and makes it durable.
+	OpWrite Op = "write"
+	// OpRead reads one file sequentially.
+	OpRead Op = "read"
+	// OpCreate creates empty files, each client in a directory of its own.
+	OpCreate Op = "create"
+	// OpStat stats files that OpCreate made, at random.
+	OpStat Op = "stat"
+)
+
+// Work is the task of one worker process.
+type Work struct {
+	Op Op `json:"op"`
+	// Path is the file to write or read, or the directory to work in.
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes,omitempty"`
+	// Clients work at once, each with a session of its own, for Seconds.
+	Clients int     `json:"clients,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+	// Files is how many files each client of OpStat finds in its directory.
+	Files []int `json:"files,omitempty"`
+}
+
+// Result is what a worker did.
+type Result struct {
+	Bytes   int64   `json:"bytes"`
+	Ops     int64   `json:"ops"`
+	Seconds float64 `json:"seconds"`
+	// Files that each client made.
+	Files   []int  `json:"files,omitempty"`
+	Rebuilt uint64 `json:"rebuilt,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+// Target is where a worker works: a cluster, or a mounted file system.
+type Target interface {
+	// Write makes a durable file of total bytes out of source, over and over.
+	Write(ctx context.Context, name string, total int64, source []byte) error
+	// Read reads a whole file through buf and returns its size.
+	Read(ctx context.Context, name string, buf []byte) (int64, error)
+	// Mkdir makes a directory and its parents.
+	Mkdir(ctx context.Context, name string) error
+	// Create makes an empty file.
+	Create(ctx context.Context, name string) error
+	// Stat looks a file up.
+	Stat(ctx context.Context, name string) error
+	// Rebuilt returns how many reads of stripes needed parity so far.
+	Rebuilt() uint64
+	Close() error
+}
+
+// RunWorker does one Work: it opens its sessions, says that it is ready, waits
+// for a line on in, works, and writes its Result as a line on out.
+func RunWorker(ctx context.Context, open func(context.Context) (Target, error), w Work, in io.Reader, out io.Writer) error {
+	targets := make([]Target, max(1, w.Clients))
+	for i := range targets {
+		t, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		defer t.Close()
+		targets[i] = t
+	}
+	buf, err := unix.Mmap(-1, 0, int(w.sourceBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(buf) //nolint:errcheck // the process ends
+	if w.Op == OpWrite {
+		w.Source(buf)
+	}
+	if _, err := fmt.Fprintln(out, `{"ready":true}`); err != nil {
+		return err
+	}
+	if _, err := bufio.NewReader(in).ReadString('\n'); err != nil {
+		return fmt.Errorf("bench: no start signal: %w", err)
+	}
+	start := time.Now()
+	r, err := work(ctx, targets, w, buf)
+	r.Seconds = time.Since(start).Seconds()
+	if err != nil {
+		r.Error = err.Error()
+	}
+	for _, t := range targets {
+		r.Rebuilt = max(r.Rebuilt, t.Rebuilt())
+	}
+	return json.NewEncoder(out).Encode(r)
+}
+
+// maxSource bounds the memory that a file is written from, over and over, and
+// read into: past the processor's caches' share of one process.
+const maxSource = 256 << 20
+
+// sourceBytes is how long the source of the work is, in bytes.
+func (w *Work) sourceBytes() int64 {
+	if w.Bytes <= 0 {
+		return maxSource
+	}
+	return min(maxSource, w.Bytes)
+}
+
+// Source fills buf with the bytes that OpWrite writes, over and over; Period
+// says after how many they begin again. They depend on the path and the size.
+func (w *Work) Source(buf []byte) {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %d", w.Path, w.Bytes)
+	fillRandom(buf, h.Sum64())
+}
+
+// Period returns after how many bytes the content of the file begins again.
+func (w *Work) Period() int64 { return w.sourceBytes() }
+
+func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, error) {
+	switch w.Op {
+	case OpWrite:
+		return Result{Bytes: w.Bytes, Ops: 1}, targets[0].Write(ctx, w.Path, w.Bytes, buf)
+	case OpRead:
+		n, err := targets[0].Read(ctx, w.Path, buf)
+		return Result{Bytes: n, Ops: 1}, err
+	case OpCreate, OpStat:
+		return small(ctx, targets, w)
+	}
+	return Result{}, fmt.Errorf("bench: no such work: %q", w.Op)
+}
+
+// small runs small operations on all targets at once until the time is over.
+func small(ctx context.Context, targets []Target, w Work) (Result, error) {
+	var ops atomic.Int64
+	files := make([]int, len(targets))
+	end := time.Now().Add(time.Duration(w.Seconds * float64(time.Second)))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, t := range targets {
+		g.Go(func() error {
+			dir := path.Join(w.Path, fmt.Sprintf("client-%d", i))
+			if w.Op == OpCreate {
+				if err := t.Mkdir(ctx, dir); err != nil {
+					return err
+				}
+			} else if len(w.Files) <= i || w.Files[i] == 0 {
+				return errors.New("bench: there are no files to stat")
+			}
+			random := rand.New(rand.NewPCG(1, uint64(i)))
+			for n := 0; time.Now().Before(end) && ctx.Err() == nil; n++ {
+				var err error
+				if w.Op == OpCreate {
+					err = t.Create(ctx, fileName(dir, n))
+					files[i] = n + 1
+				} else {
+					err = t.Stat(ctx, fileName(dir, random.IntN(w.Files[i])))
+				}
+				if err != nil {
+					return err
+				}
+				ops.Add(1)
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	return Result{Ops: ops.Load(), Files: files}, err
+}
+
+func fileName(dir string, n int) string { return path.Join(dir, fmt.Sprintf("file-%07d", n)) }

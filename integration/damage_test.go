@@ -1,0 +1,172 @@
+package integration_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/stretchr/testify/require"
+)
+
+// randomFile makes a local file of n bytes that do not compress.
+func randomFile(t *testing.T, rng *rand.Rand, n int) (path string, content []byte) {
+	t.Helper()
+	content = make([]byte, n)
+	for i := range content {
+		content[i] = byte(rng.Uint32())
+	}
+	path = filepath.Join(t.TempDir(), "content")
+	require.NoError(t, os.WriteFile(path, content, 0o644))
+	return path, content
+}
+
+// TestCorruptSegment flips bits all over the segments of a device: it starts
+// again, nothing of it is served, reads rebuild what was there, and it is
+// repaired.
+func TestCorruptSegment(t *testing.T) {
+	s := seed(t)
+	rng := random(s)
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 4, MetadataArgs: []string{"--grace", "1s"}})
+	env := settingsFor(c)
+	local, content := randomFile(t, rng, 24<<20)
+	works(t, env, "cp", "--scheme", "2+1", local, "moraine:///file")
+
+	n1 := c.Node("n1")
+	require.NoError(t, n1.Stop(10*time.Second))
+	segments, err := filepath.Glob(filepath.Join(n1.Dir, "device0", "segments", "*"))
+	require.NoError(t, err)
+	flipped := 0
+	for _, name := range segments {
+		data, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for at := 64 << 10; at < len(data); at += 64 << 10 { // in what chunks hold, not in the head of the file
+			data[at+rng.IntN(4<<10)-4<<10] ^= 1 << rng.IntN(8)
+			flipped++
+		}
+		require.NoError(t, os.WriteFile(name, data, 0o644))
+	}
+	require.NotZero(t, flipped)
+	require.NoError(t, n1.Start())
+	require.NoError(t, n1.Ready(t.Context()))
+
+	out := filepath.Join(t.TempDir(), "out")
+	works(t, env, "cp", "moraine:///file", out)
+	got, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(content, got))
+
+	// What readers reported is rebuilt elsewhere: then a reader has nothing to
+	// rebuild any more.
+	cl := connect(t, c, client.Config{})
+	require.Eventually(t, func() bool {
+		before := cl.Stats().StripesRebuilt
+		r, err := cl.OpenFile(t.Context(), "/file")
+		require.NoError(t, err)
+		defer r.Close()
+		p := make([]byte, len(content))
+		require.NoError(t, r.ReadRange(t.Context(), p, 0))
+		require.True(t, bytes.Equal(content, p))
+		return cl.Stats().StripesRebuilt == before
+	}, 2*time.Minute, 500*time.Millisecond)
+	works(t, env, "cluster", "status", "--wait", "60s")
+}
+
+// smallDisk mounts a new file system of n bytes at dir, until the test ends.
+func smallDisk(t *testing.T, dir string, n int64) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to mount a small file system: run `sudo make test`, or trust a run elsewhere")
+	}
+	image := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, n))
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-m", "0", image).CombinedOutput(); err != nil {
+		t.Skipf("no small file system can be made: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		t.Skipf("no small file system can be mounted: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		out, err := exec.Command("umount", dir).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	})
+}
+
+// TestFullDevice fills the file system of the only device: writes end with one
+// line, what was acknowledged is there, files can be removed, and then there is
+// room again.
+func TestFullDevice(t *testing.T) {
+	if !long() {
+		t.Skip("waits out the patience of a write: MORAINE_TEST_LONG=1 runs it")
+	}
+	dir := filepath.Join(t.TempDir(), "cluster")
+	smallDisk(t, filepath.Join(dir, "n1"), 256<<20)
+	c := startProcsIn(t, dir, procs.Config{Metadata: 1, Chunkservers: 1, MetadataArgs: []string{"--grace", "1s"}})
+	env := settingsFor(c)
+	local, content := randomFile(t, random(seed(t)), 32<<20)
+	kept := 0
+	for ; ; kept++ {
+		require.Less(t, kept, 64, "more than the disk holds")
+		o := invoke(t, env, "cp", local, fmt.Sprintf("moraine:///file%d", kept))
+		if o.code != 0 {
+			requireRefused(t, o, 1, fmt.Sprintf("/file%d", kept))
+			break
+		}
+	}
+	require.NotZero(t, kept)
+	out := filepath.Join(t.TempDir(), "out")
+	for i := range kept {
+		works(t, env, "cp", fmt.Sprintf("moraine:///file%d", i), out)
+		got, err := os.ReadFile(out)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(content, got), i)
+	}
+	for i := range kept {
+		works(t, env, "rm", fmt.Sprintf("moraine:///file%d", i))
+	}
+	require.Eventually(t, func() bool {
+		return invoke(t, env, "cp", local, "moraine:///again").code == 0
+	}, 2*time.Minute, time.Second)
+	require.True(t, c.Node("n1").Running())
+}
+
+// TestFullMetadataDisk fills the file system of the metadata server: what would
+// grow the namespace is refused, what shrinks it is not, and all works again
+// when there is room.
+func TestFullMetadataDisk(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cluster")
+	smallDisk(t, filepath.Join(dir, "m1"), 512<<20)
+	c := startProcsIn(t, dir, procs.Config{Metadata: 1, Chunkservers: 1})
+	env := settingsFor(c)
+	works(t, env, "mkdir", "moraine:///a", "moraine:///b")
+	filler := filepath.Join(dir, "m1", "filler")
+	f, err := os.Create(filler)
+	require.NoError(t, err)
+	defer f.Close()
+	zeros := make([]byte, 1<<20)
+	for err == nil {
+		_, err = f.Write(zeros)
+	}
+	require.NoError(t, f.Close())
+
+	var refused outcome
+	require.Eventually(t, func() bool {
+		refused = invoke(t, env, "mkdir", fmt.Sprintf("moraine:///new%d", time.Now().UnixNano()))
+		return refused.code != 0
+	}, time.Minute, 100*time.Millisecond)
+	requireRefused(t, refused, 1, "no space", "metadata")
+	works(t, env, "rm", "-r", "moraine:///a")
+	works(t, env, "ls", "moraine:///b")
+
+	require.NoError(t, os.Remove(filler))
+	require.Eventually(t, func() bool { return invoke(t, env, "mkdir", "moraine:///again").code == 0 }, time.Minute, 100*time.Millisecond)
+	require.NotContains(t, works(t, env, "ls", "moraine:///"), "a/\nb/")
+}

@@ -1,0 +1,45 @@
+package incluster
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+)
+
+// Check holds the state of every metadata server that is up against itself:
+// every record, counter, index and the running sum. It returns what does not
+// fit. Servers that have applied the same entries must have the same state.
+func (c *Cluster) Check() error {
+	sums := map[uint64]state.Sum{}
+	for _, n := range c.nodes {
+		l := n.current()
+		if n.role != transport.RoleMetadata || l == nil || l.gone.Load() {
+			continue
+		}
+		err := l.store.View(func(r state.Reader, applied uint64) error {
+			if applied == 0 {
+				return nil // it has nothing yet
+			}
+			machine := state.New(0)
+			problems, err := machine.Check(r)
+			if err == nil && len(problems) > 0 {
+				err = fmt.Errorf("the state as of entry %d: %s", applied, strings.Join(problems, "; "))
+			}
+			if err != nil {
+				return err
+			}
+			sum, err := machine.Sum(r)
+			if other, ok := sums[applied]; err == nil && ok && other != sum {
+				err = fmt.Errorf("the sum as of entry %d is %x, another server has %x", applied, sum, other)
+			}
+			sums[applied] = sum
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.id, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package incluster
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport"
+)
+
+// Client is a client on a machine of its own.
+type Client struct {
+	*client.Client
+	c      *Cluster
+	node   string
+	dialer transport.Dialer
+}
+
+// Client opens a client whose certificate names node; no two that live at once
+// share one. Its files have chunks of 64 KiB, so that little data makes many
+// stripes.
+func (c *Cluster) Client(ctx context.Context, node string) (*Client, error) {
+	d := c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleClient, Node: node, Scope: "/"})
+	cl, err := client.Dial(ctx, client.Config{ChunkBytes: 64 << 10, MemoryBytes: 16 << 20, Metadata: c.addresses()},
+		client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return &Client{Client: cl, c: c, node: node, dialer: d}, nil
+}
+
+// Close ends the client and its session.
+func (c *Client) Close() error {
+	err := c.Client.Close()
+	c.dialer.Close()
+	return err
+}
+
+// Kill ends the client without a word to the cluster, which has its session
+// expire. What it is asked for must have ended.
+func (c *Client) Kill() {
+	c.dialer.Close()
+	c.Client.Close() //nolint:errcheck // it cannot reach anybody
+}

@@ -1,0 +1,212 @@
+// Package incluster is a whole cluster inside one process: real metadata
+// servers over real replicated logs, real chunkservers with their devices and
+// movers, and clients. Only two things are not the machine's: the network
+// (transport/memnet) and the disks (vfs.Mem), so that a test can take the power
+// of any nodes, or of all at one instant, and have exactly that survive which
+// was synced. It runs under testing/synctest, where elections and time-outs
+// cost no time, and without.
+//
+// It is no model of a cluster: every part is the shipped one, wired as the
+// commands wire it. It does not imitate bandwidth or slow disks. What needs a
+// cluster but not its log and disks is quicker over package memcluster.
+//
+// One path through it: Start -> WaitReady -> Client("c1") works ->
+// PowerCutAfter(n) takes the power before the n-th file operation from now
+// (power.go) -> Restart starts the nodes on what is left of their disks
+// (node.go) -> WaitReady -> Check holds every replica's state against itself
+// (check.go) -> Stop.
+package incluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/memnet"
+)
+
+// Options of a cluster; a zero takes the default that is named beside it.
+type Options struct {
+	// Seed decides what survives power cuts and how long messages take.
+	Seed uint64
+	// Metadata servers m1, m2 ... (3), and Chunkservers n1, n2 ... (6) of
+	// Devices devices each (1).
+	Metadata, Chunkservers, Devices int
+	// SegmentBytes is the size of a device's segments (1 MiB).
+	SegmentBytes int64
+	// SessionTimeout, Grace and RepairGrace are those of package metadata.
+	SessionTimeout, Grace, RepairGrace time.Duration
+	// SnapshotEntries is after how many entries a metadata server takes a
+	// snapshot (200); the log before it is not kept.
+	SnapshotEntries uint64
+	// Rule is asked before each call of a node's file system, after it was
+	// counted; nil: none.
+	Rule func(node string, op vfs.Op) error
+	Log  *slog.Logger
+}
+
+func (o *Options) setDefaults() {
+	def(&o.Metadata, 3)
+	def(&o.Chunkservers, 6)
+	def(&o.Devices, 1)
+	def(&o.SegmentBytes, 1<<20)
+	def(&o.SnapshotEntries, 200)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// clusterID is what every such cluster is called.
+var clusterID = moraine.UUID{0x69, 0x6e, 0x63, 0x6c, 1}
+
+// Cluster is a running cluster. Methods may be called concurrently, except that
+// Restart and Stop are called by one goroutine at a time.
+type Cluster struct {
+	Net *memnet.Net
+
+	opts  Options
+	ctx   context.Context
+	nodes []*node // in the order m1, m2 ..., n1, n2 ...
+	power power
+
+	mu     sync.Mutex // guards what follows
+	failed []error
+}
+
+// Start runs a cluster until Stop; ctx bounds its life too. It does not wait
+// for it: WaitReady does.
+func Start(ctx context.Context, opts Options) (*Cluster, error) {
+	opts.setDefaults()
+	c := &Cluster{Net: memnet.New(opts.Seed), opts: opts, ctx: ctx}
+	c.Net.SetFaults("*", "*", memnet.Faults{MaxDelay: 2 * time.Millisecond})
+	for i := range opts.Metadata {
+		c.addNode(fmt.Sprintf("m%d", i+1), transport.RoleMetadata)
+	}
+	for i := range opts.Chunkservers {
+		c.addNode(fmt.Sprintf("n%d", i+1), transport.RoleChunkserver)
+	}
+	if err := c.Restart(); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+func (c *Cluster) addNode(id string, role transport.Role) {
+	seed := c.opts.Seed<<8 + uint64(len(c.nodes))
+	c.nodes = append(c.nodes, &node{c: c, id: id, role: role, mem: vfs.NewMem(seed),
+		rng: rand.New(rand.NewPCG(seed, 0x706f776572))})
+}
+
+// Stop ends all nodes, as a signal does, and returns when everything has ended:
+// with what went wrong in the cluster's life.
+func (c *Cluster) Stop() error {
+	for _, n := range c.nodes {
+		n.stop()
+	}
+	for _, n := range c.nodes {
+		n.wait()
+	}
+	c.Net.Wait()
+	return c.Err()
+}
+
+// Err returns the errors with which nodes ended that nobody stopped.
+func (c *Cluster) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(c.failed...)
+}
+
+func (c *Cluster) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = append(c.failed, err)
+}
+
+// Nodes returns the ids of all nodes: the metadata servers, then the
+// chunkservers.
+func (c *Cluster) Nodes() []string {
+	var ids []string
+	for _, n := range c.nodes {
+		ids = append(ids, n.id)
+	}
+	return ids
+}
+
+// named returns the nodes of these ids; all, if none are given.
+func (c *Cluster) named(ids []string) []*node {
+	if len(ids) == 0 {
+		return c.nodes
+	}
+	var out []*node
+	for _, id := range ids {
+		found := false
+		for _, n := range c.nodes {
+			if n.id == id {
+				out, found = append(out, n), true
+			}
+		}
+		if !found {
+			panic(fmt.Sprintf("incluster: there is no node %q", id))
+		}
+	}
+	return out
+}
+
+// WaitReady returns when a metadata server leads and every node that was not
+// stopped takes requests; with an error where one of them ended, or ctx did.
+func (c *Cluster) WaitReady(ctx context.Context) error {
+	for {
+		if err := c.Err(); err != nil {
+			return err
+		}
+		if c.ready() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the cluster is not ready: %w", ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Cluster) ready() bool {
+	leads := false
+	for _, n := range c.nodes {
+		l := n.current()
+		if l == nil || l.gone.Load() {
+			continue
+		}
+		if !l.healthy() {
+			return false
+		}
+		leads = leads || l.leads()
+	}
+	return leads
+}
+
+// addresses of the metadata servers, as clients are given them.
+func (c *Cluster) addresses() [][]string {
+	var out [][]string
+	for _, n := range c.nodes {
+		if n.role == transport.RoleMetadata {
+			out = append(out, []string{memnet.Address(n.id)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,95 @@
+package incluster
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/memnet"
+)
+
+// node is one server of the cluster, through all its lives.
+type node struct {
+	c    *Cluster
+	id   string
+	role transport.Role
+	mem  *vfs.Mem   // its disk in this life
+	rng  *rand.Rand // of what cuts leave
+	life atomic.Pointer[life]
+}
+
+// life is one process of a node.
+type life struct {
+	node   *node
+	net    *memnet.Node
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	gone atomic.Bool // off the network, by a cut, a kill or Stop
+	left *vfs.Mem    // its disk since a cut or kill; written under the power's gate
+
+	store   metadata.Store // of a metadata server
+	healthy func() bool
+	leads   func() bool
+}
+
+func (n *node) current() *life { return n.life.Load() }
+
+// start begins a life on n.mem.
+func (n *node) start() error {
+	l := &life{node: n, ended: make(chan struct{}), leads: func() bool { return false }}
+	run, err := n.build(l)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(n.c.ctx)
+	l.cancel = cancel
+	n.life.Store(l)
+	go func() {
+		defer close(l.ended)
+		if err := run(ctx); err != nil && !l.gone.Load() {
+			n.c.fail(fmt.Errorf("%s ended: %w", n.id, err))
+		}
+	}()
+	return nil
+}
+
+func (n *node) build(l *life) (run func(context.Context) error, err error) {
+	fs := vfs.NewFault(n.mem, func(op vfs.Op) error { return n.c.pass(l, op) })
+	if n.role == transport.RoleMetadata {
+		return n.buildMetadata(l, fs)
+	}
+	return n.buildChunkserver(l, fs)
+}
+
+// leave takes the node off the network, so that nothing that it says from now on
+// is heard, and has its process end.
+func (n *node) leave() {
+	l := n.current()
+	if l == nil || l.gone.Swap(true) {
+		return
+	}
+	n.c.Net.Isolate(n.id)
+	l.net.Close()
+	l.cancel()
+}
+
+// stop asks the process to end.
+func (n *node) stop() {
+	if l := n.current(); l != nil {
+		l.cancel()
+	}
+}
+
+// wait returns when the present life, if any, has ended, and takes it off the
+// network.
+func (n *node) wait() {
+	if l := n.current(); l != nil {
+		<-l.ended
+		n.leave()
+	}
+}

@@ -1,0 +1,177 @@
+package incluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/memnet"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// raftStream is the log's view of the network.
+type raftStream struct {
+	net.Listener
+	node *memnet.Node
+}
+
+// Dial implements raftstore.Stream.
+func (s raftStream) Dial(addr string, timeout time.Duration) (net.Conn, error) {
+	return s.node.DialRaft(addr, timeout)
+}
+
+// raftConfig is small in everything, so that logs are cut off, tables flushed
+// and snapshots taken within the life of a test.
+func (n *node) raftConfig() raftstore.Config {
+	cfg := raftstore.Config{
+		Dir: "/metadata", Cluster: clusterID, Node: n.id,
+		SegmentBytes: 256 << 10, MemTableBytes: 256 << 10, CacheBytes: 1 << 20, BallastBytes: -1,
+		SnapshotInterval: 2 * time.Second, SnapshotEntries: n.c.opts.SnapshotEntries, LogRetention: time.Nanosecond,
+	}
+	for _, m := range n.c.nodes {
+		if m.role == transport.RoleMetadata {
+			addr := memnet.Address(m.id)
+			cfg.Peers = append(cfg.Peers, raftstore.Peer{ID: m.id, Address: addr, Client: []string{addr}})
+		}
+	}
+	return cfg
+}
+
+// buildMetadata makes a metadata server, as `moraine metadata` does.
+func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, error) {
+	log := n.c.opts.Log.With("node", n.id)
+	handler := &struct{ transport.Handler }{}
+	store := n.raftConfig()
+	cfg := metadata.Config{Node: n.id, Cluster: clusterID, SessionTimeout: n.c.opts.SessionTimeout,
+		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace}
+	for _, p := range store.Peers {
+		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: p.ID, Addresses: p.Client})
+	}
+	// The log takes its connections from the node, whose handler is the service
+	// that stands on the log: both are filled in when the service is there.
+	stream := &raftStream{}
+	deps := raftstore.Deps{FS: fs, Log: log, Stream: stream}
+	service, err := metadata.New(cfg, metadata.Deps{Log: log, NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
+		s, err := metadata.OverRaft(store, deps)(fsm)
+		l.store = s
+		return s, err
+	}})
+	if err != nil {
+		return nil, err
+	}
+	handler.Handler = transport.HandlerForMetadata(service)
+	l.net, err = n.c.Net.Listen(n.id, memnet.Options{Role: transport.RoleMetadata, Cluster: clusterID, Handler: handler})
+	if err != nil {
+		return nil, err
+	}
+	stream.Listener, stream.node = l.net.RaftListener(), l.net
+	l.healthy = func() bool { return service.Healthy() == nil }
+	l.leads = func() bool { _, here := l.store.Leader(); return here }
+	return func(ctx context.Context) error {
+		if err := raftstore.Bootstrap(store, deps); err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	}, nil
+}
+
+// lateMeta is a metadata service reached by a session that is opened when the
+// server runs.
+type lateMeta struct{ c *client.Client }
+
+// Do implements transport.Metadata.
+func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return m.c.Meta(ctx, req)
+}
+
+// buildChunkserver makes a chunkserver with its mover, as `moraine chunkserver`
+// does.
+func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error, error) {
+	log := n.c.opts.Log.With("node", n.id)
+	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20}
+	for i := range n.c.opts.Devices {
+		cfg.Devices = append(cfg.Devices, chunkserver.DeviceConfig{Dir: fmt.Sprintf("/device%d", i+1),
+			CapacityBytes: 1 << 30, SegmentBytes: n.c.opts.SegmentBytes})
+	}
+	meta := &lateMeta{}
+	service, err := chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: fs, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	l.net, err = n.c.Net.Listen(n.id, memnet.Options{Role: transport.RoleChunkserver, Cluster: clusterID,
+		Handler: transport.HandlerForChunks(service), Keys: service.Key})
+	if err != nil {
+		return nil, err
+	}
+	l.healthy = func() bool { return service.Healthy() == nil }
+	return func(ctx context.Context) error {
+		d := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleChunkserver, Node: n.id, Scope: "/"})
+		defer d.Close()
+		deps := client.Deps{Dialer: d, Log: log}
+		session, err := dialPatiently(ctx, client.Config{Metadata: n.c.addresses(), MemoryBytes: 32 << 20}, deps)
+		if err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		defer session.Close()
+		meta.c = session
+		return n.serveChunks(ctx, service, mover.Deps{Client: session, Log: log})
+	}, nil
+}
+
+func (n *node) serveChunks(ctx context.Context, service *chunkserver.Server, deps mover.Deps) error {
+	m, err := mover.New(mover.Config{}, deps)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return ignoreEnd(ctx, service.Run(ctx)) })
+	g.Go(func() error {
+		select {
+		case <-service.Ready():
+			return ignoreEnd(ctx, m.Run(ctx))
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return g.Wait()
+}
+
+// dialPatiently opens a session as soon as the metadata servers answer.
+func dialPatiently(ctx context.Context, cfg client.Config, deps client.Deps) (*client.Client, error) {
+	for {
+		c, err := client.Dial(ctx, cfg, deps)
+		if err == nil || ctx.Err() != nil {
+			return c, err
+		}
+		switch moraine.KindOf(err) {
+		case moraine.Unavailable, moraine.Timeout, moraine.NotLeader:
+		default:
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// ignoreEnd drops an error that only says that ctx has ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled)) {
+		return nil
+	}
+	return err
+}

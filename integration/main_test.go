@@ -1,0 +1,122 @@
+// Package integration_test holds the tests of whole clusters: as real processes
+// that are killed, and in one process whose power is cut.
+//
+// Long forms run with MORAINE_TEST_LONG=1 (`make test-long`). Every random test
+// prints its seed; MORAINE_TEST_SEED repeats one.
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/stretchr/testify/require"
+)
+
+// long reports whether the full number of rounds is wanted.
+func long() bool { return os.Getenv("MORAINE_TEST_LONG") != "" }
+
+// rounds returns n in the long form, and short otherwise.
+func rounds(short, n int) int {
+	if long() {
+		return n
+	}
+	return short
+}
+
+// seed returns the seed of a random test, and prints it.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	s := uint64(time.Now().UnixNano())
+	if v := os.Getenv("MORAINE_TEST_SEED"); v != "" {
+		var err error
+		s, err = strconv.ParseUint(v, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("seed %d (MORAINE_TEST_SEED repeats it)", s)
+	return s
+}
+
+func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+
+// binary builds the moraine executable, once for all tests of the package.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "moraine-test-bin-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "moraine")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := binary(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// startProcs starts a cluster of processes that ends with the test. Where the
+// test failed, the ends of its logs are shown.
+func startProcs(t *testing.T, cfg procs.Config) *procs.Cluster {
+	t.Helper()
+	return startProcsIn(t, filepath.Join(t.TempDir(), "cluster"), cfg)
+}
+
+// startProcsIn is startProcs in a directory that the test has prepared.
+func startProcsIn(t *testing.T, dir string, cfg procs.Config) *procs.Cluster {
+	t.Helper()
+	path, err := binary()
+	require.NoError(t, err)
+	cfg.Binary, cfg.Dir = path, dir
+	c, err := procs.Start(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range c.All() {
+				t.Logf("%s:\n%s", n.Name, n.LogTail(20))
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Log(err)
+		}
+	})
+	return c
+}
+
+// connect opens a client with a cluster of processes; it ends with the test.
+func connect(t *testing.T, c *procs.Cluster, cfg client.Config) *client.Client {
+	t.Helper()
+	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
+	require.NoError(t, err)
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
+	require.NoError(t, err)
+	for _, n := range c.Nodes(procs.Metadata) {
+		cfg.Metadata = append(cfg.Metadata, []string{n.Address})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cl, err := client.Dial(ctx, cfg, client.Deps{Dialer: pool})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = cl.Close() // servers may be dead by now
+		_ = pool.Close()
+	})
+	return cl
+}

@@ -1,0 +1,140 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// syncSite says what a sync keeps: of which part, and of which kind of file. ""
+// for every other call.
+func syncSite(node string, op vfs.Op) string {
+	if op.Kind != vfs.OpSync && op.Kind != vfs.OpSyncDir {
+		return ""
+	}
+	return node[:1] + " " + op.Kind.String() + " " + pathNumbers.ReplaceAllString(op.Path, "N")
+}
+
+var pathNumbers = regexp.MustCompile(`[0-9a-f]*[0-9][0-9a-f]*`)
+
+// siteCounts counts the syncs of each site.
+type siteCounts struct {
+	mu    sync.Mutex
+	sites map[string]int
+}
+
+func (s *siteCounts) rule(node string, op vfs.Op) error {
+	if site := syncSite(node, op); site != "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sites[site]++
+	}
+	return nil
+}
+
+// TestPowerCutsHaveTeeth leaves out the syncs of one kind of file at a time, on
+// all nodes, and demands that power cuts then break a promise.
+func TestPowerCutsHaveTeeth(t *testing.T) {
+	if site := os.Getenv(lieVariable); site != "" {
+		biteOrEnd(t, site)
+		return
+	}
+	if os.Getenv("MORAINE_TEST_LONG") == "" {
+		t.Skip("MORAINE_TEST_LONG is not set")
+	}
+	counts := siteCounts{sites: map[string]int{}}
+	synctest.Test(t, func(t *testing.T) {
+		_, err := runHistory(t.Context(), 1, 5, counts.rule)
+		require.NoError(t, err)
+	})
+	for _, site := range slices.Sorted(maps.Keys(counts.sites)) {
+		t.Run(site, func(t *testing.T) {
+			if why := notShown[site]; why != "" {
+				t.Skip(why)
+			}
+			t.Parallel()
+			// In a process of its own: a broken promise may show as a panic.
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPowerCutsHaveTeeth$")
+			cmd.Env = append(os.Environ(), lieVariable+"="+site)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, ctx.Err())
+			require.Error(t, err, "no power cut showed that %q was left out", site)
+			t.Logf("%.600s", out)
+		})
+	}
+}
+
+// lieVariable names the site whose syncs the process of a test leaves out.
+const lieVariable = "MORAINE_POWER_LIE"
+
+// biteOrEnd runs histories without the syncs of a site, and ends the process
+// with an error as soon as one of them breaks a promise.
+func biteOrEnd(t *testing.T, site string) {
+	lie := func(node string, op vfs.Op) error {
+		if syncSite(node, op) == site {
+			return vfs.Drop
+		}
+		return nil
+	}
+	for seed := range uint64(biteSeeds) {
+		cuts := 2 + int(seed%3)*4 // what is done once, at first, is lost at the first cuts
+		synctest.Test(t, func(t *testing.T) {
+			if _, err := runHistory(t.Context(), seed, cuts, lie); err != nil {
+				fmt.Printf("without %q, seed %d: %v\n", site, seed, err)
+				os.Exit(3)
+			}
+		})
+	}
+}
+
+// biteSeeds is how many histories have a chance to miss a sync.
+const biteSeeds = 30
+
+// Why a site need not show.
+const (
+	remade = "the index of a device is made again from its segments wherever it is damaged; only those must be synced"
+	spare  = "what a node keeps of a snapshot is read only where its state is lost, which no cut does; " +
+		"metadata/raftstore.TestEverySyncMatters takes the state away"
+	rare = "it shows only where a cut follows the arrival of a snapshot at once, in one of some tens of histories; " +
+		"metadata/raftstore.TestPowerCutWhileASnapshotArrives and TestEverySyncMatters cut there"
+	nameOnly = "the file is empty: its name is what counts, and the sync of its directory has teeth"
+)
+
+// notShown are the syncs that no power cut of a whole cluster shows to be left
+// out, each with why. All others must show.
+var notShown = map[string]string{
+	"m sync /metadata/PROBE": "nothing reads it: the sync is there to take its time before raft may start",
+	"m sync /metadata/state/db-N/N.log": "what the state's own log loses, the replicated log gives again: " +
+		"it is cut off only behind a snapshot, which flushes the state",
+	"m sync /metadata/state/db-N/OPTIONS-N":                            rare,
+	"m syncdir /metadata/state":                                        rare,
+	"m sync /metadata/state/db-N/marker.format-version.N.N":            nameOnly,
+	"m sync /metadata/state/db-N/marker.manifest.N.MANIFEST-N":         nameOnly,
+	"m sync /metadata/snapshots/tmp-N/stream":                          spare,
+	"m syncdir /metadata/snapshots/tmp-N/db":                           spare,
+	"m sync /metadata/snapshots/tmp-N/db/MANIFEST-N":                   spare,
+	"m sync /metadata/snapshots/tmp-N/db/N.log":                        spare,
+	"m sync /metadata/snapshots/tmp-N/db/N.sst":                        spare,
+	"m sync /metadata/snapshots/tmp-N/db/OPTIONS-N":                    spare,
+	"m sync /metadata/snapshots/tmp-N/db/marker.format-version.N.N":    nameOnly,
+	"m sync /metadata/snapshots/tmp-N/db/marker.manifest.N.MANIFEST-N": nameOnly,
+	"n sync /deviN/index/MANIFEST-N":                                   remade,
+	"n sync /deviN/index/N.log":                                        remade,
+	"n sync /deviN/index/N.sst":                                        remade,
+	"n sync /deviN/index/temporary.N.dbtmp":                            remade,
+	"n syncdir /deviN/index":                                           remade,
+}

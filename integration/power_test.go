@@ -1,0 +1,261 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// This file cuts the power of a whole cluster, again and again, at random file
+// operations, while clients write, rename, remove and save checkpoints, and
+// holds what is left against what was acknowledged (power_model_test.go).
+// It runs on synctest's clock: the elections and time-outs of a history of
+// minutes cost no time.
+
+// powerHistory is a cluster with its users, from its first start on.
+type powerHistory struct {
+	rng   *rand.Rand
+	c     *incluster.Cluster
+	files []*fileUser
+	steps *stepUser
+	// stats
+	cuts, partial, acked, unknown int
+}
+
+// historyPatience bounds each wait of a history, on synctest's clock.
+const historyPatience = 5 * time.Minute
+
+// runHistory cuts the power cuts times and returns the first promise that was
+// broken.
+func runHistory(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error) (h *powerHistory, err error) {
+	h = &powerHistory{rng: rand.New(rand.NewPCG(seed, 1)), steps: newStepUser(seed)}
+	for i := range 3 {
+		h.files = append(h.files, newFileUser(i, seed))
+	}
+	h.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Rule: rule, Grace: 3 * time.Second,
+		SessionTimeout: 20 * time.Second})
+	if err != nil {
+		return h, err
+	}
+	defer func() { err = errors.Join(err, h.c.Stop()) }()
+	for h.cuts < cuts {
+		if err := h.life(ctx); err != nil {
+			return h, fmt.Errorf("after cut %d: %w", h.cuts, err)
+		}
+	}
+	if err := h.settle(ctx); err != nil {
+		return h, fmt.Errorf("at the end, after cut %d: %w", h.cuts, err)
+	}
+	return h, nil
+}
+
+// settle waits until all nodes serve, and checks everything.
+func (h *powerHistory) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, historyPatience)
+	defer cancel()
+	if err := h.c.WaitReady(ctx); err != nil {
+		return err
+	}
+	c, err := h.c.Client(ctx, "checker")
+	if err != nil {
+		return err
+	}
+	for _, u := range h.files {
+		if err := u.check(ctx, c.Client); err != nil {
+			return errors.Join(err, c.Close())
+		}
+	}
+	if err := h.steps.check(ctx, c.Client); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	if err := c.Close(); err != nil {
+		return err
+	}
+	return h.c.Check()
+}
+
+// life is from a start of all nodes, which is under way, to the next one.
+func (h *powerHistory) life(ctx context.Context) error {
+	if h.rng.IntN(5) == 0 {
+		return h.cutRecovery(ctx)
+	}
+	if err := h.settle(ctx); err != nil {
+		return err
+	}
+	w := h.work(ctx)
+	if h.rng.IntN(3) == 0 {
+		if err := h.cutSome(ctx); err != nil {
+			w.kill()
+			return err
+		}
+	}
+	cut := h.c.PowerCutAfter(1 + h.rng.IntN(1<<(4+h.rng.IntN(9))))
+	h.await(cut)
+	h.cuts++
+	if h.rng.IntN(2) == 0 { // the clients lose their power too
+		w.kill()
+		h.note()
+		return h.c.Restart()
+	}
+	time.Sleep(time.Duration(h.rng.IntN(3000)) * time.Millisecond)
+	err := h.c.Restart()
+	w.finish()
+	h.note()
+	return err
+}
+
+// await returns when a planned cut has happened, which it makes happen where
+// nothing goes on any more.
+func (h *powerHistory) await(cut <-chan struct{}, nodes ...string) {
+	select {
+	case <-cut:
+	case <-time.After(10 * time.Second):
+		h.c.CancelCut()
+		h.c.PowerCut(nodes...)
+	}
+}
+
+// cutRecovery cuts the power while the nodes come back from the last cut.
+func (h *powerHistory) cutRecovery(ctx context.Context) error {
+	h.await(h.c.PowerCutAfter(1 + h.rng.IntN(1<<(4+h.rng.IntN(8)))))
+	h.cuts++
+	return h.c.Restart()
+}
+
+// cutSome cuts or kills one or two nodes, which a majority and any stripe can do
+// without, and brings them back or leaves that to the cut of all.
+func (h *powerHistory) cutSome(ctx context.Context) error {
+	var some []string
+	if h.rng.IntN(2) == 0 {
+		some = append(some, "m"+strconv.Itoa(1+h.rng.IntN(3)))
+	}
+	if len(some) == 0 || h.rng.IntN(2) == 0 {
+		some = append(some, "n"+strconv.Itoa(1+h.rng.IntN(6)))
+	}
+	if h.rng.IntN(3) == 0 {
+		time.Sleep(time.Duration(h.rng.IntN(500)) * time.Millisecond)
+		h.c.Kill(some...)
+	} else {
+		h.await(h.c.PowerCutAfter(1+h.rng.IntN(500), some...), some...)
+	}
+	h.partial++
+	time.Sleep(time.Duration(h.rng.IntN(2000)) * time.Millisecond)
+	if h.rng.IntN(2) == 0 {
+		return h.c.Restart(some...)
+	}
+	return nil
+}
+
+// note counts what the users were told in the life that ended.
+func (h *powerHistory) note() {
+	h.acked, h.unknown = h.steps.acks, 0
+	for _, u := range h.files {
+		h.acked += u.acks
+		h.unknown += u.unknowns
+	}
+}
+
+// crew is the users at work in one life.
+type crew struct {
+	cancel  context.CancelFunc
+	stop    chan struct{}
+	working sync.WaitGroup
+}
+
+// work has all users work until finish or kill.
+func (h *powerHistory) work(ctx context.Context) *crew {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &crew{cancel: cancel, stop: make(chan struct{})}
+	for i, u := range h.files {
+		w.user(ctx, h.c, fmt.Sprintf("c%d", i+1), func(c *incluster.Client) error { return u.step(ctx, c.Client) })
+	}
+	w.working.Go(func() { h.steps.work(ctx, h.c, w.stop) })
+	return w
+}
+
+// user has a client do one thing after another, until told to stop or the first
+// failure, after which it is unknown what took effect.
+func (w *crew) user(ctx context.Context, cluster *incluster.Cluster, name string, step func(*incluster.Client) error) {
+	w.working.Go(func() {
+		c, err := cluster.Client(ctx, name)
+		if err != nil {
+			return
+		}
+		for err == nil {
+			select {
+			case <-w.stop:
+				c.Close() //nolint:errcheck // the session may be lost
+				return
+			default:
+				err = step(c)
+			}
+		}
+		if ctx.Err() != nil {
+			c.Kill()
+			return
+		}
+		c.Close() //nolint:errcheck
+	})
+}
+
+// finish has everybody end what it is at.
+func (w *crew) finish() {
+	close(w.stop)
+	w.working.Wait()
+	w.cancel()
+}
+
+// kill ends everybody at once.
+func (w *crew) kill() {
+	w.cancel()
+	w.working.Wait()
+}
+
+// powerSeed is the first of the seeds, MORAINE_TEST_SEED if that is set.
+func powerSeed(t testing.TB) uint64 {
+	t.Helper()
+	s := os.Getenv("MORAINE_TEST_SEED")
+	if s == "" {
+		return 1
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// TestPowerCutsLoseNothing cuts the power of a whole cluster: in the long form
+// 30 histories of 10 cuts each.
+func TestPowerCutsLoseNothing(t *testing.T) {
+	seeds, cuts := 3, 5
+	if os.Getenv("MORAINE_TEST_LONG") != "" {
+		seeds, cuts = 30, 10
+	}
+	if os.Getenv("MORAINE_TEST_SEED") != "" {
+		seeds = 1
+	}
+	first := powerSeed(t)
+	for i := range seeds {
+		seed := first + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h, err := runHistory(t.Context(), seed, cuts, nil)
+				require.NoError(t, err)
+				t.Logf("seed %d: %d cuts of all, %d of some; %d acknowledged, %d unknown, %d checkpoints, %d file operations",
+					seed, h.cuts, h.partial, h.acked, h.unknown, len(h.steps.committed), h.c.Ops())
+			})
+		})
+	}
+}

@@ -1,0 +1,273 @@
+// Package procs runs a whole cluster on this machine as real processes: the
+// binary under its own name, one process a server, on directories and loopback
+// ports of their own. `moraine dev-cluster`, the demo, the benchmarks and the
+// tests that kill things stand on it.
+//
+// It knows command lines and processes only; it never looks into a server.
+package procs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"golang.org/x/sync/errgroup"
+)
+
+// Config describes a cluster. Zero values take defaults.
+type Config struct {
+	// Binary is the moraine executable (default: this process's own).
+	Binary string
+	// Dir holds everything: certificates, logs, data. It is made if missing;
+	// one that holds a cluster already is started again.
+	Dir string
+	// Metadata servers (default 3), Chunkservers (default 6), each a host of
+	// its own, with Devices devices (default 1).
+	Metadata, Chunkservers, Devices int
+	// Mode is secure or crc (default crc).
+	Mode string
+	// MetadataArgs and ChunkserverArgs are appended to the command lines.
+	MetadataArgs, ChunkserverArgs []string
+	// Env is added to each server's environment.
+	Env []string
+}
+
+func (c *Config) setDefaults() error {
+	if c.Binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		c.Binary = self
+	}
+	setDefault(&c.Metadata, 3)
+	setDefault(&c.Chunkservers, 6)
+	setDefault(&c.Devices, 1)
+	if c.Mode == "" {
+		c.Mode = "crc"
+	}
+	if c.Dir == "" {
+		return errors.New("procs: no directory for the cluster")
+	}
+	return nil
+}
+
+func setDefault(n *int, v int) {
+	if *n == 0 {
+		*n = v
+	}
+}
+
+// sharedDiskStall is how long an append to a metadata server's log may take: all
+// servers share one disk here, and a neighbour's burst is no broken disk.
+const sharedDiskStall = "15s"
+
+// Cluster is a cluster of running (or killed) processes.
+type Cluster struct {
+	cfg   Config
+	nodes []*Node
+	lock  io.Closer // of the directory: one supervisor at a time
+}
+
+// Start starts every process and waits until all are ready. On error nothing
+// is left running.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	c := &Cluster{cfg: cfg}
+	if err := c.lockDir(); err != nil {
+		return nil, err
+	}
+	if err := c.prepare(); err != nil {
+		return nil, errors.Join(err, c.lock.Close())
+	}
+	if err := c.startAll(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// lockDir keeps a second supervisor from the directory, until this one ends.
+func (c *Cluster) lockDir() error {
+	if err := os.MkdirAll(c.cfg.Dir, 0o755); err != nil {
+		return err
+	}
+	lock, err := vfs.OS{}.Lock(filepath.Join(c.cfg.Dir, "lock"))
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("the cluster in %s runs already: use that one, or name another directory", c.cfg.Dir)
+	}
+	c.lock = lock
+	return err
+}
+
+func (c *Cluster) startAll(ctx context.Context) error {
+	for _, n := range c.nodes {
+		if err := n.Start(); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var g errgroup.Group
+	for _, n := range c.nodes {
+		g.Go(func() error { return n.Ready(ctx) })
+	}
+	return g.Wait()
+}
+
+// prepare makes the directories, the certificates and the command lines.
+func (c *Cluster) prepare() error {
+	ports, err := c.ports()
+	if err != nil {
+		return err
+	}
+	if err := MakeCertificates(c.Certs(), c.cfg.Metadata, c.cfg.Chunkservers); err != nil {
+		return err
+	}
+	var peers, endpoints []string
+	for i := range c.cfg.Metadata {
+		addr := ports[2*i]
+		peers = append(peers, fmt.Sprintf("m%d=%s", i+1, addr))
+		endpoints = append(endpoints, addr)
+	}
+	add := func(role Role, name, address, admin string, args ...string) error {
+		dir := filepath.Join(c.cfg.Dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, &Node{
+			Name: name, Role: role, Address: address, Admin: admin, Dir: dir,
+			binary: c.cfg.Binary, env: c.cfg.Env, log: filepath.Join(c.cfg.Dir, "log", name+".log"),
+			args: append([]string{string(role), "--id", name, "--listen", address, "--admin-listen", admin,
+				"--certs", c.Certs(), "--identity", name, "--mode", c.cfg.Mode}, args...),
+		})
+		return nil
+	}
+	for i := range c.cfg.Metadata {
+		name := fmt.Sprintf("m%d", i+1)
+		args := append([]string{"--data", filepath.Join(c.cfg.Dir, name, "data"),
+			"--peers", strings.Join(peers, ","), "--log-stall", sharedDiskStall}, c.cfg.MetadataArgs...)
+		if _, err := os.Stat(filepath.Join(c.cfg.Dir, name, "data")); errors.Is(err, fs.ErrNotExist) {
+			args = append(args, "--bootstrap")
+		}
+		if err := add(Metadata, name, ports[2*i], ports[2*i+1], args...); err != nil {
+			return err
+		}
+	}
+	rest := ports[2*c.cfg.Metadata:]
+	for i := range c.cfg.Chunkservers {
+		name := fmt.Sprintf("n%d", i+1)
+		args := []string{"--endpoint", strings.Join(endpoints, ",")}
+		for d := range c.cfg.Devices {
+			args = append(args, "--device", filepath.Join(c.cfg.Dir, name, fmt.Sprintf("device%d", d)))
+		}
+		if err := add(Chunkserver, name, rest[2*i], rest[2*i+1], append(args, c.cfg.ChunkserverArgs...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ports returns the loopback addresses of all nodes, two for each. They are
+// written down in the directory, so that a cluster started again has the same:
+// the metadata servers know each other by address.
+func (c *Cluster) ports() ([]string, error) {
+	if err := os.MkdirAll(filepath.Join(c.cfg.Dir, "log"), 0o755); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(c.cfg.Dir, "addresses")
+	want := 2 * (c.cfg.Metadata + c.cfg.Chunkservers)
+	if data, err := os.ReadFile(file); err == nil {
+		addrs := strings.Fields(string(data))
+		if len(addrs) != want {
+			return nil, fmt.Errorf("%s holds a cluster of another size: give the same numbers of servers, or another directory", c.cfg.Dir)
+		}
+		return addrs, nil
+	}
+	addrs, err := FreeAddresses(want)
+	if err != nil {
+		return nil, err
+	}
+	return addrs, os.WriteFile(file, []byte(strings.Join(addrs, "\n")+"\n"), 0o644)
+}
+
+// FreeAddresses finds n loopback ports that nobody listens on now. All are held
+// open together, so that no two are the same.
+func FreeAddresses(n int) ([]string, error) {
+	addrs := make([]string, n)
+	for i := range addrs {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		addrs[i] = l.Addr().String()
+	}
+	return addrs, nil
+}
+
+// Dir is where everything of the cluster is.
+func (c *Cluster) Dir() string { return c.cfg.Dir }
+
+// Certs is the directory of the certificates. It holds one named `admin` for
+// whoever uses the cluster.
+func (c *Cluster) Certs() string { return filepath.Join(c.cfg.Dir, "certs") }
+
+// Mode is the transport mode that all nodes run in.
+func (c *Cluster) Mode() string { return c.cfg.Mode }
+
+// Endpoint is the value for --endpoint.
+func (c *Cluster) Endpoint() string {
+	var addrs []string
+	for _, n := range c.Nodes(Metadata) {
+		addrs = append(addrs, n.Address)
+	}
+	return strings.Join(addrs, ",")
+}
+
+// Nodes returns the nodes of a role, in order of name.
+func (c *Cluster) Nodes(role Role) []*Node {
+	var nodes []*Node
+	for _, n := range c.nodes {
+		if n.Role == role {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// All returns every node.
+func (c *Cluster) All() []*Node { return c.nodes }
+
+// Node returns the node of that name, or nil.
+func (c *Cluster) Node(name string) *Node {
+	for _, n := range c.nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// Close ends every process: chunkservers first, so that they still find
+// metadata while they end. What it has on disk stays.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, role := range []Role{Chunkserver, Metadata} {
+		var g errgroup.Group
+		for _, n := range c.Nodes(role) {
+			g.Go(func() error { return n.Stop(10 * time.Second) })
+		}
+		errs = append(errs, g.Wait())
+	}
+	return errors.Join(append(errs, c.lock.Close())...)
+}

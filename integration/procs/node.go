@@ -1,0 +1,220 @@
+package procs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Role is which server a node runs.
+type Role string
+
+const (
+	// Metadata is `moraine metadata`.
+	Metadata Role = "metadata"
+	// Chunkserver is `moraine chunkserver`.
+	Chunkserver Role = "chunkserver"
+)
+
+// Node is one server process. Its methods may be called concurrently.
+type Node struct {
+	// Name is its node id, Address where it serves, Admin where its metrics
+	// and health are, Dir what it keeps on disk.
+	Name, Address, Admin, Dir string
+	Role                      Role
+
+	binary string
+	args   []string
+	env    []string
+	log    string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+	exit   error
+}
+
+// Start starts the process; it does not wait until it serves (see Ready). A
+// node that runs already is left alone.
+func (n *Node) Start() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.running() {
+		return nil
+	}
+	logFile, err := os.OpenFile(n.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	cmd := exec.Command(n.binary, n.args...)
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.Env = append(os.Environ(), n.env...)
+	// The child must not outlive the supervisor, however that ends; nor get
+	// the terminal's Ctrl-C, which the supervisor turns into an orderly end.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	exited := make(chan struct{})
+	started := make(chan error)
+	go func() {
+		// Pdeathsig is sent when the thread that forked ends, so that thread
+		// must live as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		started <- nil
+		err := cmd.Wait()
+		n.mu.Lock()
+		n.exit = err
+		n.mu.Unlock()
+		close(exited)
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s: %w", n.Name, err)
+	}
+	n.cmd, n.exited = cmd, exited
+	return nil
+}
+
+func (n *Node) running() bool {
+	if n.cmd == nil {
+		return false
+	}
+	select {
+	case <-n.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Running reports whether the process runs.
+func (n *Node) Running() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.running()
+}
+
+// Pid returns the process's id, 0 where none runs.
+func (n *Node) Pid() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.running() {
+		return 0
+	}
+	return n.cmd.Process.Pid
+}
+
+// Signal sends sig; a node that does not run is an error.
+func (n *Node) Signal(sig syscall.Signal) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.running() {
+		return fmt.Errorf("%s does not run", n.Name)
+	}
+	return n.cmd.Process.Signal(sig)
+}
+
+// Kill ends the process with SIGKILL and waits until it is gone.
+func (n *Node) Kill() error { return n.end(syscall.SIGKILL, time.Minute) }
+
+// Stop ends the process with SIGTERM and waits; after patience it is killed,
+// and that is an error.
+func (n *Node) Stop(patience time.Duration) error { return n.end(syscall.SIGTERM, patience) }
+
+func (n *Node) end(sig syscall.Signal, patience time.Duration) error {
+	n.mu.Lock()
+	if !n.running() {
+		n.mu.Unlock()
+		return nil
+	}
+	cmd, exited := n.cmd, n.exited
+	n.mu.Unlock()
+	if err := cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	// A stopped process does not see SIGTERM before it goes on.
+	_ = cmd.Process.Signal(syscall.SIGCONT)
+	select {
+	case <-exited:
+		return nil
+	case <-time.After(patience):
+	}
+	_ = cmd.Process.Kill()
+	<-exited
+	return fmt.Errorf("%s did not end within %v of %v", n.Name, patience, sig)
+}
+
+// Ready waits until the process answers its health check with success. A
+// process that exits first is an error that shows the end of its log.
+func (n *Node) Ready(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if n.Healthy(ctx) {
+			return nil
+		}
+		n.mu.Lock()
+		exited := n.exited
+		n.mu.Unlock()
+		select {
+		case <-exited:
+			return errors.New(n.Why() + "; its log is " + n.log)
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w; its log is %s", n.Name, ctx.Err(), n.log)
+		case <-tick.C:
+		}
+	}
+}
+
+// Why says on one line why the process ended: its last words, where they are
+// for people, else how it ended.
+func (n *Node) Why() string {
+	n.mu.Lock()
+	exit := n.exit
+	n.mu.Unlock()
+	if words, ok := strings.CutPrefix(n.LogTail(1), "moraine: "); ok {
+		return fmt.Sprintf("%s: %s", n.Name, words)
+	}
+	return fmt.Sprintf("%s ended: %v", n.Name, exit)
+}
+
+// Healthy asks the health check once.
+func (n *Node) Healthy(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Admin+"/healthz", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// LogTail returns the last lines that the process wrote.
+func (n *Node) LogTail(lines int) string {
+	data, err := os.ReadFile(n.log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// LogPath is where the process's output goes.
+func (n *Node) LogPath() string { return filepath.Clean(n.log) }
