@@ -44,6 +44,7 @@ const (
 	WrongCluster                 // data or a peer of another cluster
 	NewerFormat                  // written by a newer version than this one can read
 	IOError                      // a disk or a network answered with an error
+	NoAttribute                  // the file has no extended attribute of that name
 	kinds
 )
 
@@ -53,7 +54,7 @@ var kindNames = [kinds]string{
 	"crosses tenants", "crosses partitions", "name too long", "too large", "no space",
 	"quota exceeded", "stale", "session expired", "not the leader", "unavailable",
 	"timed out", "canceled", "corrupt", "lost", "busy", "fenced", "aborted", "incomplete",
-	"conflict", "not implemented", "wrong cluster", "newer format", "I/O error",
+	"conflict", "not implemented", "wrong cluster", "newer format", "I/O error", "no such attribute",
 }
 
 func (k Kind) String() string {

@@ -557,6 +557,138 @@ func (x *StatDevicesReply) GetDevices() []*Device {
 	return nil
 }
 
+// GetPiece reads bytes of an object through the chunkserver's bucket; the
+// reply's payload holds them. The server fetches the whole piece that they lie
+// in, once for all who ask, holds it against its recorded sum, and has the file
+// staged behind. A range lies within one piece.
+type GetPiece struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // the file that is read: it is staged
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"` // in the object
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPiece) Reset() {
+	*x = GetPiece{}
+	mi := &file_chunk_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPiece) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPiece) ProtoMessage() {}
+
+func (x *GetPiece) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPiece.ProtoReflect.Descriptor instead.
+func (*GetPiece) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetPiece) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
+func (x *GetPiece) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *GetPiece) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GetPiece) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *GetPiece) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+type GetPieceReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPieceReply) Reset() {
+	*x = GetPieceReply{}
+	mi := &file_chunk_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPieceReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPieceReply) ProtoMessage() {}
+
+func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPieceReply.ProtoReflect.Descriptor instead.
+func (*GetPieceReply) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *GetPieceReply) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *GetPieceReply) GetPayloadCrc() uint32 {
+	if x != nil {
+		return x.PayloadCrc
+	}
+	return 0
+}
+
 var File_chunk_proto protoreflect.FileDescriptor
 
 const file_chunk_proto_rawDesc = "" +
@@ -601,7 +733,19 @@ const file_chunk_proto_rawDesc = "" +
 	"\vStatDevices\"m\n" +
 	"\x10StatDevicesReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12.\n" +
-	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevicesB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\"\x88\x01\n" +
+	"\bGetPiece\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x14\n" +
+	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"[\n" +
+	"\rGetPieceReply\x12)\n" +
+	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x1f\n" +
+	"\vpayload_crc\x18\x02 \x01(\aR\n" +
+	"payloadCrcB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
 
 var (
 	file_chunk_proto_rawDescOnce sync.Once
@@ -615,7 +759,7 @@ func file_chunk_proto_rawDescGZIP() []byte {
 	return file_chunk_proto_rawDescData
 }
 
-var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_chunk_proto_goTypes = []any{
 	(*PutChunk)(nil),         // 0: moraine.wire.PutChunk
 	(*PutChunkReply)(nil),    // 1: moraine.wire.PutChunkReply
@@ -625,20 +769,23 @@ var file_chunk_proto_goTypes = []any{
 	(*SyncDevicesReply)(nil), // 5: moraine.wire.SyncDevicesReply
 	(*StatDevices)(nil),      // 6: moraine.wire.StatDevices
 	(*StatDevicesReply)(nil), // 7: moraine.wire.StatDevicesReply
-	(*Error)(nil),            // 8: moraine.wire.Error
-	(*Device)(nil),           // 9: moraine.wire.Device
+	(*GetPiece)(nil),         // 8: moraine.wire.GetPiece
+	(*GetPieceReply)(nil),    // 9: moraine.wire.GetPieceReply
+	(*Error)(nil),            // 10: moraine.wire.Error
+	(*Device)(nil),           // 11: moraine.wire.Device
 }
 var file_chunk_proto_depIdxs = []int32{
-	8, // 0: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
-	8, // 1: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
-	8, // 2: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
-	8, // 3: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
-	9, // 4: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	10, // 0: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
+	10, // 1: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
+	10, // 2: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
+	10, // 3: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
+	11, // 4: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
+	10, // 5: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
+	6,  // [6:6] is the sub-list for method output_type
+	6,  // [6:6] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_chunk_proto_init() }
@@ -653,7 +800,7 @@ func file_chunk_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_chunk_proto_rawDesc), len(file_chunk_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -455,8 +455,9 @@ type Extent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	StripeOffset  uint64                 `protobuf:"varint,4,opt,name=stripe_offset,json=stripeOffset,proto3" json:"stripe_offset,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`                                // 0: the bytes are in an object
+	StripeOffset  uint64                 `protobuf:"varint,4,opt,name=stripe_offset,json=stripeOffset,proto3" json:"stripe_offset,omitempty"` // in the stripe or in the object
+	Object        uint64                 `protobuf:"fixed64,5,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -519,6 +520,13 @@ func (x *Extent) GetStripeOffset() uint64 {
 	return 0
 }
 
+func (x *Extent) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
 type Attr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -538,6 +546,9 @@ type Attr struct {
 	Target        string                 `protobuf:"bytes,15,opt,name=target,proto3" json:"target,omitempty"`      // of a symbolic link
 	Stored        uint64                 `protobuf:"varint,16,opt,name=stored,proto3" json:"stored,omitempty"`     // bytes in extents (holes not counted)
 	Degraded      uint64                 `protobuf:"varint,17,opt,name=degraded,proto3" json:"degraded,omitempty"` // stripes of the present content that are below full protection, as of the last commit
+	Clean         bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the present generation
+	Evicted       bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is in an object only
+	Object        uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the present generation where clean
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,6 +702,27 @@ func (x *Attr) GetDegraded() uint64 {
 	return 0
 }
 
+func (x *Attr) GetClean() bool {
+	if x != nil {
+		return x.Clean
+	}
+	return false
+}
+
+func (x *Attr) GetEvicted() bool {
+	if x != nil {
+		return x.Evicted
+	}
+	return false
+}
+
+func (x *Attr) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
 // Device is one disk of one host.
 type Device struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -816,6 +848,7 @@ type Host struct {
 	Alive         bool                   `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
 	Devices       []*Device              `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
 	AdminAddress  string                 `protobuf:"bytes,6,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"` // metrics and health
+	Bucket        string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                 // that its mover serves, as s3://BUCKET/PREFIX; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -888,6 +921,13 @@ func (x *Host) GetDevices() []*Device {
 func (x *Host) GetAdminAddress() string {
 	if x != nil {
 		return x.AdminAddress
+	}
+	return ""
+}
+
+func (x *Host) GetBucket() string {
+	if x != nil {
+		return x.Bucket
 	}
 	return ""
 }
@@ -1047,12 +1087,13 @@ const file_common_proto_rawDesc = "" +
 	"\x06cipher\x18\b \x01(\rR\x06cipher\x12\x15\n" +
 	"\x06key_id\x18\t \x01(\rR\x05keyId\x120\n" +
 	"\x06chunks\x18\n" +
-	" \x03(\v2\x18.moraine.wire.ChunkStateR\x06chunks\"u\n" +
+	" \x03(\v2\x18.moraine.wire.ChunkStateR\x06chunks\"\x8d\x01\n" +
 	"\x06Extent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +
 	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12#\n" +
-	"\rstripe_offset\x18\x04 \x01(\x04R\fstripeOffset\"\x9e\x03\n" +
+	"\rstripe_offset\x18\x04 \x01(\x04R\fstripeOffset\x12\x16\n" +
+	"\x06object\x18\x05 \x01(\x06R\x06object\"\xe6\x03\n" +
 	"\x04Attr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\x12\x12\n" +
@@ -1073,7 +1114,10 @@ const file_common_proto_rawDesc = "" +
 	"\x05level\x18\x0e \x01(\rR\x05level\x12\x16\n" +
 	"\x06target\x18\x0f \x01(\tR\x06target\x12\x16\n" +
 	"\x06stored\x18\x10 \x01(\x04R\x06stored\x12\x1a\n" +
-	"\bdegraded\x18\x11 \x01(\x04R\bdegraded\"\xfd\x01\n" +
+	"\bdegraded\x18\x11 \x01(\x04R\bdegraded\x12\x14\n" +
+	"\x05clean\x18\x12 \x01(\bR\x05clean\x12\x18\n" +
+	"\aevicted\x18\x13 \x01(\bR\aevicted\x12\x16\n" +
+	"\x06object\x18\x14 \x01(\x06R\x06object\"\xfd\x01\n" +
 	"\x06Device\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x12\n" +
@@ -1085,14 +1129,15 @@ const file_common_proto_rawDesc = "" +
 	"\x05alive\x18\b \x01(\bR\x05alive\x12\x16\n" +
 	"\x06chunks\x18\t \x01(\x04R\x06chunks\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\"\xb3\x01\n" +
+	" \x01(\tR\x06reason\"\xcb\x01\n" +
 	"\x04Host\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x14\n" +
 	"\x05alive\x18\x04 \x01(\bR\x05alive\x12.\n" +
 	"\adevices\x18\x05 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
-	"\radmin_address\x18\x06 \x01(\tR\fadminAddress\"N\n" +
+	"\radmin_address\x18\x06 \x01(\tR\fadminAddress\x12\x16\n" +
+	"\x06bucket\x18\a \x01(\tR\x06bucket\"N\n" +
 	"\bTopology\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12(\n" +
 	"\x05hosts\x18\x02 \x03(\v2\x12.moraine.wire.HostR\x05hosts\"\x87\x01\n" +

@@ -3,4 +3,4 @@
 // append-only.
 package wire
 
-//go:generate protoc --go_out=. --go_opt=paths=source_relative common.proto hello.proto chunk.proto checkpoint.proto metadata.proto
+//go:generate protoc --go_out=. --go_opt=paths=source_relative common.proto hello.proto chunk.proto checkpoint.proto object.proto metadata.proto

@@ -137,31 +137,46 @@ func (CommitMode) EnumDescriptor() ([]byte, []int) {
 type JobKind int32
 
 const (
-	JobKind_JOB_KIND_UNSPECIFIED JobKind = 0
-	JobKind_JOB_KIND_REPAIR      JobKind = 1 // rebuild or spread some stripes (movers)
-	JobKind_JOB_KIND_COMMIT_STEP JobKind = 2 // check a sealed checkpoint and commit it (movers)
-	JobKind_JOB_KIND_REMOVE_TREE JobKind = 3 // (the leader)
-	JobKind_JOB_KIND_SCAN_DEVICE JobKind = 4 // queue repairs for all stripes of a lost device (the leader)
-	JobKind_JOB_KIND_DROP_TABLES JobKind = 5 // (the leader)
+	JobKind_JOB_KIND_UNSPECIFIED   JobKind = 0
+	JobKind_JOB_KIND_REPAIR        JobKind = 1  // rebuild or spread some stripes (movers)
+	JobKind_JOB_KIND_COMMIT_STEP   JobKind = 2  // check a sealed checkpoint and commit it (movers)
+	JobKind_JOB_KIND_REMOVE_TREE   JobKind = 3  // (the leader)
+	JobKind_JOB_KIND_SCAN_DEVICE   JobKind = 4  // queue repairs for all stripes of a lost device (the leader)
+	JobKind_JOB_KIND_DROP_TABLES   JobKind = 5  // (the leader)
+	JobKind_JOB_KIND_FLUSH         JobKind = 6  // a file to the bucket (movers that have one)
+	JobKind_JOB_KIND_STAGE         JobKind = 7  // an evicted file back to stripes (movers that have a bucket)
+	JobKind_JOB_KIND_EVICT         JobKind = 8  // ask the store, then drop the stripes of a clean file (movers that have a bucket)
+	JobKind_JOB_KIND_DELETE_OBJECT JobKind = 9  // delete what nothing refers to (movers that have a bucket)
+	JobKind_JOB_KIND_MOVE_TREE     JobKind = 10 // queue a move of every file below a directory (the leader)
 )
 
 // Enum value maps for JobKind.
 var (
 	JobKind_name = map[int32]string{
-		0: "JOB_KIND_UNSPECIFIED",
-		1: "JOB_KIND_REPAIR",
-		2: "JOB_KIND_COMMIT_STEP",
-		3: "JOB_KIND_REMOVE_TREE",
-		4: "JOB_KIND_SCAN_DEVICE",
-		5: "JOB_KIND_DROP_TABLES",
+		0:  "JOB_KIND_UNSPECIFIED",
+		1:  "JOB_KIND_REPAIR",
+		2:  "JOB_KIND_COMMIT_STEP",
+		3:  "JOB_KIND_REMOVE_TREE",
+		4:  "JOB_KIND_SCAN_DEVICE",
+		5:  "JOB_KIND_DROP_TABLES",
+		6:  "JOB_KIND_FLUSH",
+		7:  "JOB_KIND_STAGE",
+		8:  "JOB_KIND_EVICT",
+		9:  "JOB_KIND_DELETE_OBJECT",
+		10: "JOB_KIND_MOVE_TREE",
 	}
 	JobKind_value = map[string]int32{
-		"JOB_KIND_UNSPECIFIED": 0,
-		"JOB_KIND_REPAIR":      1,
-		"JOB_KIND_COMMIT_STEP": 2,
-		"JOB_KIND_REMOVE_TREE": 3,
-		"JOB_KIND_SCAN_DEVICE": 4,
-		"JOB_KIND_DROP_TABLES": 5,
+		"JOB_KIND_UNSPECIFIED":   0,
+		"JOB_KIND_REPAIR":        1,
+		"JOB_KIND_COMMIT_STEP":   2,
+		"JOB_KIND_REMOVE_TREE":   3,
+		"JOB_KIND_SCAN_DEVICE":   4,
+		"JOB_KIND_DROP_TABLES":   5,
+		"JOB_KIND_FLUSH":         6,
+		"JOB_KIND_STAGE":         7,
+		"JOB_KIND_EVICT":         8,
+		"JOB_KIND_DELETE_OBJECT": 9,
+		"JOB_KIND_MOVE_TREE":     10,
 	}
 )
 
@@ -275,12 +290,17 @@ type MetaRequest struct {
 	//	*MetaRequest_Remove
 	//	*MetaRequest_SetAttr
 	//	*MetaRequest_RemoveTree
+	//	*MetaRequest_Link
+	//	*MetaRequest_Release
+	//	*MetaRequest_SetXattr
+	//	*MetaRequest_GetXattr
 	//	*MetaRequest_Grant
 	//	*MetaRequest_EndGrant
 	//	*MetaRequest_Place
 	//	*MetaRequest_Commit
 	//	*MetaRequest_GetExtents
 	//	*MetaRequest_ReportBadChunks
+	//	*MetaRequest_Clone
 	//	*MetaRequest_RegisterHost
 	//	*MetaRequest_Heartbeat
 	//	*MetaRequest_ReportChunks
@@ -305,6 +325,18 @@ type MetaRequest struct {
 	//	*MetaRequest_ResolveStep
 	//	*MetaRequest_RemoveStep
 	//	*MetaRequest_ListParts
+	//	*MetaRequest_QueueMove
+	//	*MetaRequest_BeginObject
+	//	*MetaRequest_EndObject
+	//	*MetaRequest_CommitFlush
+	//	*MetaRequest_MoveObject
+	//	*MetaRequest_CommitEvict
+	//	*MetaRequest_CommitStage
+	//	*MetaRequest_DeletedObject
+	//	*MetaRequest_GetObject
+	//	*MetaRequest_GetTier
+	//	*MetaRequest_SetPolicy
+	//	*MetaRequest_GetPolicy
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -508,6 +540,42 @@ func (x *MetaRequest) GetRemoveTree() *RemoveTree {
 	return nil
 }
 
+func (x *MetaRequest) GetLink() *Link {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Link); ok {
+			return x.Link
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetRelease() *Release {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Release); ok {
+			return x.Release
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetSetXattr() *SetXattr {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetXattr); ok {
+			return x.SetXattr
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetGetXattr() *GetXattr {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetXattr); ok {
+			return x.GetXattr
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetGrant() *Grant {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Grant); ok {
@@ -557,6 +625,15 @@ func (x *MetaRequest) GetReportBadChunks() *ReportBadChunks {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_ReportBadChunks); ok {
 			return x.ReportBadChunks
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetClone() *Clone {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Clone); ok {
+			return x.Clone
 		}
 	}
 	return nil
@@ -778,6 +855,114 @@ func (x *MetaRequest) GetListParts() *ListParts {
 	return nil
 }
 
+func (x *MetaRequest) GetQueueMove() *QueueMove {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_QueueMove); ok {
+			return x.QueueMove
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetBeginObject() *BeginObject {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_BeginObject); ok {
+			return x.BeginObject
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetEndObject() *EndObject {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_EndObject); ok {
+			return x.EndObject
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetCommitFlush() *CommitFlush {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CommitFlush); ok {
+			return x.CommitFlush
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetMoveObject() *MoveObject {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_MoveObject); ok {
+			return x.MoveObject
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetCommitEvict() *CommitEvict {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CommitEvict); ok {
+			return x.CommitEvict
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetCommitStage() *CommitStage {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CommitStage); ok {
+			return x.CommitStage
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetDeletedObject() *DeletedObject {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_DeletedObject); ok {
+			return x.DeletedObject
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetGetObject() *GetObject {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetObject); ok {
+			return x.GetObject
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetGetTier() *GetTier {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetTier); ok {
+			return x.GetTier
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetSetPolicy() *SetPolicy {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetPolicy); ok {
+			return x.SetPolicy
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetGetPolicy() *GetPolicy {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetPolicy); ok {
+			return x.GetPolicy
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -840,6 +1025,22 @@ type MetaRequest_RemoveTree struct {
 	RemoveTree *RemoveTree `protobuf:"bytes,28,opt,name=remove_tree,json=removeTree,proto3,oneof"`
 }
 
+type MetaRequest_Link struct {
+	Link *Link `protobuf:"bytes,29,opt,name=link,proto3,oneof"`
+}
+
+type MetaRequest_Release struct {
+	Release *Release `protobuf:"bytes,30,opt,name=release,proto3,oneof"`
+}
+
+type MetaRequest_SetXattr struct {
+	SetXattr *SetXattr `protobuf:"bytes,31,opt,name=set_xattr,json=setXattr,proto3,oneof"`
+}
+
+type MetaRequest_GetXattr struct {
+	GetXattr *GetXattr `protobuf:"bytes,32,opt,name=get_xattr,json=getXattr,proto3,oneof"`
+}
+
 type MetaRequest_Grant struct {
 	// Content.
 	Grant *Grant `protobuf:"bytes,40,opt,name=grant,proto3,oneof"`
@@ -863,6 +1064,10 @@ type MetaRequest_GetExtents struct {
 
 type MetaRequest_ReportBadChunks struct {
 	ReportBadChunks *ReportBadChunks `protobuf:"bytes,45,opt,name=report_bad_chunks,json=reportBadChunks,proto3,oneof"`
+}
+
+type MetaRequest_Clone struct {
+	Clone *Clone `protobuf:"bytes,46,opt,name=clone,proto3,oneof"`
 }
 
 type MetaRequest_RegisterHost struct {
@@ -964,6 +1169,55 @@ type MetaRequest_ListParts struct {
 	ListParts *ListParts `protobuf:"bytes,110,opt,name=list_parts,json=listParts,proto3,oneof"`
 }
 
+type MetaRequest_QueueMove struct {
+	// The object tier, and policies.
+	QueueMove *QueueMove `protobuf:"bytes,120,opt,name=queue_move,json=queueMove,proto3,oneof"`
+}
+
+type MetaRequest_BeginObject struct {
+	BeginObject *BeginObject `protobuf:"bytes,121,opt,name=begin_object,json=beginObject,proto3,oneof"`
+}
+
+type MetaRequest_EndObject struct {
+	EndObject *EndObject `protobuf:"bytes,122,opt,name=end_object,json=endObject,proto3,oneof"`
+}
+
+type MetaRequest_CommitFlush struct {
+	CommitFlush *CommitFlush `protobuf:"bytes,123,opt,name=commit_flush,json=commitFlush,proto3,oneof"`
+}
+
+type MetaRequest_MoveObject struct {
+	MoveObject *MoveObject `protobuf:"bytes,124,opt,name=move_object,json=moveObject,proto3,oneof"`
+}
+
+type MetaRequest_CommitEvict struct {
+	CommitEvict *CommitEvict `protobuf:"bytes,125,opt,name=commit_evict,json=commitEvict,proto3,oneof"`
+}
+
+type MetaRequest_CommitStage struct {
+	CommitStage *CommitStage `protobuf:"bytes,126,opt,name=commit_stage,json=commitStage,proto3,oneof"`
+}
+
+type MetaRequest_DeletedObject struct {
+	DeletedObject *DeletedObject `protobuf:"bytes,127,opt,name=deleted_object,json=deletedObject,proto3,oneof"`
+}
+
+type MetaRequest_GetObject struct {
+	GetObject *GetObject `protobuf:"bytes,128,opt,name=get_object,json=getObject,proto3,oneof"`
+}
+
+type MetaRequest_GetTier struct {
+	GetTier *GetTier `protobuf:"bytes,129,opt,name=get_tier,json=getTier,proto3,oneof"`
+}
+
+type MetaRequest_SetPolicy struct {
+	SetPolicy *SetPolicy `protobuf:"bytes,130,opt,name=set_policy,json=setPolicy,proto3,oneof"`
+}
+
+type MetaRequest_GetPolicy struct {
+	GetPolicy *GetPolicy `protobuf:"bytes,131,opt,name=get_policy,json=getPolicy,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -992,6 +1246,14 @@ func (*MetaRequest_SetAttr) isMetaRequest_Op() {}
 
 func (*MetaRequest_RemoveTree) isMetaRequest_Op() {}
 
+func (*MetaRequest_Link) isMetaRequest_Op() {}
+
+func (*MetaRequest_Release) isMetaRequest_Op() {}
+
+func (*MetaRequest_SetXattr) isMetaRequest_Op() {}
+
+func (*MetaRequest_GetXattr) isMetaRequest_Op() {}
+
 func (*MetaRequest_Grant) isMetaRequest_Op() {}
 
 func (*MetaRequest_EndGrant) isMetaRequest_Op() {}
@@ -1003,6 +1265,8 @@ func (*MetaRequest_Commit) isMetaRequest_Op() {}
 func (*MetaRequest_GetExtents) isMetaRequest_Op() {}
 
 func (*MetaRequest_ReportBadChunks) isMetaRequest_Op() {}
+
+func (*MetaRequest_Clone) isMetaRequest_Op() {}
 
 func (*MetaRequest_RegisterHost) isMetaRequest_Op() {}
 
@@ -1052,6 +1316,30 @@ func (*MetaRequest_RemoveStep) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListParts) isMetaRequest_Op() {}
 
+func (*MetaRequest_QueueMove) isMetaRequest_Op() {}
+
+func (*MetaRequest_BeginObject) isMetaRequest_Op() {}
+
+func (*MetaRequest_EndObject) isMetaRequest_Op() {}
+
+func (*MetaRequest_CommitFlush) isMetaRequest_Op() {}
+
+func (*MetaRequest_MoveObject) isMetaRequest_Op() {}
+
+func (*MetaRequest_CommitEvict) isMetaRequest_Op() {}
+
+func (*MetaRequest_CommitStage) isMetaRequest_Op() {}
+
+func (*MetaRequest_DeletedObject) isMetaRequest_Op() {}
+
+func (*MetaRequest_GetObject) isMetaRequest_Op() {}
+
+func (*MetaRequest_GetTier) isMetaRequest_Op() {}
+
+func (*MetaRequest_SetPolicy) isMetaRequest_Op() {}
+
+func (*MetaRequest_GetPolicy) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -1079,6 +1367,10 @@ type MetaResponse struct {
 	//	*MetaResponse_Runs
 	//	*MetaResponse_Steps
 	//	*MetaResponse_Parts
+	//	*MetaResponse_Xattr
+	//	*MetaResponse_Object
+	//	*MetaResponse_Tier
+	//	*MetaResponse_Policy
 	//	*MetaResponse_Done
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
@@ -1327,6 +1619,42 @@ func (x *MetaResponse) GetParts() *PartsReply {
 	return nil
 }
 
+func (x *MetaResponse) GetXattr() *XattrReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Xattr); ok {
+			return x.Xattr
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetObject() *ObjectReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Object); ok {
+			return x.Object
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetTier() *TierReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Tier); ok {
+			return x.Tier
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetPolicy() *PolicyReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetDone() *Done {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Done); ok {
@@ -1428,6 +1756,22 @@ type MetaResponse_Parts struct {
 	Parts *PartsReply `protobuf:"bytes,110,opt,name=parts,proto3,oneof"`
 }
 
+type MetaResponse_Xattr struct {
+	Xattr *XattrReply `protobuf:"bytes,111,opt,name=xattr,proto3,oneof"`
+}
+
+type MetaResponse_Object struct {
+	Object *ObjectReply `protobuf:"bytes,128,opt,name=object,proto3,oneof"`
+}
+
+type MetaResponse_Tier struct {
+	Tier *TierReply `protobuf:"bytes,129,opt,name=tier,proto3,oneof"`
+}
+
+type MetaResponse_Policy struct {
+	Policy *PolicyReply `protobuf:"bytes,131,opt,name=policy,proto3,oneof"`
+}
+
 type MetaResponse_Done struct {
 	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
 }
@@ -1475,6 +1819,14 @@ func (*MetaResponse_Runs) isMetaResponse_Result() {}
 func (*MetaResponse_Steps) isMetaResponse_Result() {}
 
 func (*MetaResponse_Parts) isMetaResponse_Result() {}
+
+func (*MetaResponse_Xattr) isMetaResponse_Result() {}
+
+func (*MetaResponse_Object) isMetaResponse_Result() {}
+
+func (*MetaResponse_Tier) isMetaResponse_Result() {}
+
+func (*MetaResponse_Policy) isMetaResponse_Result() {}
 
 func (*MetaResponse_Done) isMetaResponse_Result() {}
 
@@ -2769,6 +3121,7 @@ type Remove struct {
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Directory     bool                   `protobuf:"varint,3,opt,name=directory,proto3" json:"directory,omitempty"` // rmdir; else unlink
+	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`           // a file's last name: the session keeps the file, without a name, until Release
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2824,6 +3177,13 @@ func (x *Remove) GetDirectory() bool {
 	return false
 }
 
+func (x *Remove) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
 type RemoveReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -2868,6 +3228,303 @@ func (x *RemoveReply) GetInode() uint64 {
 	return 0
 }
 
+// Link gives a file one more name, in a directory of the same tenant.
+type Link struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Link) Reset() {
+	*x = Link{}
+	mi := &file_metadata_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Link) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Link) ProtoMessage() {}
+
+func (x *Link) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Link.ProtoReflect.Descriptor instead.
+func (*Link) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Link) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Link) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *Link) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Release ends the session's hold on files without a name (Remove.keep,
+// Create.unlinked): their content is given back.
+type Release struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most; those the session does not hold are passed over
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Release) Reset() {
+	*x = Release{}
+	mi := &file_metadata_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Release) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Release) ProtoMessage() {}
+
+func (x *Release) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Release.ProtoReflect.Descriptor instead.
+func (*Release) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Release) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
+}
+
+// SetXattr sets or removes one extended attribute.
+type SetXattr struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`        // 255 bytes at most
+	Value         []byte                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`      // 64 KiB at most
+	Create        bool                   `protobuf:"varint,4,opt,name=create,proto3" json:"create,omitempty"`   // fail with Exists where there is one
+	Replace       bool                   `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"` // fail with NoAttribute where there is none
+	Remove        bool                   `protobuf:"varint,6,opt,name=remove,proto3" json:"remove,omitempty"`   // fail with NoAttribute where there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetXattr) Reset() {
+	*x = SetXattr{}
+	mi := &file_metadata_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetXattr) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetXattr) ProtoMessage() {}
+
+func (x *SetXattr) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
+func (*SetXattr) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SetXattr) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *SetXattr) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetXattr) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *SetXattr) GetCreate() bool {
+	if x != nil {
+		return x.Create
+	}
+	return false
+}
+
+func (x *SetXattr) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *SetXattr) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+// GetXattr reads one extended attribute, or the names of all.
+type GetXattr struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty: list the names
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetXattr) Reset() {
+	*x = GetXattr{}
+	mi := &file_metadata_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetXattr) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetXattr) ProtoMessage() {}
+
+func (x *GetXattr) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
+func (*GetXattr) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetXattr) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *GetXattr) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type XattrReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         []byte                 `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
+	Names         []string               `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"` // in order, bytewise
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *XattrReply) Reset() {
+	*x = XattrReply{}
+	mi := &file_metadata_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *XattrReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*XattrReply) ProtoMessage() {}
+
+func (x *XattrReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
+func (*XattrReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *XattrReply) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *XattrReply) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
 // RemoveTree unlinks a directory at once and removes what is below it by a job.
 type RemoveTree struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2879,7 +3536,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +3548,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +3561,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -2937,7 +3594,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2949,7 +3606,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2962,7 +3619,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -3036,7 +3693,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3048,7 +3705,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3061,7 +3718,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -3112,7 +3769,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3781,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3794,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -3185,7 +3842,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3854,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3867,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -3234,7 +3891,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3903,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3916,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -3306,7 +3963,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3318,7 +3975,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3331,7 +3988,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -3362,7 +4019,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3374,7 +4031,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +4044,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -3478,7 +4135,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +4147,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +4160,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -3527,6 +4184,171 @@ func (x *LinkTarget) GetReplace() bool {
 	return false
 }
 
+// Clone lays ranges of other files (or of the same one) over a file, in one
+// entry. Tables are shared: no byte moves. Sources and file belong to one
+// tenant. It fails with TooLarge where more than 512 tables or extents would be
+// touched: go in smaller steps, into a file without a name, and link it with
+// the last.
+type Clone struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                                              // the file that is changed
+	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; else Conflict where it is another
+	Mode             CommitMode             `protobuf:"varint,3,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`                    // REPLACE, or APPEND: the ranges follow each other from 0, or from the present end
+	Ranges           []*CloneRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Link             *LinkTarget            `protobuf:"bytes,5,opt,name=link,proto3" json:"link,omitempty"`    // as in Commit
+	Mtime            int64                  `protobuf:"varint,6,opt,name=mtime,proto3" json:"mtime,omitempty"` // 0: the time of the command
+	Final            bool                   `protobuf:"varint,7,opt,name=final,proto3" json:"final,omitempty"` // as in Commit
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Clone) Reset() {
+	*x = Clone{}
+	mi := &file_metadata_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Clone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Clone) ProtoMessage() {}
+
+func (x *Clone) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Clone.ProtoReflect.Descriptor instead.
+func (*Clone) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Clone) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Clone) GetExpectGeneration() uint64 {
+	if x != nil {
+		return x.ExpectGeneration
+	}
+	return 0
+}
+
+func (x *Clone) GetMode() CommitMode {
+	if x != nil {
+		return x.Mode
+	}
+	return CommitMode_COMMIT_MODE_UNSPECIFIED
+}
+
+func (x *Clone) GetRanges() []*CloneRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Clone) GetLink() *LinkTarget {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+func (x *Clone) GetMtime() int64 {
+	if x != nil {
+		return x.Mtime
+	}
+	return 0
+}
+
+func (x *Clone) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+type CloneRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // 0: any; else Stale where it is another
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"` // 0: to the end of the file
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloneRange) Reset() {
+	*x = CloneRange{}
+	mi := &file_metadata_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloneRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloneRange) ProtoMessage() {}
+
+func (x *CloneRange) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
+func (*CloneRange) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *CloneRange) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *CloneRange) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *CloneRange) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *CloneRange) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 type CommitReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
@@ -3538,7 +4360,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3550,7 +4372,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3563,7 +4385,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -3599,7 +4421,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +4433,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +4446,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -3661,13 +4483,14 @@ type ExtentsReply struct {
 	Extents       []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
 	Stripes       []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"` // each that extents name, once
 	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
+	Objects       []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"` // each that extents name, once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3679,7 +4502,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3692,7 +4515,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -3723,6 +4546,13 @@ func (x *ExtentsReply) GetMore() bool {
 	return false
 }
 
+func (x *ExtentsReply) GetObjects() []*Object {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
 // ReportBadChunks says what a reader met: chunks lost, corrupt or stale.
 type ReportBadChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3733,7 +4563,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3745,7 +4575,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3758,7 +4588,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -3781,7 +4611,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3793,7 +4623,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3806,7 +4636,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -3854,7 +4684,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3866,7 +4696,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3879,7 +4709,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -3909,7 +4739,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3921,7 +4751,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3934,7 +4764,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -3983,7 +4813,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3995,7 +4825,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4008,7 +4838,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -4045,7 +4875,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4057,7 +4887,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4070,7 +4900,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -4121,7 +4951,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4133,7 +4963,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4146,7 +4976,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -4187,7 +5017,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4199,7 +5029,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4212,7 +5042,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -4236,7 +5066,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4248,7 +5078,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4261,7 +5091,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -4312,7 +5142,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4324,7 +5154,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4337,7 +5167,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -4386,7 +5216,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4398,7 +5228,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4411,7 +5241,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -4446,7 +5276,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4458,7 +5288,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4471,7 +5301,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -4514,13 +5344,16 @@ type Job struct {
 	Cursor        []byte                 `protobuf:"bytes,15,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	Attempts      uint32                 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`                    // leases so far
 	NotBefore     uint64                 `protobuf:"varint,17,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // cluster time: a retry waits until then
+	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move,proto3" json:"move,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT or MOVE_TREE
+	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: what it queues
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +5365,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +5378,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Job) GetId() uint64 {
@@ -4667,6 +5500,27 @@ func (x *Job) GetNotBefore() uint64 {
 	return 0
 }
 
+func (x *Job) GetMove() *MoveTask {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *Job) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Job) GetMoves() JobKind {
+	if x != nil {
+		return x.Moves
+	}
+	return JobKind_JOB_KIND_UNSPECIFIED
+}
+
 type RepairTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`    // as of the lease
@@ -4680,7 +5534,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4692,7 +5546,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4705,7 +5559,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -4756,7 +5610,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +5622,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4781,7 +5635,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -4818,13 +5672,15 @@ type LeaseJobs struct {
 	Kinds         []JobKind              `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=moraine.wire.JobKind" json:"kinds,omitempty"`
 	Max           uint32                 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
 	WaitMillis    uint64                 `protobuf:"varint,4,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer empty after waiting this long for work
+	Bucket        string                 `protobuf:"bytes,5,opt,name=bucket,proto3" json:"bucket,omitempty"`                            // that the mover serves; without one no job of the object tier is leased
+	Prefix        string                 `protobuf:"bytes,6,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // of its keys
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4836,7 +5692,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4849,7 +5705,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -4880,6 +5736,20 @@ func (x *LeaseJobs) GetWaitMillis() uint64 {
 	return 0
 }
 
+func (x *LeaseJobs) GetBucket() string {
+	if x != nil {
+		return x.Bucket
+	}
+	return ""
+}
+
+func (x *LeaseJobs) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
 type JobsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Jobs          []*Job                 `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
@@ -4891,7 +5761,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4903,7 +5773,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4916,7 +5786,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -4952,7 +5822,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4964,7 +5834,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4977,7 +5847,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -5020,7 +5890,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5032,7 +5902,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5045,7 +5915,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -5088,7 +5958,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5100,7 +5970,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5113,7 +5983,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -5153,7 +6023,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5165,7 +6035,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5178,7 +6048,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -5186,6 +6056,61 @@ func (x *CancelJob) GetId() uint64 {
 		return x.Id
 	}
 	return 0
+}
+
+// QueueMove makes a FLUSH, STAGE or EVICT job for each inode; one that is
+// queued already is answered as it is. A directory's job walks what is below
+// it and makes those of its files.
+type QueueMove struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          JobKind                `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.JobKind" json:"kind,omitempty"`
+	Inodes        []uint64               `protobuf:"fixed64,2,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueMove) Reset() {
+	*x = QueueMove{}
+	mi := &file_metadata_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueMove) ProtoMessage() {}
+
+func (x *QueueMove) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
+func (*QueueMove) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *QueueMove) GetKind() JobKind {
+	if x != nil {
+		return x.Kind
+	}
+	return JobKind_JOB_KIND_UNSPECIFIED
+}
+
+func (x *QueueMove) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
 }
 
 // BeginRepair records intents for the chunks of one job's stripes.
@@ -5200,7 +6125,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5212,7 +6137,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5225,7 +6150,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -5258,7 +6183,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +6195,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +6208,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -5306,7 +6231,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5318,7 +6243,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5331,7 +6256,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -5365,7 +6290,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5377,7 +6302,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5390,7 +6315,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -5417,7 +6342,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5429,7 +6354,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5442,7 +6367,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -5456,7 +6381,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\x9d\x15\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xf2\x1c\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -5480,14 +6405,19 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06remove\x18\x1a \x01(\v2\x14.moraine.wire.RemoveH\x00R\x06remove\x122\n" +
 	"\bset_attr\x18\x1b \x01(\v2\x15.moraine.wire.SetAttrH\x00R\asetAttr\x12;\n" +
 	"\vremove_tree\x18\x1c \x01(\v2\x18.moraine.wire.RemoveTreeH\x00R\n" +
-	"removeTree\x12+\n" +
+	"removeTree\x12(\n" +
+	"\x04link\x18\x1d \x01(\v2\x12.moraine.wire.LinkH\x00R\x04link\x121\n" +
+	"\arelease\x18\x1e \x01(\v2\x15.moraine.wire.ReleaseH\x00R\arelease\x125\n" +
+	"\tset_xattr\x18\x1f \x01(\v2\x16.moraine.wire.SetXattrH\x00R\bsetXattr\x125\n" +
+	"\tget_xattr\x18  \x01(\v2\x16.moraine.wire.GetXattrH\x00R\bgetXattr\x12+\n" +
 	"\x05grant\x18( \x01(\v2\x13.moraine.wire.GrantH\x00R\x05grant\x125\n" +
 	"\tend_grant\x18) \x01(\v2\x16.moraine.wire.EndGrantH\x00R\bendGrant\x12+\n" +
 	"\x05place\x18* \x01(\v2\x13.moraine.wire.PlaceH\x00R\x05place\x12.\n" +
 	"\x06commit\x18+ \x01(\v2\x14.moraine.wire.CommitH\x00R\x06commit\x12;\n" +
 	"\vget_extents\x18, \x01(\v2\x18.moraine.wire.GetExtentsH\x00R\n" +
 	"getExtents\x12K\n" +
-	"\x11report_bad_chunks\x18- \x01(\v2\x1d.moraine.wire.ReportBadChunksH\x00R\x0freportBadChunks\x12A\n" +
+	"\x11report_bad_chunks\x18- \x01(\v2\x1d.moraine.wire.ReportBadChunksH\x00R\x0freportBadChunks\x12+\n" +
+	"\x05clone\x18. \x01(\v2\x13.moraine.wire.CloneH\x00R\x05clone\x12A\n" +
 	"\rregister_host\x18< \x01(\v2\x1a.moraine.wire.RegisterHostH\x00R\fregisterHost\x127\n" +
 	"\theartbeat\x18= \x01(\v2\x17.moraine.wire.HeartbeatH\x00R\theartbeat\x12A\n" +
 	"\rreport_chunks\x18> \x01(\v2\x1a.moraine.wire.ReportChunksH\x00R\freportChunks\x12D\n" +
@@ -5521,9 +6451,26 @@ const file_metadata_proto_rawDesc = "" +
 	"\vremove_step\x18m \x01(\v2\x18.moraine.wire.RemoveStepH\x00R\n" +
 	"removeStep\x128\n" +
 	"\n" +
-	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsH\x00R\tlistPartsB\x04\n" +
-	"\x02op\"\xac\n" +
+	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsH\x00R\tlistParts\x128\n" +
 	"\n" +
+	"queue_move\x18x \x01(\v2\x17.moraine.wire.QueueMoveH\x00R\tqueueMove\x12>\n" +
+	"\fbegin_object\x18y \x01(\v2\x19.moraine.wire.BeginObjectH\x00R\vbeginObject\x128\n" +
+	"\n" +
+	"end_object\x18z \x01(\v2\x17.moraine.wire.EndObjectH\x00R\tendObject\x12>\n" +
+	"\fcommit_flush\x18{ \x01(\v2\x19.moraine.wire.CommitFlushH\x00R\vcommitFlush\x12;\n" +
+	"\vmove_object\x18| \x01(\v2\x18.moraine.wire.MoveObjectH\x00R\n" +
+	"moveObject\x12>\n" +
+	"\fcommit_evict\x18} \x01(\v2\x19.moraine.wire.CommitEvictH\x00R\vcommitEvict\x12>\n" +
+	"\fcommit_stage\x18~ \x01(\v2\x19.moraine.wire.CommitStageH\x00R\vcommitStage\x12D\n" +
+	"\x0edeleted_object\x18\x7f \x01(\v2\x1b.moraine.wire.DeletedObjectH\x00R\rdeletedObject\x129\n" +
+	"\n" +
+	"get_object\x18\x80\x01 \x01(\v2\x17.moraine.wire.GetObjectH\x00R\tgetObject\x123\n" +
+	"\bget_tier\x18\x81\x01 \x01(\v2\x15.moraine.wire.GetTierH\x00R\agetTier\x129\n" +
+	"\n" +
+	"set_policy\x18\x82\x01 \x01(\v2\x17.moraine.wire.SetPolicyH\x00R\tsetPolicy\x129\n" +
+	"\n" +
+	"get_policy\x18\x83\x01 \x01(\v2\x17.moraine.wire.GetPolicyH\x00R\tgetPolicyB\x04\n" +
+	"\x02op\"\xfa\v\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x126\n" +
 	"\asession\x18\n" +
@@ -5548,7 +6495,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04step\x18e \x01(\v2\x17.moraine.wire.StepReplyH\x00R\x04step\x12-\n" +
 	"\x04runs\x18j \x01(\v2\x17.moraine.wire.RunsReplyH\x00R\x04runs\x120\n" +
 	"\x05steps\x18k \x01(\v2\x18.moraine.wire.StepsReplyH\x00R\x05steps\x120\n" +
-	"\x05parts\x18n \x01(\v2\x18.moraine.wire.PartsReplyH\x00R\x05parts\x12)\n" +
+	"\x05parts\x18n \x01(\v2\x18.moraine.wire.PartsReplyH\x00R\x05parts\x120\n" +
+	"\x05xattr\x18o \x01(\v2\x18.moraine.wire.XattrReplyH\x00R\x05xattr\x124\n" +
+	"\x06object\x18\x80\x01 \x01(\v2\x19.moraine.wire.ObjectReplyH\x00R\x06object\x12.\n" +
+	"\x04tier\x18\x81\x01 \x01(\v2\x17.moraine.wire.TierReplyH\x00R\x04tier\x124\n" +
+	"\x06policy\x18\x83\x01 \x01(\v2\x19.moraine.wire.PolicyReplyH\x00R\x06policy\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04doneB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\x96\x01\n" +
@@ -5652,13 +6603,34 @@ const file_metadata_proto_rawDesc = "" +
 	"\bnew_name\x18\x04 \x01(\tR\anewName\x12\x1d\n" +
 	"\n" +
 	"no_replace\x18\x05 \x01(\bR\tnoReplace\x12\x1a\n" +
-	"\bexchange\x18\x06 \x01(\bR\bexchange\"R\n" +
+	"\bexchange\x18\x06 \x01(\bR\bexchange\"f\n" +
 	"\x06Remove\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
-	"\tdirectory\x18\x03 \x01(\bR\tdirectory\"#\n" +
+	"\tdirectory\x18\x03 \x01(\bR\tdirectory\x12\x12\n" +
+	"\x04keep\x18\x04 \x01(\bR\x04keep\"#\n" +
 	"\vRemoveReply\x12\x14\n" +
-	"\x05inode\x18\x01 \x01(\x06R\x05inode\"8\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\"H\n" +
+	"\x04Link\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"!\n" +
+	"\aRelease\x12\x16\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"\x94\x01\n" +
+	"\bSetXattr\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\x12\x16\n" +
+	"\x06create\x18\x04 \x01(\bR\x06create\x12\x18\n" +
+	"\areplace\x18\x05 \x01(\bR\areplace\x12\x16\n" +
+	"\x06remove\x18\x06 \x01(\bR\x06remove\"4\n" +
+	"\bGetXattr\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"8\n" +
+	"\n" +
+	"XattrReply\x12\x14\n" +
+	"\x05value\x18\x01 \x01(\fR\x05value\x12\x14\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"8\n" +
 	"\n" +
 	"RemoveTree\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
@@ -5717,7 +6689,23 @@ const file_metadata_proto_rawDesc = "" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\areplace\x18\x03 \x01(\bR\areplace\"m\n" +
+	"\areplace\x18\x03 \x01(\bR\areplace\"\x84\x02\n" +
+	"\x05Clone\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
+	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12,\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x18.moraine.wire.CommitModeR\x04mode\x120\n" +
+	"\x06ranges\x18\x04 \x03(\v2\x18.moraine.wire.CloneRangeR\x06ranges\x12,\n" +
+	"\x04link\x18\x05 \x01(\v2\x18.moraine.wire.LinkTargetR\x04link\x12\x14\n" +
+	"\x05mtime\x18\x06 \x01(\x03R\x05mtime\x12\x14\n" +
+	"\x05final\x18\a \x01(\bR\x05final\"r\n" +
+	"\n" +
+	"CloneRange\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x04 \x01(\x04R\x06length\"m\n" +
 	"\vCommitReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x1a\n" +
 	"\bprotects\x18\x02 \x01(\rR\bprotects\x12\x1a\n" +
@@ -5729,12 +6717,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\"\xaa\x01\n" +
+	"generation\"\xda\x01\n" +
 	"\fExtentsReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12.\n" +
 	"\aextents\x18\x02 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12.\n" +
 	"\astripes\x18\x03 \x03(\v2\x14.moraine.wire.StripeR\astripes\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\"A\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\x12.\n" +
+	"\aobjects\x18\x05 \x03(\v2\x14.moraine.wire.ObjectR\aobjects\"A\n" +
 	"\x0fReportBadChunks\x12.\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x16.moraine.wire.BadChunkR\x06chunks\"~\n" +
 	"\bBadChunk\x12\x16\n" +
@@ -5788,7 +6777,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0eSetDeviceState\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x88\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xf7\x04\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.moraine.wire.JobKindR\x04kind\x12,\n" +
@@ -5810,7 +6799,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06cursor\x18\x0f \x01(\fR\x06cursor\x12\x1a\n" +
 	"\battempts\x18\x10 \x01(\rR\battempts\x12\x1d\n" +
 	"\n" +
-	"not_before\x18\x11 \x01(\x04R\tnotBefore\"\xb4\x01\n" +
+	"not_before\x18\x11 \x01(\x04R\tnotBefore\x12*\n" +
+	"\x04move\x18\x12 \x01(\v2\x16.moraine.wire.MoveTaskR\x04move\x12\x14\n" +
+	"\x05inode\x18\x13 \x01(\x06R\x05inode\x12+\n" +
+	"\x05moves\x18\x14 \x01(\x0e2\x15.moraine.wire.JobKindR\x05moves\"\xb4\x01\n" +
 	"\n" +
 	"RepairTask\x12,\n" +
 	"\x06stripe\x18\x01 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12\x16\n" +
@@ -5822,13 +6814,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\rR\aversion\"\x7f\n" +
+	"\aversion\x18\x04 \x01(\rR\aversion\"\xaf\x01\n" +
 	"\tLeaseJobs\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\x0e2\x15.moraine.wire.JobKindR\x05kinds\x12\x10\n" +
 	"\x03max\x18\x03 \x01(\rR\x03max\x12\x1f\n" +
 	"\vwait_millis\x18\x04 \x01(\x04R\n" +
-	"waitMillis\"i\n" +
+	"waitMillis\x12\x16\n" +
+	"\x06bucket\x18\x05 \x01(\tR\x06bucket\x12\x16\n" +
+	"\x06prefix\x18\x06 \x01(\tR\x06prefix\"i\n" +
 	"\tJobsReply\x12%\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x11.moraine.wire.JobR\x04jobs\x12!\n" +
 	"\flease_millis\x18\x02 \x01(\x04R\vleaseMillis\x12\x12\n" +
@@ -5851,7 +6845,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x0e\n" +
 	"\x02id\x18\x04 \x01(\x06R\x02id\"\x1b\n" +
 	"\tCancelJob\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x06R\x02id\"p\n" +
+	"\x02id\x18\x01 \x01(\x06R\x02id\"N\n" +
+	"\tQueueMove\x12)\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x15.moraine.wire.JobKindR\x04kind\x12\x16\n" +
+	"\x06inodes\x18\x02 \x03(\x06R\x06inodes\"p\n" +
 	"\vBeginRepair\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
@@ -5883,14 +6880,20 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17COMMIT_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13COMMIT_MODE_OVERLAY\x10\x01\x12\x17\n" +
 	"\x13COMMIT_MODE_REPLACE\x10\x02\x12\x16\n" +
-	"\x12COMMIT_MODE_APPEND\x10\x03*\xa0\x01\n" +
+	"\x12COMMIT_MODE_APPEND\x10\x03*\x90\x02\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
 	"\x14JOB_KIND_COMMIT_STEP\x10\x02\x12\x18\n" +
 	"\x14JOB_KIND_REMOVE_TREE\x10\x03\x12\x18\n" +
 	"\x14JOB_KIND_SCAN_DEVICE\x10\x04\x12\x18\n" +
-	"\x14JOB_KIND_DROP_TABLES\x10\x05*\x95\x01\n" +
+	"\x14JOB_KIND_DROP_TABLES\x10\x05\x12\x12\n" +
+	"\x0eJOB_KIND_FLUSH\x10\x06\x12\x12\n" +
+	"\x0eJOB_KIND_STAGE\x10\a\x12\x12\n" +
+	"\x0eJOB_KIND_EVICT\x10\b\x12\x1a\n" +
+	"\x16JOB_KIND_DELETE_OBJECT\x10\t\x12\x16\n" +
+	"\x12JOB_KIND_MOVE_TREE\x10\n" +
+	"*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -5912,7 +6915,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -5941,73 +6944,97 @@ var file_metadata_proto_goTypes = []any{
 	(*Rename)(nil),            // 24: moraine.wire.Rename
 	(*Remove)(nil),            // 25: moraine.wire.Remove
 	(*RemoveReply)(nil),       // 26: moraine.wire.RemoveReply
-	(*RemoveTree)(nil),        // 27: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 28: moraine.wire.SetAttr
-	(*Grant)(nil),             // 29: moraine.wire.Grant
-	(*GrantReply)(nil),        // 30: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 31: moraine.wire.EndGrant
-	(*Place)(nil),             // 32: moraine.wire.Place
-	(*PlaceReply)(nil),        // 33: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 34: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 35: moraine.wire.LinkTarget
-	(*CommitReply)(nil),       // 36: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 37: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 38: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 39: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 40: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 41: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 42: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 43: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 44: moraine.wire.HeartbeatReply
-	(*Deletion)(nil),          // 45: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 46: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 47: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 48: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 49: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 50: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 51: moraine.wire.Job
-	(*RepairTask)(nil),        // 52: moraine.wire.RepairTask
-	(*Intent)(nil),            // 53: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 54: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 55: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 56: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 57: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 58: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 59: moraine.wire.CancelJob
-	(*BeginRepair)(nil),       // 60: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 61: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 62: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 63: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 64: moraine.wire.EndIntents
-	(*OpenRun)(nil),           // 65: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 66: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 67: moraine.wire.SealPart
-	(*GetStep)(nil),           // 68: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 69: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 70: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 71: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 72: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 73: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 74: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 75: moraine.wire.ListParts
-	(*Error)(nil),             // 76: moraine.wire.Error
-	(*Topology)(nil),          // 77: moraine.wire.Topology
-	(*RunReply)(nil),          // 78: moraine.wire.RunReply
-	(*StepReply)(nil),         // 79: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 80: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 81: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 82: moraine.wire.PartsReply
-	(*Scheme)(nil),            // 83: moraine.wire.Scheme
-	(*Attr)(nil),              // 84: moraine.wire.Attr
-	(FileType)(0),             // 85: moraine.wire.FileType
-	(*Placement)(nil),         // 86: moraine.wire.Placement
-	(*Stripe)(nil),            // 87: moraine.wire.Stripe
-	(*Extent)(nil),            // 88: moraine.wire.Extent
-	(*Host)(nil),              // 89: moraine.wire.Host
-	(*Device)(nil),            // 90: moraine.wire.Device
-	(*SigningKey)(nil),        // 91: moraine.wire.SigningKey
-	(DeviceState)(0),          // 92: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 93: moraine.wire.StepKey
+	(*Link)(nil),              // 27: moraine.wire.Link
+	(*Release)(nil),           // 28: moraine.wire.Release
+	(*SetXattr)(nil),          // 29: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 30: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 31: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 32: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 33: moraine.wire.SetAttr
+	(*Grant)(nil),             // 34: moraine.wire.Grant
+	(*GrantReply)(nil),        // 35: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 36: moraine.wire.EndGrant
+	(*Place)(nil),             // 37: moraine.wire.Place
+	(*PlaceReply)(nil),        // 38: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 39: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 40: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 41: moraine.wire.Clone
+	(*CloneRange)(nil),        // 42: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 43: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 44: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 45: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 46: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 47: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 48: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 49: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 50: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 51: moraine.wire.HeartbeatReply
+	(*Deletion)(nil),          // 52: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 53: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 54: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 55: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 56: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 57: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 58: moraine.wire.Job
+	(*RepairTask)(nil),        // 59: moraine.wire.RepairTask
+	(*Intent)(nil),            // 60: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 61: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 62: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 63: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 64: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 65: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 66: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 67: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 68: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 69: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 70: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 71: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 72: moraine.wire.EndIntents
+	(*OpenRun)(nil),           // 73: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 74: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 75: moraine.wire.SealPart
+	(*GetStep)(nil),           // 76: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 77: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 78: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 79: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 80: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 81: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 82: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 83: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 84: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 85: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 86: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 87: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 88: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 89: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 90: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 91: moraine.wire.GetObject
+	(*GetTier)(nil),           // 92: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 93: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 94: moraine.wire.GetPolicy
+	(*Error)(nil),             // 95: moraine.wire.Error
+	(*Topology)(nil),          // 96: moraine.wire.Topology
+	(*RunReply)(nil),          // 97: moraine.wire.RunReply
+	(*StepReply)(nil),         // 98: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 99: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 100: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 101: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 102: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 103: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 104: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 105: moraine.wire.Scheme
+	(*Attr)(nil),              // 106: moraine.wire.Attr
+	(FileType)(0),             // 107: moraine.wire.FileType
+	(*Placement)(nil),         // 108: moraine.wire.Placement
+	(*Stripe)(nil),            // 109: moraine.wire.Stripe
+	(*Extent)(nil),            // 110: moraine.wire.Extent
+	(*Object)(nil),            // 111: moraine.wire.Object
+	(*Host)(nil),              // 112: moraine.wire.Host
+	(*Device)(nil),            // 113: moraine.wire.Device
+	(*SigningKey)(nil),        // 114: moraine.wire.SigningKey
+	(DeviceState)(0),          // 115: moraine.wire.DeviceState
+	(*StepKey)(nil),           // 116: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 117: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	7,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -6022,111 +7049,139 @@ var file_metadata_proto_depIdxs = []int32{
 	23,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
 	24,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
 	25,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	28,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	27,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	29,  // 14: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	31,  // 15: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	32,  // 16: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	34,  // 17: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	37,  // 18: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	39,  // 19: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	41,  // 20: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	43,  // 21: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	47,  // 22: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	46,  // 23: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	50,  // 24: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	54,  // 25: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	56,  // 26: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	57,  // 27: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	58,  // 28: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	59,  // 29: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	60,  // 30: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	62,  // 31: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	64,  // 32: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	65,  // 33: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	66,  // 34: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	67,  // 35: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	68,  // 36: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	69,  // 37: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	70,  // 38: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	71,  // 39: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	72,  // 40: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	73,  // 41: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	74,  // 42: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	75,  // 43: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	76,  // 44: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	10,  // 45: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	13,  // 46: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	77,  // 47: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	16,  // 48: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	18,  // 49: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	22,  // 50: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	26,  // 51: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	30,  // 52: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	33,  // 53: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	36,  // 54: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	38,  // 55: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	42,  // 56: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	44,  // 57: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	49,  // 58: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	55,  // 59: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	61,  // 60: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	63,  // 61: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	78,  // 62: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	79,  // 63: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	80,  // 64: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	81,  // 65: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	82,  // 66: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	6,   // 67: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	12,  // 68: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	77,  // 69: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	83,  // 70: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	84,  // 71: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	84,  // 72: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	84,  // 73: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	21,  // 74: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	85,  // 75: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	83,  // 76: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	86,  // 77: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	83,  // 78: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	83,  // 79: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	86,  // 80: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	87,  // 81: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	88,  // 82: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 83: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	35,  // 84: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	84,  // 85: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	84,  // 86: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	88,  // 87: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	87,  // 88: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	40,  // 89: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	89,  // 90: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	90,  // 91: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	91,  // 92: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	90,  // 93: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	45,  // 94: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	91,  // 95: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	45,  // 96: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	48,  // 97: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	45,  // 98: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	92,  // 99: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 100: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 101: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	52,  // 102: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	93,  // 103: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	87,  // 104: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	53,  // 105: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 106: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	51,  // 107: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	53,  // 108: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	53,  // 109: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	53,  // 110: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	53,  // 111: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	112, // [112:112] is the sub-list for method output_type
-	112, // [112:112] is the sub-list for method input_type
-	112, // [112:112] is the sub-list for extension type_name
-	112, // [112:112] is the sub-list for extension extendee
-	0,   // [0:112] is the sub-list for field type_name
+	33,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	32,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	27,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	28,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	29,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	30,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	34,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	36,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	37,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	39,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	44,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	46,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	41,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	48,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	50,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	54,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	53,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	57,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	61,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	63,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	64,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	65,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	66,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	68,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	70,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	72,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	73,  // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	74,  // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	75,  // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	76,  // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	77,  // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	78,  // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	79,  // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	80,  // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	81,  // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	82,  // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	83,  // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	67,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	84,  // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	85,  // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	86,  // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	87,  // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	88,  // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	89,  // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	90,  // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	91,  // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	92,  // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	93,  // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	94,  // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	95,  // 61: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	10,  // 62: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	13,  // 63: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	96,  // 64: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	16,  // 65: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	18,  // 66: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	22,  // 67: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	26,  // 68: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	35,  // 69: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	38,  // 70: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	43,  // 71: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	45,  // 72: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	49,  // 73: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	51,  // 74: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	56,  // 75: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	62,  // 76: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	69,  // 77: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	71,  // 78: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	97,  // 79: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	98,  // 80: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	99,  // 81: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	100, // 82: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	101, // 83: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	31,  // 84: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	102, // 85: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	103, // 86: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	104, // 87: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	6,   // 88: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	12,  // 89: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	96,  // 90: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	105, // 91: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	106, // 92: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	106, // 93: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	106, // 94: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	21,  // 95: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	107, // 96: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	105, // 97: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	108, // 98: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	105, // 99: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	105, // 100: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	108, // 101: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	109, // 102: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	110, // 103: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 104: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	40,  // 105: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 106: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	42,  // 107: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	40,  // 108: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	106, // 109: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	106, // 110: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	110, // 111: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	109, // 112: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	111, // 113: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	47,  // 114: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	112, // 115: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	113, // 116: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	114, // 117: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	113, // 118: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	52,  // 119: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	114, // 120: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	52,  // 121: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	55,  // 122: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	52,  // 123: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	115, // 124: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 125: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 126: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	59,  // 127: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	116, // 128: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	117, // 129: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 130: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	109, // 131: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	60,  // 132: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 133: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	58,  // 134: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 135: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	60,  // 136: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	60,  // 137: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	60,  // 138: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	60,  // 139: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	140, // [140:140] is the sub-list for method output_type
+	140, // [140:140] is the sub-list for method input_type
+	140, // [140:140] is the sub-list for extension type_name
+	140, // [140:140] is the sub-list for extension extendee
+	0,   // [0:140] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -6137,6 +7192,7 @@ func file_metadata_proto_init() {
 	file_common_proto_init()
 	file_hello_proto_init()
 	file_checkpoint_proto_init()
+	file_object_proto_init()
 	file_metadata_proto_msgTypes[0].OneofWrappers = []any{
 		(*MetaRequest_OpenSession)(nil),
 		(*MetaRequest_RenewSession)(nil),
@@ -6152,12 +7208,17 @@ func file_metadata_proto_init() {
 		(*MetaRequest_Remove)(nil),
 		(*MetaRequest_SetAttr)(nil),
 		(*MetaRequest_RemoveTree)(nil),
+		(*MetaRequest_Link)(nil),
+		(*MetaRequest_Release)(nil),
+		(*MetaRequest_SetXattr)(nil),
+		(*MetaRequest_GetXattr)(nil),
 		(*MetaRequest_Grant)(nil),
 		(*MetaRequest_EndGrant)(nil),
 		(*MetaRequest_Place)(nil),
 		(*MetaRequest_Commit)(nil),
 		(*MetaRequest_GetExtents)(nil),
 		(*MetaRequest_ReportBadChunks)(nil),
+		(*MetaRequest_Clone)(nil),
 		(*MetaRequest_RegisterHost)(nil),
 		(*MetaRequest_Heartbeat)(nil),
 		(*MetaRequest_ReportChunks)(nil),
@@ -6182,6 +7243,18 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ResolveStep)(nil),
 		(*MetaRequest_RemoveStep)(nil),
 		(*MetaRequest_ListParts)(nil),
+		(*MetaRequest_QueueMove)(nil),
+		(*MetaRequest_BeginObject)(nil),
+		(*MetaRequest_EndObject)(nil),
+		(*MetaRequest_CommitFlush)(nil),
+		(*MetaRequest_MoveObject)(nil),
+		(*MetaRequest_CommitEvict)(nil),
+		(*MetaRequest_CommitStage)(nil),
+		(*MetaRequest_DeletedObject)(nil),
+		(*MetaRequest_GetObject)(nil),
+		(*MetaRequest_GetTier)(nil),
+		(*MetaRequest_SetPolicy)(nil),
+		(*MetaRequest_GetPolicy)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -6206,6 +7279,10 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Runs)(nil),
 		(*MetaResponse_Steps)(nil),
 		(*MetaResponse_Parts)(nil),
+		(*MetaResponse_Xattr)(nil),
+		(*MetaResponse_Object)(nil),
+		(*MetaResponse_Tier)(nil),
+		(*MetaResponse_Policy)(nil),
 		(*MetaResponse_Done)(nil),
 	}
 	type x struct{}
@@ -6214,7 +7291,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   61,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
