@@ -383,7 +383,7 @@ func TestAFailingDeviceIsReportedOutAndTheOthersServe(t *testing.T) {
 	require.NoError(t, err)
 	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{})
 	require.ErrorIs(t, err, moraine.IOError)
-	require.NoError(t, h.Healthy())
+	h.waitFor(t, func() bool { return h.Healthy() == nil }) // once the server has its last heartbeat's answer
 	stat, err := h.StatDevices(t.Context(), &wire.StatDevices{})
 	require.NoError(t, err)
 	require.Len(t, stat.Devices, 2)

@@ -3,6 +3,7 @@ package metadata_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -76,7 +77,8 @@ func (c *cluster) fleet(n int) []*node {
 	return out
 }
 
-// pass lets time pass, with a heartbeat of each node a second.
+// pass lets time pass, with a heartbeat of each node a second, and returns when
+// what the service does at that moment by itself is done.
 func (c *cluster) pass(d time.Duration, nodes ...*node) {
 	c.t.Helper()
 	for range int(d / time.Second) {
@@ -85,6 +87,7 @@ func (c *cluster) pass(d time.Duration, nodes ...*node) {
 		}
 		time.Sleep(time.Second)
 	}
+	synctest.Wait()
 }
 
 func (c *cluster) topology() *wire.Topology {
