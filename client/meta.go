@@ -216,7 +216,8 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_GetAttr, *wire.MetaRequest_ReadDir, *wire.MetaRequest_Place,
 		*wire.MetaRequest_GetExtents, *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep,
 		*wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps, *wire.MetaRequest_ListParts,
-		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks:
+		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks,
+		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy:
 		return false
 	case *wire.MetaRequest_ResolveStep:
 		return op.ResolveStep.GetFix()
@@ -230,7 +231,8 @@ func isMutation(req *wire.MetaRequest) bool {
 func ofSession(req *wire.MetaRequest) bool {
 	switch req.Op.(type) {
 	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_SealPart,
-		*wire.MetaRequest_CloseSession:
+		*wire.MetaRequest_CloseSession, *wire.MetaRequest_Clone, *wire.MetaRequest_CommitStage,
+		*wire.MetaRequest_Release:
 		return true
 	}
 	return false

@@ -72,13 +72,6 @@ func (c *Client) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.At
 	return entryOf(resp, err, "client.StatInode", inode.String())
 }
 
-// Lookup returns the attributes of an entry of a directory.
-func (c *Client) Lookup(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
-		Parent: uint64(parent), Name: name}}})
-	return entryOf(resp, err, "client.Lookup", name)
-}
-
 func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
 	if err == nil && resp.GetEntry().GetAttr() == nil {
 		err = badReply(op)
@@ -228,10 +221,8 @@ func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*
 	if err != nil {
 		return nil, wrap("client.SetAttr", path, err)
 	}
-	op := &wire.SetAttr{Inode: a.Inode, Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
-		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
-	return entryOf(resp, err, "client.SetAttr", path)
+	a, err = c.SetAttrInode(ctx, moraine.InodeID(a.Inode), set)
+	return a, wrap("client.SetAttr", path, err)
 }
 
 // readDirPage is how many entries one request asks for.

@@ -96,7 +96,7 @@ func (t *clusterTarget) Stat(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.c.Lookup(ctx, dir, path.Base(name))
+	_, err = t.c.LookupAt(ctx, dir, path.Base(name))
 	return err
 }
 

@@ -1,0 +1,123 @@
+package client
+
+import (
+	"context"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// What a mount needs: the namespace by inode. A directory is named by its
+// number and an entry by its directory and its name, so that nothing is resolved
+// twice and nothing moves underfoot. Paths are for people (namespace.go).
+
+// Entry names an entry of a directory.
+type Entry struct {
+	Parent moraine.InodeID
+	Name   string
+}
+
+// NodeOptions says what a new file or directory is like.
+type NodeOptions struct {
+	// Mode holds the permission bits, taken as they are: 0 is 0.
+	Mode     uint32
+	UID, GID uint32
+	// Exclusive makes a name that is taken an error (Exists). Otherwise what has
+	// it is answered where it is of the kind to be made.
+	Exclusive bool
+}
+
+// LookupAt returns the attributes of an entry.
+func (c *Client) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
+		Parent: uint64(parent), Name: name}}})
+	return entryOf(resp, err, "client.LookupAt", name)
+}
+
+// CreateAt makes an empty file, visible at once.
+func (c *Client) CreateAt(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (*wire.Attr, error) {
+	return c.createAt(ctx, "client.CreateAt", parent, name, wire.FileType_FILE_TYPE_REGULAR, "", opts)
+}
+
+// MkdirAt makes a directory.
+func (c *Client) MkdirAt(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (*wire.Attr, error) {
+	return c.createAt(ctx, "client.MkdirAt", parent, name, wire.FileType_FILE_TYPE_DIRECTORY, "", opts)
+}
+
+// SymlinkAt makes a symbolic link to target. opts.Mode and opts.Exclusive are
+// ignored: every mode is 0777, and the name must be free.
+func (c *Client) SymlinkAt(ctx context.Context, parent moraine.InodeID, name, target string, opts NodeOptions) (*wire.Attr, error) {
+	opts.Mode, opts.Exclusive = 0o777, true
+	return c.createAt(ctx, "client.SymlinkAt", parent, name, wire.FileType_FILE_TYPE_SYMLINK, target, opts)
+}
+
+func (c *Client) createAt(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
+	target string, opts NodeOptions) (*wire.Attr, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+		Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
+		Target: target, Exclusive: opts.Exclusive}}})
+	return entryOf(resp, err, op, name)
+}
+
+// RemoveOptions says what RemoveAt removes.
+type RemoveOptions struct {
+	// Directory removes an empty directory; otherwise anything else is removed.
+	Directory bool
+	// Keep leaves a file whose last name this is to the session, without a name,
+	// until Release: for a file that is open.
+	Keep bool
+}
+
+// RemoveAt removes an entry and returns the inode that it named.
+func (c *Client) RemoveAt(ctx context.Context, parent moraine.InodeID, name string, opts RemoveOptions) (moraine.InodeID, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{
+		Parent: uint64(parent), Name: name, Directory: opts.Directory, Keep: opts.Keep}}})
+	if err == nil && resp.GetRemove() == nil {
+		err = badReply("remove")
+	}
+	if err != nil {
+		return 0, wrap("client.RemoveAt", name, err)
+	}
+	return moraine.InodeID(resp.GetRemove().Inode), nil
+}
+
+// releaseBatch is how many inodes one Release names.
+const releaseBatch = 256
+
+// Release ends the session's hold on files without a name (RemoveOptions.Keep):
+// their content is given back. Those that the session does not hold, such as
+// those of a session that has expired, are passed over.
+func (c *Client) Release(ctx context.Context, inodes ...moraine.InodeID) error {
+	for batch := range slices.Chunk(inodes, releaseBatch) {
+		_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
+			Inodes: wireInodes(batch)}}})
+		if err != nil {
+			return wrap("client.Release", batch[0].String(), err)
+		}
+	}
+	return nil
+}
+
+// RenameAt moves an entry.
+func (c *Client) RenameAt(ctx context.Context, from, to Entry, opts RenameOptions) error {
+	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+		Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
+		NoReplace: opts.NoReplace, Exchange: opts.Exchange}}})
+	return wrap("client.RenameAt", from.Name, err)
+}
+
+// Link gives a file one more name, in a directory of its tenant.
+func (c *Client) Link(ctx context.Context, inode moraine.InodeID, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{
+		Inode: uint64(inode), Parent: uint64(parent), Name: name}}})
+	return entryOf(resp, err, "client.Link", name)
+}
+
+// SetAttrInode is SetAttr by inode.
+func (c *Client) SetAttrInode(ctx context.Context, inode moraine.InodeID, set *wire.SetAttr) (*wire.Attr, error) {
+	op := &wire.SetAttr{Inode: uint64(inode), Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
+		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+	return entryOf(resp, err, "client.SetAttr", inode.String())
+}
