@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,7 @@ type fleet struct {
 	byID        map[moraine.DeviceID]*device
 	cluster     moraine.UUID
 	incarnation moraine.Incarnation
+	nameless    int // devices that were left out, since even their names could not be read
 }
 
 func (f *fleet) close(log *slog.Logger) {
@@ -41,23 +43,23 @@ func (f *fleet) close(log *slog.Logger) {
 	}
 }
 
-// openDevices formats the devices that are new and opens all. A disk that answers
-// with I/O errors does not stop the others, if there is one that works. On error
-// none is left open.
+// openDevices opens all devices, and formats those that are new. A disk that
+// answers with I/O errors, or is not there, does not stop the others, if there
+// is one that works. On error none is left open.
 func (s *Server) openDevices(ctx context.Context) (*fleet, error) {
 	f := &fleet{byID: map[moraine.DeviceID]*device{}, cluster: s.cfg.Cluster}
-	if f.cluster.IsZero() {
-		if err := s.learnCluster(ctx, f); err != nil {
-			return nil, err
-		}
+	fresh, err := s.introduce(ctx, f)
+	if err != nil {
+		return nil, err
 	}
 	working, broken := false, error(nil)
 	for _, cfg := range s.cfg.Devices {
-		d, err := s.openDevice(cfg, f.cluster)
-		if errors.Is(err, moraine.IOError) {
+		d, err := s.openDevice(cfg, f.cluster, fresh)
+		if errors.Is(err, moraine.IOError) || errors.Is(err, moraine.NotFound) {
 			s.deps.Log.Error("device does not work; serving without it", "device", cfg.Dir, "err", err)
-			broken = err
+			broken = errors.Join(broken, err)
 			if d == nil {
+				f.nameless++
 				continue // not even its name can be read
 			}
 		} else if err != nil {
@@ -74,9 +76,21 @@ func (s *Server) openDevices(ctx context.Context) (*fleet, error) {
 	return f, nil
 }
 
-// learnCluster asks the service whose it is, until it answers.
-func (s *Server) learnCluster(ctx context.Context, f *fleet) error {
-	return s.retry(ctx, "ask for the cluster", func(ctx context.Context) error {
+// introduce asks the service what cannot be known without it: whose the devices
+// are to be, where nobody said, and, where a directory holds no device, whether
+// this host is new to the cluster. Only then is an empty directory a new device:
+// later it may as well be the place of a disk that is not mounted, and what was
+// written there would be on the wrong disk, and hide the right one.
+func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error) {
+	empty := false
+	for _, cfg := range s.cfg.Devices {
+		_, err := disk.ReadIdentity(s.deps.FS, cfg.Dir)
+		empty = empty || errors.Is(err, moraine.NotFound)
+	}
+	if !empty && !f.cluster.IsZero() {
+		return false, nil
+	}
+	err = s.retry(ctx, "ask for the cluster", func(ctx context.Context) error {
 		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
@@ -85,16 +99,32 @@ func (s *Server) learnCluster(ctx context.Context, f *fleet) error {
 		if len(id) != len(f.cluster) {
 			return &moraine.Error{Op: "chunkserver.Run", Kind: moraine.Unavailable, Err: errors.New("the cluster has no identity yet")}
 		}
-		f.cluster = moraine.UUID(id)
+		if f.cluster.IsZero() {
+			f.cluster = moraine.UUID(id)
+		}
+		if got := moraine.UUID(id); got != f.cluster {
+			return &moraine.Error{Op: "chunkserver.Run", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
+				Err: fmt.Errorf("the devices are to belong to cluster %s, the metadata service is that of %s", f.cluster, got)}
+		}
+		fresh = !slices.ContainsFunc(resp.GetCluster().GetTopology().GetHosts(), func(h *wire.Host) bool { return h.GetId() == s.cfg.Node })
 		return nil
 	})
+	return fresh, err
 }
 
-// openDevice opens one device. With an IOError it returns the device that is out
-// of service, if its identity can be read.
-func (s *Server) openDevice(cfg DeviceConfig, cluster moraine.UUID) (*device, error) {
+// openDevice opens one device, and formats it first on a host that is new. With
+// an IOError it returns the device that is out of service, if its identity can be
+// read. NotFound: there is none, and the host is known to have had its devices.
+func (s *Server) openDevice(cfg DeviceConfig, cluster moraine.UUID, fresh bool) (*device, error) {
 	identity, err := disk.ReadIdentity(s.deps.FS, cfg.Dir)
 	if errors.Is(err, moraine.NotFound) {
+		if !fresh {
+			if err := disk.CheckBlank(s.deps.FS, cfg.Dir); err != nil {
+				return nil, err
+			}
+			return nil, &moraine.Error{Op: "open device", Ref: cfg.Dir, Kind: moraine.NotFound,
+				Err: fmt.Errorf("there is no device in it, and host %s is not new: mount its disk, or make a new device of it by `moraine device format %s`", s.cfg.Node, cfg.Dir)}
+		}
 		if identity, err = disk.Format(s.deps.FS, cfg.Dir, cluster, rand.Reader); err == nil {
 			s.deps.Log.Info("formatted a new device", "device", cfg.Dir, "cluster", cluster)
 		}

@@ -3,6 +3,7 @@ package chunkserver_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -21,6 +22,7 @@ type fakeMeta struct {
 	mu       sync.Mutex // guards what follows
 	changed  *sync.Cond // after each request
 	cluster  moraine.UUID
+	hosts    []*wire.Host // registered
 	ids      map[moraine.UUID]uint32
 	epochs   map[uint32]uint64
 	deaths   map[uint32][]*wire.Deletion // asked for, by device
@@ -70,7 +72,8 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	switch op := req.Op.(type) {
 	case *wire.MetaRequest_GetCluster:
-		return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: &wire.ClusterReply{Cluster: f.cluster[:]}}}, nil
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: &wire.ClusterReply{Cluster: f.cluster[:],
+			Topology: &wire.Topology{Hosts: f.hosts}}}}, nil
 	case *wire.MetaRequest_RegisterHost:
 		return f.register(op.RegisterHost), nil
 	case *wire.MetaRequest_Heartbeat:
@@ -92,6 +95,9 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 
 func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1}
+	if !slices.ContainsFunc(f.hosts, func(h *wire.Host) bool { return h.Id == r.Host.Id }) {
+		f.hosts = append(f.hosts, r.Host)
+	}
 	for _, d := range r.Host.Devices {
 		u := moraine.UUID(d.Uuid)
 		if f.ids[u] == 0 {

@@ -72,7 +72,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 	for _, d := range f.devices {
 		beat.Devices = append(beat.Devices, d.describe())
 	}
-	s.observe(beat.Devices)
+	s.observe(beat.Devices, f.nameless)
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: beat}})
 	if err != nil {
 		return nil, err
@@ -88,9 +88,8 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 	return reply.GetDeletions(), nil
 }
 
-func (s *Server) observe(devices []*wire.Device) {
+func (s *Server) observe(devices []*wire.Device, out int) {
 	var used, chunks uint64
-	out := 0
 	for _, d := range devices {
 		used, chunks = used+d.Used, chunks+d.Chunks
 		if d.State == wire.DeviceState_DEVICE_STATE_OUT {

@@ -2,6 +2,7 @@ package chunkserver_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/tiers/tiertest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -413,6 +415,53 @@ func TestADiskThatIsBrokenFromTheStartIsOut(t *testing.T) {
 	s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: fsys})
 	require.NoError(t, err)
 	require.ErrorIs(t, s.Run(t.Context()), moraine.IOError)
+}
+
+// TestADiskThatIsNotMountedIsLeftOut starts a host with a directory that holds
+// no device: at its first start, later, and after the operator's word.
+func TestADiskThatIsNotMountedIsLeftOut(t *testing.T) {
+	meta, mem := newFakeMeta(), vfs.NewMem(1)
+	require.NoError(t, start(t, mem, meta, config("/a", "/b")).stop())
+	before, err := disk.ReadIdentity(mem, "/b")
+	require.NoError(t, err)
+
+	// The mount of /b is gone: its directory is another, an empty one.
+	require.NoError(t, mem.Rename("/b", "/elsewhere"))
+	for _, made := range []bool{false, true} { // the mount point itself may be missing
+		if made {
+			require.NoError(t, mem.MkdirAll("/b"))
+		}
+		h := start(t, mem, meta, config("/a", "/b"))
+		h.waitFor(t, func() bool { return meta.lastBeat(2)[0].GetId() == 1 && meta.lastBeat(2)[1] == nil })
+		_, err = chunk(1, 10).put(t, h)
+		require.NoError(t, err)
+		require.NoError(t, h.stop())
+		names, err := mem.List("/b")
+		if made {
+			require.NoError(t, err)
+		}
+		require.Empty(t, names, "nothing may be written beside a disk that is not mounted")
+	}
+
+	// With no other device there is nothing to serve, and the error says what to do.
+	s, err := chunkserver.New(config("/b"), chunkserver.Deps{Meta: meta, FS: mem})
+	require.NoError(t, err)
+	err = s.Run(t.Context())
+	require.ErrorIs(t, err, moraine.NotFound)
+	require.ErrorContains(t, err, "/b")
+	require.ErrorContains(t, err, "moraine device format /b")
+
+	// Mounted again it is itself; and one that was formatted by hand joins.
+	require.NoError(t, mem.Rename("/b", "/unused"))
+	require.NoError(t, mem.Rename("/elsewhere", "/b"))
+	made, err := disk.Format(mem, "/c", cluster, rand.Reader)
+	require.NoError(t, err)
+	h := start(t, mem, meta, config("/a", "/b", "/c"))
+	h.waitFor(t, func() bool { return meta.lastBeat(3)[2] != nil })
+	meta.set(func() {
+		require.Equal(t, uint32(2), meta.ids[before.Device])
+		require.Equal(t, uint32(3), meta.ids[made.Device])
+	})
 }
 
 func TestARestartKeepsDevicesAndChunks(t *testing.T) {

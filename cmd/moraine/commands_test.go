@@ -169,6 +169,35 @@ func TestLocalCommandsInJSON(t *testing.T) {
 	}
 }
 
+func TestDeviceFormat(t *testing.T) {
+	dir := t.TempDir()
+	ca, device := filepath.Join(dir, "ca"), filepath.Join(dir, "device")
+	certs := []string{"--certs", ca, "--identity", "n1"}
+	format := append([]string{"device", "format", device}, certs...)
+	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "chunkserver", "n1"}, format} {
+		_, stderr, code := invoke(t, args...)
+		require.Equal(t, exitFine, code, stderr)
+	}
+	stdout, _, code := invoke(t, "inspect", "device", device)
+	require.Equal(t, exitFine, code)
+	require.Contains(t, stdout, "0 records")
+
+	before, err := os.ReadFile(filepath.Join(device, "device"))
+	require.NoError(t, err)
+	_, stderr, code := invoke(t, format...)
+	require.Equal(t, exitFailed, code)
+	requireOneLine(t, stderr)
+	require.Contains(t, stderr, device+" is a device already")
+	after, err := os.ReadFile(filepath.Join(device, "device"))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+
+	_, stderr, code = invoke(t, append([]string{"device", "format", dir}, certs...)...)
+	require.Equal(t, exitFailed, code, "it holds something else")
+	requireOneLine(t, stderr)
+	require.Contains(t, stderr, "name an empty directory")
+}
+
 func TestErrorsAreOneLineForEachThing(t *testing.T) {
 	inner := &moraine.Error{Op: "store.Open", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.New("it belongs\nto another")}
 	chain := &moraine.Error{Op: "store.Run", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.Join(inner)}

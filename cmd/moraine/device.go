@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,6 +11,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -44,12 +49,74 @@ func (a *app) deviceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "device",
 		GroupID: groupCluster,
-		Short:   "List devices, and take them out of or into service",
+		Short:   "List devices, make new ones, and take them out of or into service",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.deviceListCommand(), a.deviceSetCommand())
+	cmd.AddCommand(a.deviceListCommand(), a.deviceSetCommand(), a.deviceFormatCommand())
 	return cmd
+}
+
+func (a *app) deviceFormatCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "format DIR...",
+		Short: "Make new devices of empty directories of this host",
+		Long: `Make a new device of each empty directory, for the cluster that --certs are of
+(with --insecure, that --endpoint names). Then name it by --device and start the
+chunkserver again.
+
+The first start of a chunkserver formats its devices by itself. Later it does
+not: an empty directory may be the place of a disk that is not mounted. A
+directory that is a device already, or that holds anything else, is refused.`,
+		Example: "  moraine device format /mnt/nvme1 --certs /etc/moraine/certs",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, dirs []string) error {
+			cluster, err := a.ownCluster(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for _, dir := range dirs {
+				if err := checkDir("DIR", dir); err != nil {
+					return err
+				}
+				id, err := disk.Format(vfs.OS{}, dir, cluster, rand.Reader)
+				if errors.Is(err, moraine.Exists) {
+					return fmt.Errorf("%s is a device already: it was left as it is", dir)
+				}
+				if err != nil {
+					return err
+				}
+				a.note("%s is device %s of cluster %s: name it by --device, and start the chunkserver again", dir, id.Device, cluster)
+			}
+			return nil
+		},
+	}
+}
+
+// ownCluster returns the cluster that this program's certificate is of; without
+// certificates, that of the metadata servers.
+func (a *app) ownCluster(ctx context.Context) (moraine.UUID, error) {
+	sec, err := a.security()
+	if err != nil {
+		return moraine.UUID{}, err
+	}
+	if sec.identity != nil {
+		return sec.identity.Claims().Cluster, nil
+	}
+	c, err := a.dial(ctx)
+	if err != nil {
+		return moraine.UUID{}, err
+	}
+	defer c.Close()
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	if err != nil {
+		return moraine.UUID{}, err
+	}
+	id := resp.GetCluster().GetCluster()
+	if len(id) != len(moraine.UUID{}) {
+		return moraine.UUID{}, &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("the cluster has no identity yet")}
+	}
+	return moraine.UUID(id), nil
 }
 
 func (a *app) deviceListCommand() *cobra.Command {

@@ -122,6 +122,37 @@ func Format(fsys vfs.FS, dir string, cluster moraine.UUID, random io.Reader) (Id
 	return id, nil
 }
 
+// CheckBlank returns nil where Format could make a device of dir, which may be
+// missing, and otherwise what it would fail with. It changes nothing.
+func CheckBlank(fsys vfs.FS, dir string) error {
+	err := refuseForeign(fsys, dir)
+	if err == nil {
+		err = blank(fsys, dir)
+	}
+	if err != nil {
+		return wrap("disk.CheckBlank", dir, err)
+	}
+	return nil
+}
+
+// blank fails where dir is a device, or was one.
+func blank(fsys vfs.FS, dir string) error {
+	if _, err := fsys.Stat(path.Join(dir, deviceFile)); err == nil {
+		return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.Exists}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	names, err := fsys.List(path.Join(dir, segmentsDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(names) > 0 {
+		return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.Corrupt,
+			Err: errors.New("there are segments but no identity file; restore it, or remove the segments")}
+	}
+	return nil
+}
+
 // refuseForeign fails where dir holds what no device does: it was given by
 // mistake, or belongs to somebody else.
 func refuseForeign(fsys vfs.FS, dir string) error {
@@ -152,18 +183,8 @@ func format(fsys vfs.FS, dir string, id *Identity) error {
 		return err
 	}
 	defer lock.Close()
-	if _, err := fsys.Stat(path.Join(dir, deviceFile)); err == nil {
-		return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.Exists}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	if err := blank(fsys, dir); err != nil {
 		return err
-	}
-	names, err := fsys.List(path.Join(dir, segmentsDir))
-	if err != nil {
-		return err
-	}
-	if len(names) > 0 {
-		return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.Corrupt,
-			Err: errors.New("there are segments but no identity file; restore it, or remove the segments")}
 	}
 	return writeIdentity(fsys, dir, id)
 }
