@@ -248,8 +248,13 @@ func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEn
 
 // ReadDirInode is ReadDir by inode.
 func (c *Client) ReadDirInode(ctx context.Context, dir moraine.InodeID) iter.Seq2[*wire.DirEntry, error] {
+	return c.ReadDirAfter(ctx, dir, "")
+}
+
+// ReadDirAfter is ReadDirInode of the names that come after one, which need not
+// be there.
+func (c *Client) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[*wire.DirEntry, error] {
 	return func(yield func(*wire.DirEntry, error) bool) {
-		after := ""
 		for more := true; more; {
 			resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
 				Inode: uint64(dir), After: after, Limit: readDirPage}}})

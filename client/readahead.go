@@ -18,7 +18,8 @@ import (
 type readahead struct {
 	r     *Reader
 	block int64
-	most  int // blocks in the window
+	most  int   // blocks in the window
+	until int64 // nothing from here on is fetched ahead
 
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -48,7 +49,7 @@ func newReadahead(r *Reader) *readahead {
 	fits := min(moraine.MaxChunkSize, r.c.cfg.ReadaheadBytes/2, r.c.cfg.MemoryBytes/8) // two blocks at least
 	block := chunk * max(1, min(stripeChunks, fits/chunk))
 	most := int(r.c.cfg.ReadaheadBytes / block)
-	return &readahead{r: r, block: block, most: max(most, 0), next: -1, blocks: map[int64]*aheadBlock{}}
+	return &readahead{r: r, block: block, most: max(most, 0), until: r.Size(), next: -1, blocks: map[int64]*aheadBlock{}}
 }
 
 // read fills p, which lies within the file, from blocks that are there or on
@@ -74,6 +75,13 @@ func (a *readahead) read(ctx context.Context, p []byte, off int64) error {
 		p, off = p[n:], off+n
 	}
 	return nil
+}
+
+// expect says that exactly [off, until) will be read, in order.
+func (a *readahead) expect(off, until int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.until, a.next, a.streak = until, off, 1
 }
 
 func (b *aheadBlock) end() int64 { return b.off + int64(len(b.buf.Bytes())) }
@@ -111,7 +119,7 @@ func (a *readahead) plan(ctx context.Context, off, n int64) {
 // fetch begins to fetch a block, unless it is there; false: there is no more to
 // fetch, or no memory. The mutex is held.
 func (a *readahead) fetch(ctx context.Context, off int64) bool {
-	size := min(a.block, a.r.Size()-off)
+	size := min(a.block, a.until-off)
 	if size <= 0 {
 		return false
 	}

@@ -138,6 +138,40 @@ func TestStreams(t *testing.T) {
 	})
 }
 
+// A stream of a range gives that range and fetches nothing past it.
+func TestRangeStreams(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 3_000_001)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		size := int64(len(data))
+		for _, at := range [][2]int64{{0, 1}, {0, size}, {1, 700_000}, {262_143, 2}, {262_144, 262_144}, {70_000, size}, {size - 1, 5}, {size, 5}, {9, 0}} {
+			want := data[at[0]:min(size, at[0]+at[1])]
+			for _, drain := range []func(*client.Stream) ([]byte, error){
+				func(s *client.Stream) ([]byte, error) {
+					var out bytes.Buffer
+					_, err := s.WriteTo(&out)
+					return out.Bytes(), err
+				},
+				func(s *client.Stream) ([]byte, error) { return io.ReadAll(struct{ io.Reader }{s}) },
+			} {
+				r, err := cl.OpenFile(c.ctx, "/f")
+				require.NoError(t, err)
+				before := cl.Stats().ReadBytes
+				s := r.NewRangeStream(c.ctx, at[0], at[1])
+				got, err := drain(s)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want, got))
+				require.NoError(t, s.Close())
+				// A block that is read from its middle is fetched from its beginning.
+				require.LessOrEqual(t, cl.Stats().ReadBytes-before, uint64(len(want)+1<<20))
+			}
+		}
+		require.Zero(t, client.Held(cl))
+	})
+}
+
 // One Reader serves many goroutines, sequential ones and others, and gives all
 // back when it is closed, also in the middle of a stream.
 func TestReaderIsShared(t *testing.T) {

@@ -7,19 +7,30 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Stream reads a file from one offset to its end, as an io.ReadCloser and an
-// io.WriterTo; the latter hands on what was fetched ahead without a copy. Its
-// methods must not overlap.
+// Stream reads a range of a file from its beginning to its end, as an
+// io.ReadCloser and an io.WriterTo; the latter hands on what was fetched ahead
+// without a copy. Its methods must not overlap.
 type Stream struct {
 	ctx context.Context // of NewStream: io.Reader has none
 	r   *Reader
 	off int64
+	end int64
 }
 
 // NewStream returns a stream of the file from off on. ctx bounds all its reads.
 // Closing the stream closes the Reader.
 func (r *Reader) NewStream(ctx context.Context, off int64) *Stream {
-	return &Stream{ctx: ctx, r: r, off: off}
+	return &Stream{ctx: ctx, r: r, off: off, end: r.Size()}
+}
+
+// NewRangeStream returns a stream of n bytes from off on, fewer where the file
+// ends before. Nothing past the range is fetched, and what lies in it is fetched
+// ahead from the first byte on. ctx bounds all its reads. Closing the stream
+// closes the Reader, which nothing else may read from.
+func (r *Reader) NewRangeStream(ctx context.Context, off, n int64) *Stream {
+	end := min(r.Size(), off+n)
+	r.ahead.expect(off, end)
+	return &Stream{ctx: ctx, r: r, off: off, end: end}
 }
 
 // Read implements io.Reader.
@@ -30,7 +41,10 @@ func (s *Stream) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	n, err := s.r.ReadAt(s.ctx, p, s.off)
+	if s.off >= s.end {
+		return 0, io.EOF
+	}
+	n, err := s.r.ReadAt(s.ctx, p[:min(int64(len(p)), s.end-s.off)], s.off)
 	s.off += int64(n)
 	if err == io.EOF && n > 0 {
 		err = nil
@@ -45,7 +59,7 @@ func (s *Stream) WriteTo(w io.Writer) (int64, error) {
 	}
 	began := s.off
 	a := s.r.ahead
-	for s.off < s.r.Size() {
+	for s.off < s.end {
 		n, err := s.writeNext(a, w)
 		s.off += int64(n)
 		if err != nil {
@@ -57,13 +71,13 @@ func (s *Stream) WriteTo(w io.Writer) (int64, error) {
 
 // writeNext writes the rest of the block at the stream's offset.
 func (s *Stream) writeNext(a *readahead, w io.Writer) (int, error) {
-	end := min(s.r.Size(), (s.off/a.block+1)*a.block)
+	end := min(s.end, (s.off/a.block+1)*a.block)
 	a.plan(s.ctx, s.off, end-s.off)
 	if b := a.hold(s.off); b != nil {
 		defer a.done(b)
 		if a.await(s.ctx, b) {
 			s.r.c.metrics.ReadaheadHits.Inc()
-			return w.Write(b.buf.Bytes()[s.off-b.off:])
+			return w.Write(b.buf.Bytes()[s.off-b.off : end-b.off])
 		}
 	}
 	buf, err := s.r.c.pool.Get(s.ctx, int(end-s.off))
