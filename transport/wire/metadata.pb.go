@@ -3039,6 +3039,7 @@ type Rename struct {
 	NewName       string                 `protobuf:"bytes,4,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
 	NoReplace     bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace,proto3" json:"no_replace,omitempty"`
 	Exchange      bool                   `protobuf:"varint,6,opt,name=exchange,proto3" json:"exchange,omitempty"`
+	Keep          bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"` // the last name of a file that is replaced: as Remove.keep
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3111,6 +3112,13 @@ func (x *Rename) GetNoReplace() bool {
 func (x *Rename) GetExchange() bool {
 	if x != nil {
 		return x.Exchange
+	}
+	return false
+}
+
+func (x *Rename) GetKeep() bool {
+	if x != nil {
+		return x.Keep
 	}
 	return false
 }
@@ -6594,7 +6602,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\texclusive\x18\b \x01(\bR\texclusive\x12\x1a\n" +
 	"\bunlinked\x18\t \x01(\bR\bunlinked\x12\x16\n" +
 	"\x06tenant\x18\n" +
-	" \x01(\tR\x06tenant\"\xa9\x01\n" +
+	" \x01(\tR\x06tenant\"\xbd\x01\n" +
 	"\x06Rename\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -6603,7 +6611,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\bnew_name\x18\x04 \x01(\tR\anewName\x12\x1d\n" +
 	"\n" +
 	"no_replace\x18\x05 \x01(\bR\tnoReplace\x12\x1a\n" +
-	"\bexchange\x18\x06 \x01(\bR\bexchange\"f\n" +
+	"\bexchange\x18\x06 \x01(\bR\bexchange\x12\x12\n" +
+	"\x04keep\x18\a \x01(\bR\x04keep\"f\n" +
 	"\x06Remove\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
