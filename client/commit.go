@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,6 +23,10 @@ type CommitResult struct {
 	// with every byte still there: the least over all stripes. It means nothing
 	// for a file without bytes.
 	Protects int
+	// CRC is the CRC32C of all bytes of the file, computed when they were encoded;
+	// servers and readers hold the bytes against the sums that it was made of. A
+	// caller that summed them earlier can compare.
+	CRC uint32
 	// Degraded counts the stripes that protect less than their scheme promises;
 	// the cluster repairs them when it can.
 	Degraded int
@@ -38,6 +43,7 @@ type commitLog struct {
 	generation uint64
 	committed  bool // there was one with bytes
 	final      bool // the last one was tried: it may have taken effect
+	crc        uint32
 	protects   uint32
 	degraded   uint32
 }
@@ -124,6 +130,7 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 	}
 	for _, s := range l.ready[:n] {
 		f.c.grants.settle(s.ticket, true)
+		l.crc = crc.Combine(l.crc, s.crc, int64(s.record.Length))
 	}
 	if n > 0 {
 		if !l.committed || r.Protects < l.protects {
@@ -188,7 +195,7 @@ func (f *File) Commit(ctx context.Context) (CommitResult, error) {
 	}
 	f.c.metrics.CommitSeconds.Observe(f.c.clock.Now().Sub(began).Seconds())
 	f.close()
-	return CommitResult{Attr: attr, Protects: int(f.log.protects), Degraded: int(f.log.degraded)}, nil
+	return CommitResult{Attr: attr, CRC: f.log.crc, Protects: int(f.log.protects), Degraded: int(f.log.degraded)}, nil
 }
 
 func (f *File) commit(ctx context.Context) (*wire.Attr, error) {

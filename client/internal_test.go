@@ -53,6 +53,7 @@ func TestStripeEncoding(t *testing.T) {
 			require.Equal(t, want[i], got, "chunk %d", i)
 			require.Equal(t, crc.Sum(want[i]), st.sums[i], "sum %d", i)
 		}
+		require.Equal(t, crc.Sum(data), st.content, "the sum of the bytes themselves")
 		from := rapid.Int64Range(0, length-1).Draw(t, "from")
 		to := rapid.Int64Range(from+1, length).Draw(t, "to")
 		var part []byte

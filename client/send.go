@@ -12,6 +12,7 @@ import (
 type sentStripe struct {
 	record *wire.Stripe
 	ticket *ticket
+	crc    uint32 // of its bytes
 }
 
 // send puts a stripe's bytes in place, under as many stripe numbers as that
@@ -31,7 +32,7 @@ func (f *File) send(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, e
 		}
 		rec, err := f.sendOne(ctx, st, t)
 		if err == nil {
-			return []sentStripe{{rec, t}}, nil
+			return []sentStripe{{rec, t, st.content}}, nil
 		}
 		f.c.grants.settle(t, false)
 		t = nil

@@ -22,6 +22,7 @@ type stripe struct {
 	chunkLen int64
 	parity   []*bufpool.Buffer
 	sums     []uint32 // CRC32C of each chunk
+	content  uint32   // CRC32C of the stripe's own bytes, without padding
 }
 
 // segment is part of a stripe's bytes.
@@ -116,7 +117,7 @@ func (s *stripe) encode(ctx context.Context, c *Client, scheme moraine.Scheme, i
 	}
 	s.scheme, s.chunkLen = scheme, scheme.ChunkLen(s.length)
 	if scheme.IsCopies() {
-		s.sums = s.sumCopies(c.zeros)
+		s.sumCopies(c.zeros)
 		return nil
 	}
 	for range scheme.M {
@@ -127,28 +128,30 @@ func (s *stripe) encode(ctx context.Context, c *Client, scheme moraine.Scheme, i
 		}
 		s.parity = append(s.parity, p)
 	}
-	s.sums, err = s.encodeColumns(coder, c.zeros, into)
-	return err
+	return s.encodeColumns(coder, c.zeros, into)
 }
 
-// sumCopies returns the sum of the one chunk that all copies hold.
-func (s *stripe) sumCopies(zeros []byte) []uint32 {
+// sumCopies computes the sum of the one chunk that all copies hold.
+func (s *stripe) sumCopies(zeros []byte) {
 	var sum uint32
+	var at int64
 	for _, p := range s.data(0, zeros) {
 		sum = crc.Update(sum, p)
+		if at += int64(len(p)); at == s.length { // what follows is padding
+			s.content = sum
+		}
 	}
-	sums := make([]uint32, s.scheme.Chunks())
-	for i := range sums {
-		sums[i] = sum
+	s.sums = make([]uint32, s.scheme.Chunks())
+	for i := range s.sums {
+		s.sums[i] = sum
 	}
-	return sums
 }
 
 // encodeColumns goes through all chunks side by side, PieceSize bytes of each at
 // a time: copies, sums and encodes them while they are in cache.
-func (s *stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte) ([]uint32, error) {
+func (s *stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte) error {
 	k, m := int(s.scheme.K), int(s.scheme.M)
-	sums := make([]uint32, k+m)
+	sums, own := make([]uint32, k+m), make([]uint32, k) // own: of what is no padding
 	at := make([]cursor, k)
 	for i := range at {
 		at[i] = s.cursor(int64(i)*s.chunkLen, min(int64(i+1)*s.chunkLen, s.length))
@@ -169,15 +172,18 @@ func (s *stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte
 				copy(dst, pieces[i])
 				pieces[i] = dst
 			}
-			at[i].skip(width)
 			sums[i] = crc.Update(sums[i], pieces[i])
+			if at[i].left > 0 {
+				at[i].skip(width)
+				own[i] = sums[i]
+			}
 		}
 		for j := range m {
 			pieces[k+j] = s.parity[j].Bytes()[off:][:width]
 		}
 		if m > 0 {
 			if err := coder.Encode(pieces[:k], pieces[k:]); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		for j := range m {
@@ -185,7 +191,15 @@ func (s *stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte
 		}
 		off += int64(width)
 	}
-	return sums, nil
+	s.sums, s.content = sums, own[0]
+	for i := 1; i < k; i++ {
+		length := min(s.chunkLen, s.length-int64(i)*s.chunkLen)
+		if length <= 0 {
+			break
+		}
+		s.content = crc.Combine(s.content, own[i], length)
+	}
+	return nil
 }
 
 // payload returns the bytes of a chunk, in order; they are not copied.

@@ -253,7 +253,7 @@ func (f *File) takeWhole(p []byte) (int, error) {
 		return int(n), f.launch()
 	}
 	err := src.encode(f.life, f.c, scheme, into)
-	st.scheme, st.chunkLen, st.parity, st.sums = scheme, src.chunkLen, src.parity, src.sums
+	st.scheme, st.chunkLen, st.parity, st.sums, st.content = scheme, src.chunkLen, src.parity, src.sums, src.content
 	if err != nil {
 		return 0, err
 	}

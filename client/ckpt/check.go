@@ -56,6 +56,7 @@ func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFil
 		return nil, err
 	}
 	defer w.Abort()
+	sum := crc.Sum(index)
 	if _, err := w.Write(index); err != nil {
 		return nil, err
 	}
@@ -63,7 +64,10 @@ func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFil
 	if err != nil {
 		return nil, err
 	}
-	return &wire.PartFile{Inode: uint64(done.inode), Name: IndexName, Crc: crc.Sum(index), Size: uint64(len(index))}, nil
+	if done.crc != sum || done.size != int64(len(index)) {
+		return nil, &moraine.Error{Op: "ckpt.CheckStep", Ref: IndexName, Kind: moraine.IOError, Err: errors.New("the index changed in memory while it was written")}
+	}
+	return &wire.PartFile{Inode: uint64(done.inode), Name: IndexName, Crc: sum, Size: uint64(len(index))}, nil
 }
 
 func listParts(ctx context.Context, c cluster, key *wire.StepKey) ([]*wire.Part, error) {

@@ -360,6 +360,33 @@ func TestOneUnsealedSaveAtATime(t *testing.T) {
 
 // TestStagingIsBounded holds back the second save until the first is written,
 // and refuses a part that can never fit.
+// TestStagingThatChangedIsNotSealed flips a bit of the staging memory after it
+// was sealed, before it is written.
+func TestStagingThatChangedIsNotSealed(t *testing.T) {
+	f := newFake()
+	var s *ckpt.Save
+	staged := make(chan struct{})
+	var once sync.Once
+	f.before = func(op string) error {
+		if op == "create" {
+			<-staged // s is there by now
+			once.Do(func() { ckpt.StagedTensor(s, "exp_avg")[0][4321] ^= 1 << 3 })
+		}
+		return nil
+	}
+	r := openRun(t, f, 0, 1)
+	var err error
+	s, err = r.Begin(t.Context(), 1, ckpt.BeginOptions{})
+	require.NoError(t, err)
+	require.NoError(t, addModel(t.Context(), s, makeModel(1), 0, 1))
+	close(staged)
+	require.NoError(t, s.Seal(t.Context()))
+	_, err = s.Wait(t.Context(), moraine.NVMe)
+	require.ErrorIs(t, err, moraine.Corrupt)
+	require.ErrorContains(t, err, `"exp_avg"`)
+	require.Empty(t, f.run(uint64(r.ID())).steps[1].parts, "nothing may be sealed")
+}
+
 func TestStagingIsBounded(t *testing.T) {
 	f, ctx := newFake(), t.Context()
 	gate := make(chan struct{})

@@ -57,5 +57,5 @@ func (f clientFile) Commit(ctx context.Context) (committed, error) {
 	if err != nil {
 		return committed{}, err
 	}
-	return committed{inode: inode, size: int64(r.Attr.GetSize()), protects: uint32(r.Protects), degraded: uint32(r.Degraded)}, nil
+	return committed{inode: inode, size: int64(r.Attr.GetSize()), crc: r.CRC, protects: uint32(r.Protects), degraded: uint32(r.Degraded)}, nil
 }

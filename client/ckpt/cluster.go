@@ -36,6 +36,7 @@ type fileWriter interface {
 type committed struct {
 	inode moraine.InodeID
 	size  int64
+	crc   uint32 // of the bytes as they were encoded
 	// protects is the least number of hosts that may be lost; degraded counts
 	// stripes below their scheme's promise.
 	protects, degraded uint32

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/llama"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/tiers/mover"
@@ -120,6 +121,43 @@ func holds(t *testing.T, c *memcluster.Cluster, step, seed uint64, world uint32)
 		require.NoError(t, r.Close(t.Context()))
 		require.NoError(t, cl.Close())
 	}
+}
+
+// TestStagingThatChangedFailsTheSave is TestStagingThatChangedIsNotSealed over
+// real clients: for a tensor of less than a stripe, and of several.
+func TestStagingThatChangedFailsTheSave(t *testing.T) {
+	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
+		cl := c.Client("trainer")
+		defer cl.Close()
+		r, err := ckpt.OpenRun(t.Context(), cl, "/runs/b", ckpt.RunOptions{Launch: ckpt.Launch{Name: "l1"}, World: 1, StagingBytes: 64 << 20})
+		require.NoError(t, err)
+		defer r.Close(context.Background())
+		for step, length := range []int64{5000, 20<<20 + 77} {
+			for _, flip := range []bool{true, false} {
+				s, err := r.Begin(t.Context(), uint64(10*step), ckpt.BeginOptions{})
+				require.NoError(t, err)
+				data := make([]byte, length)
+				for i := range data {
+					data[i] = byte(i * i >> 7)
+				}
+				require.NoError(t, s.AddTensor(t.Context(), ckpt.Tensor{Name: "w", DType: safetensors.U8, Shape: []int64{length}, Data: data}))
+				if flip {
+					pieces := ckpt.StagedTensor(s, "w")
+					last := pieces[len(pieces)-1]
+					last[len(last)-1] ^= 0x80
+				}
+				require.NoError(t, s.Seal(t.Context()))
+				if !flip {
+					_, err = s.Wait(t.Context(), moraine.NVMe)
+					require.NoError(t, err, "the same step may be saved again")
+					continue
+				}
+				_, err = s.Wait(t.Context(), moraine.NVMe)
+				require.ErrorIs(t, err, moraine.Corrupt)
+				require.ErrorContains(t, err, `"w"`)
+			}
+		}
+	})
 }
 
 // TestSaveThroughLossOfServers loses the leader and two chunkservers while a

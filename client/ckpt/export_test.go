@@ -39,9 +39,12 @@ func (c testCluster) mkdirAll(ctx context.Context, path string) (moraine.InodeID
 }
 
 // Committed makes what a FileWriter's Commit returns.
-func Committed(inode moraine.InodeID, size int64, protects, degraded uint32) committed {
-	return committed{inode, size, protects, degraded}
+func Committed(inode moraine.InodeID, data []byte, protects, degraded uint32) committed {
+	return committed{inode, int64(len(data)), crc.Sum(data), protects, degraded}
 }
+
+// StagedTensor returns the staging memory of a tensor that was added.
+func StagedTensor(s *Save, name string) [][]byte { return s.slices[name][0].bytes.pieces }
 
 type CommittedResult = committed
 

@@ -93,7 +93,7 @@ func (w *fakeWriter) Commit(ctx context.Context) (ckpt.CommittedResult, error) {
 	if err := w.f.after("commit"); err != nil {
 		return ckpt.CommittedResult{}, err
 	}
-	return ckpt.Committed(moraine.InodeID(id), int64(len(w.data)), 2, 0), nil
+	return ckpt.Committed(moraine.InodeID(id), w.data, 2, 0), nil
 }
 
 func (w *fakeWriter) Abort() {}

@@ -145,6 +145,7 @@ type outFile struct {
 	name   string
 	header []byte // of a safetensors file
 	bytes  []*staged
+	names  []string // of the tensors or the blob, one for each of bytes
 }
 
 // writePart writes all files of the part and seals it. Everything is unlinked
@@ -206,7 +207,7 @@ func (s *Save) files() ([]outFile, [sha256.Size]byte, error) {
 	}
 	o := &s.run.opts
 	for _, b := range s.blobs {
-		files = append(files, outFile{name: blobFileName(o.Rank, o.World, b.name), bytes: []*staged{b.bytes}})
+		files = append(files, outFile{name: blobFileName(o.Rank, o.World, b.name), bytes: []*staged{b.bytes}, names: []string{b.name}})
 	}
 	return files, partDigest(roots), nil
 }
@@ -247,6 +248,7 @@ func (s *Save) tensorFile(n int) (outFile, error) {
 	}
 	for i := range h.Tensors {
 		f.bytes = append(f.bytes, s.slices[h.Tensors[i].Name][n].bytes)
+		f.names = append(f.names, h.Tensors[i].Name)
 	}
 	return f, nil
 }
@@ -279,5 +281,27 @@ func (f *outFile) write(ctx context.Context, c cluster, near moraine.InodeID) (*
 		return nil, committed{}, &moraine.Error{Op: "ckpt.write", Ref: f.name, Kind: moraine.Internal,
 			Err: errors.New("the file's size is " + strconv.FormatInt(done.size, 10) + ", not " + strconv.FormatInt(size, 10))}
 	}
+	if done.crc != sum {
+		return nil, committed{}, f.changed()
+	}
 	return &wire.PartFile{Inode: uint64(done.inode), Name: f.name, Crc: sum, Size: uint64(size)}, done, nil
+}
+
+// changed is the error of a file whose bytes were not, when they were encoded,
+// what they were when they were copied: memory changed under us, by a fault of
+// the machine or a stray write. It looks for what is still wrong, to name it.
+func (f *outFile) changed() error {
+	what := "bytes of"
+	for i, b := range f.bytes {
+		var sums []uint32
+		for _, piece := range b.pieces {
+			sums = crc.Blocks(sums, piece)
+		}
+		if !slices.Equal(sums, b.blocks) {
+			what = fmt.Sprintf("%q in", f.names[i])
+			break
+		}
+	}
+	return &moraine.Error{Op: "ckpt.write", Ref: f.name, Kind: moraine.Corrupt,
+		Err: fmt.Errorf("%s the staging memory changed after they were copied there: nothing was sealed", what)}
 }
