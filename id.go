@@ -47,6 +47,8 @@ type (
 	StripeID uint64
 	// TableID names an extent table.
 	TableID uint64
+	// ObjectID names the record of an object of the object tier.
+	ObjectID uint64
 	// SessionID names one client's standing with the metadata service.
 	SessionID uint64
 	// JobID names a job.
@@ -75,6 +77,7 @@ const RootInode = InodeID(1<<40 | 1)
 func (id InodeID) String() string   { return ID(id).String() }
 func (id StripeID) String() string  { return ID(id).String() }
 func (id TableID) String() string   { return ID(id).String() }
+func (id ObjectID) String() string  { return ID(id).String() }
 func (id SessionID) String() string { return ID(id).String() }
 func (id JobID) String() string     { return ID(id).String() }
 

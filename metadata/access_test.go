@@ -29,6 +29,33 @@ func TestRoles(t *testing.T) {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}}
 		}, "cgsa"},
 		{"mutation", func() *wire.MetaRequest { return mkdir(root, "d") }, "cgsa"},
+		{"link", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{}}}
+		}, "cgsa"},
+		{"attribute", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{}}}
+		}, "cgsa"},
+		{"move", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{}}}
+		}, "cgsa"},
+		{"policy", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{}}}
+		}, "cgsa"},
+		{"object", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_BeginObject{BeginObject: &wire.BeginObject{}}}
+		}, "sa"},
+		{"flush", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitFlush{CommitFlush: &wire.CommitFlush{}}}
+		}, "sa"},
+		{"stage", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: &wire.CommitStage{}}}
+		}, "sa"},
+		{"evict", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{}}}
+		}, "sa"},
+		{"delete object", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{}}}
+		}, "sa"},
 		{"jobs", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{}}}
 		}, "cgsa"},

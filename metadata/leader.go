@@ -125,7 +125,7 @@ func (l *leader) identify(ctx context.Context) error {
 		return err
 	}
 	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Init{
-		Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1}}}); err != nil {
+		Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1, Names: true}}}); err != nil {
 		return err
 	}
 	return l.readCluster()

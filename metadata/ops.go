@@ -79,7 +79,7 @@ func serving(name string, serve serveFunc) op {
 
 // opTable has the op of each request that this build knows, by the number of
 // its field in wire.MetaRequest.
-type opTable [128]op
+type opTable [160]op
 
 func newOpTable(m *Metrics) *opTable {
 	t := &opTable{
@@ -98,6 +98,10 @@ func newOpTable(m *Metrics) *opTable {
 		26: freeing("remove"),
 		27: freeing("set_attr"),
 		28: freeing("remove_tree"),
+		29: growing("link", (*leader).mutate),
+		30: freeing("release"),
+		31: growing("set_xattr", (*leader).mutate),
+		32: reading("get_xattr"),
 
 		40: growing("grant", (*leader).grant),
 		41: freeing("end_grant"),
@@ -105,6 +109,7 @@ func newOpTable(m *Metrics) *opTable {
 		43: growing("commit", (*leader).mutate),
 		44: reading("get_extents"),
 		45: asking("report_bad_chunks", (*leader).mutate),
+		46: growing("clone", (*leader).mutate),
 
 		60: serving("register_host", (*leader).registerHost),
 		61: serving("heartbeat", (*leader).heartbeat),
@@ -132,6 +137,19 @@ func newOpTable(m *Metrics) *opTable {
 		108: {name: "resolve_step", may: anyone, serve: (*leader).resolveStep},
 		109: freeing("remove_step"),
 		110: reading("list_parts"),
+
+		120: growing("queue_move", (*leader).mutate),
+		121: serving("begin_object", (*leader).mutate),
+		122: serving("end_object", (*leader).mutate),
+		123: serving("commit_flush", (*leader).mutate),
+		124: serving("move_object", (*leader).mutate),
+		125: serving("commit_evict", (*leader).mutate),
+		126: {name: "commit_stage", may: chunkservers | admins, session: true, serve: (*leader).mutate},
+		127: serving("deleted_object", (*leader).mutate),
+		128: reading("get_object"),
+		129: reading("get_tier"),
+		130: growing("set_policy", (*leader).mutate),
+		131: reading("get_policy"),
 	}
 	for i := range t {
 		if t[i].serve != nil {

@@ -146,7 +146,8 @@ func (m *Machine) dropStep(t *tx, id stepID, dir moraine.InodeID) error {
 	if err != nil {
 		return damaged(err)
 	}
-	d.parent, d.nlink = 0, 0
+	d.detach()
+	d.nlink = 0
 	t.putInode(d)
 	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: id.String(), step: id})
 	if err != nil {

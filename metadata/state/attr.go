@@ -18,8 +18,8 @@ func (m *Machine) setAttr(t *tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	if err := t.within(t.scope, i); err != nil {
 		return nil, err
 	}
-	if i.owner != 0 && i.owner != t.scope.session {
-		return nil, fail(moraine.PermissionDenied, "set attributes", i.id.String(), "another session is writing it")
+	if err := t.mayChange("set attributes", i); err != nil {
+		return nil, err
 	}
 	has := func(f wire.SetAttrField) bool { return op.GetValid()&uint32(f) != 0 }
 	if has(wire.SetAttrField_SET_ATTR_SIZE) {

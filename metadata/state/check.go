@@ -20,9 +20,9 @@ func (m *Machine) Check(r Reader) ([]string, error) {
 	c := &checker{view: m.view(r), inodes: make(map[moraine.InodeID]*inode), names: make(map[moraine.InodeID]int),
 		content: make(map[uint64]*inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
 		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
-		chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool)}
+		chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool)}
 	passes := []func() error{
-		c.sum, c.allSessions, c.allInodes, c.dentries, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.counts,
+		c.sum, c.allSessions, c.allInodes, c.dentries, c.nameRows, c.attributes, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.counts,
 	}
 	for _, pass := range append(passes, c.clusterPasses()...) {
 		if err := pass(); err != nil {
@@ -45,6 +45,7 @@ type checker struct {
 	uses     map[moraine.StripeID]uint32
 	chunks   map[string]bool // keys of the index of devices that must be
 	sessions map[moraine.SessionID]bool
+	rows     map[string]bool // keys of names that must be
 	doomed   int
 }
 
@@ -135,7 +136,12 @@ func (c *checker) allInodes() error {
 func (c *checker) dentries() error {
 	entries := make(map[moraine.InodeID]uint64)
 	dirs := make(map[moraine.InodeID]uint32)
-	err := c.each(tabDentry, func(key, value []byte) error {
+	n, err := c.counters()
+	if err != nil {
+		return err
+	}
+	kept := n[cNames] != 0
+	err = c.each(tabDentry, func(key, value []byte) error {
 		parent, name := moraine.InodeID(lastU64(key[:11])), string(key[11:])
 		e, err := decodeDentry(value)
 		if err != nil {
@@ -151,6 +157,10 @@ func (c *checker) dentries() error {
 			c.problem("entry %q of %s: inode %s does not exist", name, parent, e.inode)
 		case child.typ != e.typ || (!child.manyLinks && child.parent != parent):
 			c.problem("entry %q of %s: inode %s has type %d and parent %s", name, parent, e.inode, child.typ, child.parent)
+		case !child.manyLinks && child.name != name && (kept || child.name != ""):
+			c.problem("entry %q of %s: inode %s keeps the name %q", name, parent, e.inode, child.name)
+		case child.manyLinks:
+			c.rows[string(c.k.name(e.inode, parent, name))] = true
 		case child.typ == typeDirectory:
 			dirs[parent]++
 		}
@@ -171,6 +181,59 @@ func (c *checker) dentries() error {
 		}
 	}
 	return nil
+}
+
+// nameRows checks the names of what has had two against the directories.
+func (c *checker) nameRows() error {
+	home := make(map[moraine.InodeID]bool)
+	err := c.each(tabName, func(key, _ []byte) error {
+		id := moraine.InodeID(lastU64(key[:11]))
+		parent, name := nameOfKey(key)
+		if !c.rows[string(key)] {
+			c.problem("inode %s has the row of name %q in %s, which is not its entry", id, name, parent)
+			return nil
+		}
+		delete(c.rows, string(key))
+		i := c.inodes[id]
+		if i.parent == parent && (i.name == name || i.name == "") {
+			home[id] = true
+		}
+		return nil
+	})
+	if len(c.rows) > 0 {
+		c.problem("%d names of files with several have no row", len(c.rows))
+	}
+	for _, i := range c.sorted() {
+		if i.manyLinks && i.nlink > 0 && !home[i.id] {
+			c.problem("inode %s keeps the name %q in %s, which it does not have", i.id, i.name, i.parent)
+		}
+		if i.nlink == 0 && (i.name != "" || i.parent != 0) {
+			c.problem("inode %s has no name and keeps %q in %s", i.id, i.name, i.parent)
+		}
+	}
+	return err
+}
+
+// attributes checks extended attributes against their inodes.
+func (c *checker) attributes() error {
+	has := make(map[moraine.InodeID]int)
+	bytes := make(map[moraine.InodeID]int)
+	err := c.each(tabXattr, func(key, value []byte) error {
+		id := moraine.InodeID(lastU64(key[:11]))
+		v, err := decodeXattr(value)
+		has[id]++
+		bytes[id] += len(key) - 11 + len(v)
+		if c.inodes[id] == nil {
+			c.problem("inode %s has extended attributes and does not exist", id)
+		}
+		return err
+	})
+	for _, i := range c.sorted() {
+		if i.xattrs != (has[i.id] > 0) || has[i.id] > MaxXattrs || bytes[i.id] > MaxXattrBytes {
+			c.problem("inode %s has %d extended attributes of %d bytes, its flag is %t", i.id, has[i.id], bytes[i.id], i.xattrs)
+		}
+	}
+	return err
 }
 
 // sorted returns the inodes in order, so that problems come in order too.

@@ -34,7 +34,7 @@ func TestCheckpointTranscripts(t *testing.T) {
 		s.t = t
 		s.replays()
 		if *rewriteLogs {
-			s.writeLog("v1-checkpoints-" + filepath.Base(file))
+			s.writeLog("v2-checkpoints-" + filepath.Base(file))
 		}
 	})
 }

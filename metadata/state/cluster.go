@@ -68,6 +68,9 @@ func (m *Machine) init(t *tx, op *statepb.Init) (*wire.MetaResponse, error) {
 		return done(), nil
 	}
 	t.put(t.k.meta(metaCluster), c.encode())
+	if op.GetNames() {
+		t.count[cNames] = 1
+	}
 	if t.k.p != moraine.ID(moraine.RootInode).Partition() {
 		return done(), nil
 	}

@@ -35,7 +35,7 @@ func TestClusterTranscripts(t *testing.T) {
 		s.t = t
 		s.replays()
 		if *rewriteLogs {
-			s.writeLog("v1-cluster-" + filepath.Base(file))
+			s.writeLog("v2-cluster-" + filepath.Base(file))
 		}
 	})
 }

@@ -31,8 +31,16 @@ var codecs = append([]codec{
 	}},
 	{"counters", (&counters{1, 2, 300, cWall: 1 << 60}).encode(), func(b []byte) ([]byte, error) {
 		var c counters
-		if len(b) > 1 && b[1] != byte(numCounters) {
+		if len(b) > 1 && b[1] < byte(counters1) {
 			return b, fmt.Errorf("of another build") // read, but written with all counters
+		}
+		err := c.decode(b)
+		return c.encode(), err
+	}},
+	{"counters-2", (&counters{cInode: 4, cNames: 1}).encode(), func(b []byte) ([]byte, error) {
+		var c counters
+		if len(b) > 1 && b[1] < byte(counters1) {
+			return b, fmt.Errorf("of another build")
 		}
 		err := c.decode(b)
 		return c.encode(), err
@@ -55,6 +63,14 @@ var codecs = append([]codec{
 	{"unlinked", (&inode{typ: typeFile, owner: 5, generation: 1}).encode(), againInode},
 	{"directory", (&inode{typ: typeDirectory, mode: 0o755, nlink: 3, entries: 12, manyLinks: true}).encode(), againInode},
 	{"symlink", (&inode{typ: typeSymlink, mode: 0o777, nlink: 1, target: "../x"}).encode(), againInode},
+	{"file-of-several-names", (&inode{typ: typeFile, nlink: 2, generation: 1<<56 | 9, manyLinks: true, parent: 1<<40 | 7, name: "f", xattrs: true}).encode(), againInode},
+	{"clean-file", (&inode{typ: typeFile, nlink: 1, size: 9, stored: 9, generation: 1<<56 | 2, level: moraine.Object, content: 78, refs: 1, lastEnd: 9,
+		parent: 1<<40 | 7, name: "g", object: 1<<40 | 5, objectGen: 1<<56 | 2, evicted: 9}).encode(), againInode},
+	{"directory-with-policy", (&inode{typ: typeDirectory, nlink: 2, parent: 1<<40 | 7, name: "d", policy: true}).encode(), againInode},
+	{"xattr", encodeXattr([]byte("value")), func(b []byte) ([]byte, error) {
+		v, err := decodeXattr(b)
+		return encodeXattr(v), err
+	}},
 	{"dentry", dentry{inode: 1<<40 | 5, typ: typeFile}.encode(), func(b []byte) ([]byte, error) {
 		e, err := decodeDentry(b)
 		return e.encode(), err

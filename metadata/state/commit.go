@@ -421,6 +421,10 @@ func (m *Machine) displace(t *tx, dir *inode, e dentry, l *wire.LinkTarget) erro
 	if err != nil {
 		return damaged(err)
 	}
-	m.unlink(t, dir, l.GetName(), e.typ)
+	m.unlink(t, dir, l.GetName(), old)
+	if l.GetKeep() && old.nlink == 1 {
+		m.hold(t, old)
+		return nil
+	}
 	return m.dropName(t, old, l.GetName())
 }

@@ -1,5 +1,7 @@
 package state
 
+import "errors"
+
 // counter numbers one of the counters of a partition. They live in one record,
 // so that a command reads and writes one key for all of them. Append only: the
 // number is the place in the record.
@@ -43,8 +45,14 @@ const (
 	_
 	_
 	cSpareMany
+	// From here on a counter is in the record only where it, or one after it, is
+	// not 0: what builds without them wrote stays the same bytes.
+	cNames // 1 where inodes keep their names
 	numCounters
 )
+
+// counters1 is how many counters the record always has.
+const counters1 = cSpareMany + 1
 
 const countersVersion = 1
 
@@ -53,8 +61,12 @@ type counters [numCounters]uint64
 func (c *counters) encode() []byte {
 	b := make([]byte, 0, 2+4*numCounters)
 	b = append(b, countersVersion)
-	b = putUvarint(b, uint64(numCounters))
-	for _, v := range c {
+	n := int(numCounters)
+	for n > int(counters1) && c[n-1] == 0 {
+		n--
+	}
+	b = putUvarint(b, uint64(n))
+	for _, v := range c[:n] {
 		b = putUvarint(b, v)
 	}
 	return b
@@ -70,6 +82,9 @@ func (c *counters) decode(b []byte) error {
 	*c = counters{}
 	for i := 0; i < n; i++ {
 		c[i] = d.uvarint()
+	}
+	if n > int(counters1) && c[n-1] == 0 {
+		d.fail(errors.New("the last counter is 0, and should not be there"))
 	}
 	return d.end("counters")
 }

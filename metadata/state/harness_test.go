@@ -39,7 +39,7 @@ func (b *bench) store() state.KV {
 
 func newBench(t testing.TB) *bench {
 	b := &bench{t: t, m: state.New(0), kv: statetest.NewKV(), wall: 1_000_000_000, node: "c1"}
-	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1}}})
+	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1, Names: true}}})
 	return b
 }
 
@@ -243,6 +243,26 @@ func (c *client) commit(op *wire.Commit) *wire.MetaResponse {
 func (c *client) extents(inode, offset uint64, limit uint32) *wire.MetaResponse {
 	c.t.Helper()
 	return c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: inode, Offset: offset, Limit: limit}}})
+}
+
+func (c *client) link(inode, parent uint64, name string) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: inode, Parent: parent, Name: name}}})
+}
+
+func (c *client) release(inodes ...uint64) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{Inodes: inodes}}})
+}
+
+func (c *client) setXattr(op *wire.SetXattr) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: op}})
+}
+
+func (c *client) xattr(inode uint64, name string) *wire.MetaResponse {
+	c.t.Helper()
+	return c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: inode, Name: name}}})
 }
 
 // stripe is a new stripe of a scheme on devices, of length bytes.

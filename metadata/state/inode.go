@@ -34,13 +34,21 @@ type inode struct {
 	owner               moraine.SessionID
 	atime, mtime, ctime int64 // wall clock, nanoseconds
 	target              string
+	// name is what parent names it as: kept where the state keeps names (see
+	// Init), so that a path is found by walking up; empty where it has none.
+	name string
+	// xattrs is set while it has extended attributes.
+	xattrs bool
 
 	// Of a directory: how many entries, and how many of them are directories.
 	entries uint64
+	// policy is set while the directory has one of its own.
+	policy bool
 
 	// Of a file.
 	size       int64
 	stored     int64 // bytes in extents
+	evicted    int64 // how many of them are in objects only
 	generation moraine.Generation
 	level      moraine.Level
 	degraded   uint64
@@ -50,31 +58,38 @@ type inode struct {
 	// there unless it was cut off.
 	refs    uint64
 	lastEnd int64
+	// object is the newest object made of the file, 0 where there is none, and
+	// objectGen the generation that it holds.
+	object    moraine.ObjectID
+	objectGen moraine.Generation
 }
 
-const inodeVersion = 1
+// inodeVersion is the newest version of the record. One that needs none of the
+// flags past inodeFlags1 is written as version 1, so that equal records are
+// equal bytes in every release.
+const inodeVersion = 2
 
 // Bits that say which parts of an inode record follow.
 const (
 	inodeManyLinks = 1 << iota
 	inodeOwned
 	inodeContent
-	inodeFlags = inodeManyLinks | inodeOwned | inodeContent
+	// From version 2 on.
+	inodeNamed
+	inodeXattrs
+	inodeObject
+	inodeEvicted
+	inodePolicy
+	inodeFlags1 = inodeManyLinks | inodeOwned | inodeContent
 )
 
 func (i *inode) encode() []byte {
-	b := make([]byte, 0, 96+len(i.target))
-	var flags byte
-	if i.manyLinks {
-		flags |= inodeManyLinks
+	b := make([]byte, 0, 120+len(i.target)+len(i.name))
+	flags, version := i.flags(), byte(1)
+	if flags&^inodeFlags1 != 0 {
+		version = inodeVersion
 	}
-	if i.owner != 0 {
-		flags |= inodeOwned
-	}
-	if i.content != 0 {
-		flags |= inodeContent
-	}
-	b = append(b, inodeVersion, i.typ, flags)
+	b = append(b, version, i.typ, flags)
 	b = putUvarint(b, uint64(i.mode))
 	b = putUvarint(b, uint64(i.uid))
 	b = putUvarint(b, uint64(i.gid))
@@ -104,16 +119,38 @@ func (i *inode) encode() []byte {
 			b = putUvarint(b, uint64(i.lastEnd))
 		}
 	}
+	if i.name != "" {
+		b = putString(b, i.name)
+	}
+	if i.object != 0 {
+		b = putFixed64(putFixed64(b, uint64(i.object)), uint64(i.objectGen))
+	}
+	if i.evicted != 0 {
+		b = putUvarint(b, uint64(i.evicted))
+	}
 	return b
+}
+
+// flags says which parts of the record follow.
+func (i *inode) flags() (flags byte) {
+	for bit, set := range [8]bool{
+		i.manyLinks, i.owner != 0, i.content != 0, i.name != "", i.xattrs, i.object != 0, i.evicted != 0, i.policy,
+	} {
+		if set {
+			flags |= 1 << bit
+		}
+	}
+	return flags
 }
 
 func (i *inode) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(inodeVersion)
+	version := d.version(inodeVersion)
 	i.typ = d.byte()
 	flags := d.byte()
-	if flags&^inodeFlags != 0 || (flags&inodeContent != 0 && i.typ != typeFile) {
-		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.typ))
+	const ofFiles = inodeContent | inodeObject | inodeEvicted
+	if (version == 1) != (flags&^inodeFlags1 == 0) || (flags&ofFiles != 0 && i.typ != typeFile) || (flags&inodePolicy != 0 && i.typ != typeDirectory) {
+		d.fail(fmt.Errorf("version %d, flags %02x of type %d", version, flags, i.typ))
 	}
 	i.manyLinks = flags&inodeManyLinks != 0
 	i.mode = d.u32()
@@ -147,7 +184,17 @@ func (i *inode) decode(b []byte) error {
 	default:
 		d.fail(fmt.Errorf("file type %d", i.typ))
 	}
-	if (flags&inodeOwned != 0) != (i.owner != 0) || (flags&inodeContent != 0) != (i.content != 0) {
+	i.xattrs, i.policy = flags&inodeXattrs != 0, flags&inodePolicy != 0
+	if flags&inodeNamed != 0 {
+		i.name = d.string()
+	}
+	if flags&inodeObject != 0 {
+		i.object, i.objectGen = moraine.ObjectID(d.fixed64()), moraine.Generation(d.fixed64())
+	}
+	if flags&inodeEvicted != 0 {
+		i.evicted = int64(d.uvarint())
+	}
+	if flags != i.flags() {
 		d.fail(fmt.Errorf("flags %02x promise what is 0", flags))
 	}
 	return d.end("inode")
@@ -159,9 +206,15 @@ func (i *inode) attr() *wire.Attr {
 		Inode: uint64(i.id), Type: wire.FileType(i.typ), Mode: i.mode, Uid: i.uid, Gid: i.gid, Nlink: i.nlink,
 		Size: uint64(i.size), Generation: uint64(i.generation), Atime: i.atime, Mtime: i.mtime, Ctime: i.ctime,
 		Parent: uint64(i.parent), Tenant: uint32(i.tenant), Level: uint32(i.level), Target: i.target,
-		Stored: uint64(i.stored), Degraded: i.degraded,
+		Stored: uint64(i.stored), Degraded: i.degraded, Clean: i.clean(), Evicted: i.evicted != 0, Object: uint64(i.object),
 	}
 }
+
+// clean reports whether an object holds the whole of the present generation.
+func (i *inode) clean() bool { return i.object != 0 && i.objectGen == i.generation }
+
+// detach notes that no directory names the inode any more.
+func (i *inode) detach() { i.parent, i.name = 0, "" }
 
 func entryReply(i *inode) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.attr()}}}
@@ -208,12 +261,22 @@ func (t *tx) putInode(i *inode) {
 	t.touch(i.id)
 }
 
-// delInode takes an inode's record away.
-func (t *tx) delInode(i *inode) {
+// delInode takes an inode's record away, with what hangs on it alone.
+func (t *tx) delInode(i *inode) error {
+	if i.xattrs {
+		keys, err := t.keysUnder(t.k.xattrs(i.id), MaxXattrs)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			t.del(key)
+		}
+	}
 	t.del(t.k.inode(i.id))
 	delete(t.inodes, i.id)
 	t.count[cInodes]--
 	t.touch(i.id)
+	return nil
 }
 
 // dentry is an entry of a directory.

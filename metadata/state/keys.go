@@ -28,6 +28,8 @@ const (
 	tabInode  = 0x10 // inode -> record
 	tabDentry = 0x11 // parent inode | name -> inode, type
 	tabDoomed = 0x12 // job | inode: directories that a removal has detached
+	tabName   = 0x13 // inode | parent inode | name: the names of what has had two
+	tabXattr  = 0x14 // inode | name -> value of an extended attribute
 
 	tabRef   = 0x18 // content | end of the range in the file -> table, base
 	tabTable = 0x19 // table -> header
@@ -155,6 +157,14 @@ func (k keys) inode(i moraine.InodeID) []byte      { return k.u64(tabInode, uint
 func (k keys) dentries(dir moraine.InodeID) []byte { return k.u64(tabDentry, uint64(dir)) }
 func (k keys) dentry(dir moraine.InodeID, name string) []byte {
 	return append(be64(k.key(tabDentry, 8+len(name)), uint64(dir)), name...)
+}
+func (k keys) names(i moraine.InodeID) []byte { return k.u64(tabName, uint64(i)) }
+func (k keys) name(i, parent moraine.InodeID, name string) []byte {
+	return append(be64(be64(k.key(tabName, 16+len(name)), uint64(i)), uint64(parent)), name...)
+}
+func (k keys) xattrs(i moraine.InodeID) []byte { return k.u64(tabXattr, uint64(i)) }
+func (k keys) xattr(i moraine.InodeID, name string) []byte {
+	return append(be64(k.key(tabXattr, 8+len(name)), uint64(i)), name...)
 }
 func (k keys) doomedOf(j moraine.JobID) []byte { return k.u64(tabDoomed, uint64(j)) }
 func (k keys) doomed(j moraine.JobID, i moraine.InodeID) []byte {

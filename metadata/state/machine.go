@@ -150,6 +150,12 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 		return m.removeTree(t, op.RemoveTree)
 	case *wire.MetaRequest_SetAttr:
 		return m.setAttr(t, op.SetAttr)
+	case *wire.MetaRequest_Link:
+		return m.linkName(t, op.Link)
+	case *wire.MetaRequest_Release:
+		return m.release(t, op.Release)
+	case *wire.MetaRequest_SetXattr:
+		return m.setXattr(t, op.SetXattr)
 	case *wire.MetaRequest_Grant:
 		return m.grant(t, op.Grant)
 	case *wire.MetaRequest_EndGrant:
@@ -166,7 +172,7 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 func IsRead(req *wire.MetaRequest) bool {
 	switch req.GetOp().(type) {
 	case *wire.MetaRequest_GetAttr, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk, *wire.MetaRequest_ReadDir,
-		*wire.MetaRequest_GetExtents:
+		*wire.MetaRequest_GetExtents, *wire.MetaRequest_GetXattr:
 		return true
 	}
 	return isClusterRead(req)
@@ -204,6 +210,8 @@ func (m *Machine) read(v *view, caller *statepb.Caller, req *wire.MetaRequest) (
 		return v.readDir(sc, op.ReadDir)
 	case *wire.MetaRequest_GetExtents:
 		return v.readExtents(sc, op.GetExtents)
+	case *wire.MetaRequest_GetXattr:
+		return v.readXattr(sc, op.GetXattr)
 	}
 	return v.readCluster(sc, req)
 }

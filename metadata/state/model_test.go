@@ -35,6 +35,8 @@ type modelNode struct {
 	cells    []modelCell
 	target   string
 	owner    *client
+	names    int // of a file or link
+	xattrs   map[string]string
 }
 
 // model is a namespace in plain Go, which the state machine is held against.
@@ -74,7 +76,7 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 
 func newModel(t *testing.T, seed uint64) *model {
 	m := &model{bench: newCluster(t, 7), rng: rand.New(rand.NewPCG(seed, 0)), grants: map[*client][]uint64{}}
-	m.root = &modelNode{id: uint64(moraine.RootInode), typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}}
+	m.root = &modelNode{id: uint64(moraine.RootInode), typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
 	m.nodes = []*modelNode{m.root}
 	m.clients = []*client{m.open(nil), m.open(nil)}
 	m.replica = m.kv.Clone()
@@ -138,12 +140,18 @@ func (m *model) step() {
 	m.t.Helper()
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	switch n := m.rng.IntN(100); {
-	case n < 20:
+	case n < 16:
 		m.stepCreate(c)
+	case n < 18:
+		m.stepXattr(c)
+	case n < 22:
+		m.stepLink(c)
 	case n < 30:
 		m.stepRename(c)
-	case n < 36:
+	case n < 35:
 		m.stepRemove(c)
+	case n < 36:
+		m.stepRelease(c)
 	case n < 38:
 		m.stepRemoveTree(c)
 	case n < 44:
@@ -188,7 +196,7 @@ func (m *model) stepCreate(c *client) {
 		if op.Unlinked {
 			n.owner = c
 		} else {
-			n.parent, dir.children[name] = dir, n
+			n.parent, n.names, dir.children[name] = dir, 1, n
 		}
 		m.nodes = append(m.nodes, n)
 	case op.Exclusive || op.Type == wire.FileType_FILE_TYPE_SYMLINK:
@@ -205,11 +213,19 @@ func (m *model) stepCreate(c *client) {
 	}
 }
 
-// forget takes a node and all below it out of the model.
+// forget takes a node that lost a name out of the model, with all below it,
+// unless it has others.
 func (m *model) forget(n *modelNode) {
 	for _, name := range slices.Sorted(mapKeys(n.children)) {
 		m.forget(n.children[name])
 	}
+	if n.names--; n.names <= 0 {
+		m.gone(n)
+	}
+}
+
+// gone takes a node out of the model.
+func (m *model) gone(n *modelNode) {
 	m.nodes = slices.DeleteFunc(m.nodes, func(o *modelNode) bool { return o == n })
 }
 
@@ -237,6 +253,7 @@ func (m *model) stepRename(c *client) {
 	op := &wire.Rename{Parent: dir.id, Name: name, NewParent: newDir.id, NewName: newName}
 	op.NoReplace = m.rng.IntN(5) == 0
 	op.Exchange = !op.NoReplace && m.rng.IntN(5) == 0
+	op.Keep = m.rng.IntN(3) == 0
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: op}})
 	from, to := dir.children[name], newDir.children[newName]
 	switch {
@@ -265,7 +282,7 @@ func (m *model) stepRename(c *client) {
 	default:
 		m.expect(resp, "ok", "rename")
 		if to != nil {
-			m.forget(to)
+			m.loseName(c, to, op.Keep)
 		}
 		delete(dir.children, name)
 		newDir.children[newName], from.parent = from, newDir
@@ -273,8 +290,8 @@ func (m *model) stepRename(c *client) {
 }
 
 func (m *model) stepRemove(c *client) {
-	dir, name, asDir := m.pick(isDir), m.name(), m.rng.IntN(3) == 0
-	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir.id, Name: name, Directory: asDir}}})
+	dir, name, asDir, keep := m.pick(isDir), m.name(), m.rng.IntN(3) == 0, m.rng.IntN(3) == 0
+	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir.id, Name: name, Directory: asDir, Keep: keep}}})
 	n := dir.children[name]
 	switch {
 	case n == nil:
@@ -288,7 +305,86 @@ func (m *model) stepRemove(c *client) {
 	default:
 		m.expect(resp, "ok", "remove")
 		delete(dir.children, name)
-		m.forget(n)
+		m.loseName(c, n, keep)
+	}
+}
+
+// loseName takes a name from a node, which a session keeps if it is the last
+// one and the session says so.
+func (m *model) loseName(c *client, n *modelNode, keep bool) {
+	if keep && n.names == 1 && !isDir(n) {
+		n.names, n.parent, n.owner = 0, nil, c
+		return
+	}
+	m.forget(n)
+}
+
+func (m *model) stepLink(c *client) {
+	f := m.pick(func(n *modelNode) bool { return n != m.root })
+	dir, name := m.pick(isDir), m.name()
+	if f == nil {
+		return
+	}
+	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: f.id, Parent: dir.id, Name: name}}})
+	switch {
+	case f.owner != nil && f.owner != c:
+		m.expect(resp, "permission denied", "link of another's file")
+	case isDir(f):
+		m.expect(resp, "permission denied", "link of a directory")
+	case dir.children[name] != nil:
+		m.expect(resp, "already exists", "link over a name")
+	default:
+		m.expect(resp, "ok", "link")
+		f.owner, f.names, dir.children[name] = nil, f.names+1, f
+	}
+}
+
+func (m *model) stepRelease(c *client) {
+	var ids []uint64
+	for _, n := range slices.Clone(m.nodes) {
+		if n.owner == nil || m.rng.IntN(2) == 0 {
+			continue
+		}
+		ids = append(ids, n.id)
+		if n.owner == c {
+			m.gone(n)
+		}
+	}
+	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{Inodes: ids}}})
+	m.expect(resp, "ok", "release")
+}
+
+func (m *model) stepXattr(c *client) {
+	n := m.pick(func(n *modelNode) bool { return n.owner == nil || n.owner == c })
+	op := &wire.SetXattr{Inode: n.id, Name: "user." + m.name(), Value: []byte(m.name()), Remove: m.rng.IntN(3) == 0}
+	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: op}})
+	_, there := n.xattrs[op.Name]
+	switch {
+	case op.Remove && !there:
+		m.expect(resp, "no such attribute", "remove of an attribute")
+	case op.Remove:
+		m.expect(resp, "ok", "remove of an attribute")
+		delete(n.xattrs, op.Name)
+	default:
+		m.expect(resp, "ok", "set attribute")
+		if n.xattrs == nil {
+			n.xattrs = map[string]string{}
+		}
+		n.xattrs[op.Name] = string(op.Value)
+	}
+}
+
+// compareXattrs holds a node's extended attributes against the state.
+func (m *model) compareXattrs(c *client, n *modelNode) {
+	m.t.Helper()
+	names := m.ok(c.xattr(n.id, "")).GetXattr().GetNames()
+	if !slices.Equal(names, slices.Sorted(mapKeys(n.xattrs))) {
+		m.t.Fatalf("inode %x has attributes %q, want %q", n.id, names, n.xattrs)
+	}
+	for _, name := range names {
+		if have := string(m.ok(c.xattr(n.id, name)).GetXattr().GetValue()); have != n.xattrs[name] {
+			m.t.Fatalf("attribute %s of %x is %q, want %q", name, n.id, have, n.xattrs[name])
+		}
 	}
 }
 
@@ -382,7 +478,7 @@ func (m *model) stepCommit(c *client) {
 	}
 	m.expect(resp, "ok", "commit %v of %d extents", op.Mode, len(op.Extents))
 	if link != nil {
-		link.children[op.Link.Name], f.parent, f.owner = f, link, nil
+		link.children[op.Link.Name], f.parent, f.owner, f.names = f, link, nil, 1
 	}
 	f.lay(op)
 	if got := resp.GetCommit().GetAttr().GetSize(); got != uint64(len(f.cells)) {
@@ -452,7 +548,7 @@ func (m *model) stepSession() {
 	}
 	for _, n := range slices.Clone(m.nodes) {
 		if n.owner == c {
-			m.forget(n)
+			m.gone(n)
 		}
 	}
 	delete(m.grants, c)
@@ -489,9 +585,10 @@ func (m *model) compare() {
 	c := m.clients[0]
 	m.compareDir(c, m.root)
 	for _, n := range m.nodes {
-		if n.owner != nil {
+		if n.owner != nil && isFile(n) {
 			m.compareFile(c, n)
 		}
+		m.compareXattrs(c, n)
 	}
 }
 
@@ -504,7 +601,8 @@ func (m *model) compareDir(c *client, n *modelNode) {
 		for _, e := range r.GetEntries() {
 			names = append(names, e.Name)
 			child := n.children[e.Name]
-			if child == nil || child.id != e.Attr.Inode || child.typ != e.Attr.Type || child.target != e.Attr.Target || e.Attr.Parent != n.id {
+			if child == nil || child.id != e.Attr.Inode || child.typ != e.Attr.Type || child.target != e.Attr.Target ||
+				(child.names <= 1 && e.Attr.Parent != n.id) || (!isDir(child) && int(e.Attr.Nlink) != child.names) {
 				m.t.Fatalf("entry %q is %v, want %+v", e.Name, e.Attr, child)
 			}
 			after = e.Name

@@ -72,6 +72,10 @@ func (m *Machine) makeInode(t *tx, i inode) (*inode, error) {
 func (m *Machine) link(t *tx, dir *inode, name string, child *inode) {
 	t.put(t.k.dentry(dir.id, name), dentry{inode: child.id, typ: child.typ}.encode())
 	child.parent = dir.id
+	child.name = t.hint(name)
+	if child.manyLinks {
+		t.put(t.k.name(child.id, dir.id, name), []byte{dentryVersion})
+	}
 	dir.entries++
 	if child.typ == typeDirectory {
 		dir.nlink++
@@ -79,14 +83,23 @@ func (m *Machine) link(t *tx, dir *inode, name string, child *inode) {
 	m.changed(t, dir)
 }
 
-// unlink takes the entry name, of type typ, out of dir.
-func (m *Machine) unlink(t *tx, dir *inode, name string, typ uint8) {
-	t.del(t.k.dentry(dir.id, name))
-	dir.entries--
-	if typ == typeDirectory {
+// unlink takes the entry name, which is child, out of dir. The caller says what
+// becomes of child, and writes it.
+func (m *Machine) unlink(t *tx, dir *inode, name string, child *inode) {
+	t.unname(dir, name, child)
+	if child.typ == typeDirectory {
 		dir.nlink--
 	}
 	m.changed(t, dir)
+}
+
+// unname takes the entry out of dir's records, which the caller writes.
+func (t *tx) unname(dir *inode, name string, child *inode) {
+	t.del(t.k.dentry(dir.id, name))
+	dir.entries--
+	if child.manyLinks {
+		t.del(t.k.name(child.id, dir.id, name))
+	}
 }
 
 // changed stamps and writes a directory whose entries changed.
@@ -120,6 +133,7 @@ func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	n := newInode(t.scope, op)
 	n.tenant, n.parent = tenant, dir.id
+	n.name = t.hint(op.GetName())
 	child, err := m.makeInode(t, n)
 	if err != nil {
 		return nil, err
@@ -246,7 +260,11 @@ func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
 	case !op.GetDirectory() && child.typ == typeDirectory:
 		return nil, fail(moraine.IsDirectory, "remove", op.GetName(), "")
 	}
-	m.unlink(t, dir, op.GetName(), child.typ)
+	m.unlink(t, dir, op.GetName(), child)
+	if op.GetKeep() && child.typ != typeDirectory && child.nlink == 1 {
+		m.hold(t, child)
+		return removeReply(child), nil
+	}
 	if err := m.dropName(t, child, op.GetName()); err != nil {
 		return nil, err
 	}
@@ -283,11 +301,13 @@ func (m *Machine) dropName(t *tx, child *inode, ref string) error {
 		if child.entries != 0 {
 			return fail(moraine.NotEmpty, "remove", ref, "")
 		}
-		t.delInode(child)
-		return nil
+		return t.delInode(child)
 	}
 	child.nlink--
 	if child.nlink > 0 {
+		if err := t.rehome(child); err != nil {
+			return err
+		}
 		child.ctime = t.now
 		t.putInode(child)
 		return nil
@@ -301,6 +321,8 @@ func (m *Machine) dropFile(t *tx, i *inode) error {
 	if i.owner != 0 {
 		t.del(t.k.sessionInode(i.owner, i.id))
 	}
-	t.delInode(i)
+	if err := t.delInode(i); err != nil {
+		return err
+	}
 	return m.discard(t, i.content)
 }

@@ -177,7 +177,7 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 		return damaged(err)
 	}
 	if s == nil {
-		m.unlink(t, dir, name, e.typ)
+		m.unlink(t, dir, name, link)
 		return m.dropName(t, link, name)
 	}
 	if target := s.id.String(); link.target != target {
@@ -244,7 +244,11 @@ func (m *Machine) hideStep(t *tx, runDir *inode, s *step) error {
 		}
 	}
 	if attemptDir != nil && ok && e.inode == s.dir {
-		m.unlink(t, attemptDir, s.id.name(), typeDirectory)
+		d, err := t.inode(s.dir)
+		if err != nil {
+			return damaged(err)
+		}
+		m.unlink(t, attemptDir, s.id.name(), d)
 		return m.dropStep(t, s.id, s.dir)
 	}
 	_, err = m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: s.id.String(), step: s.id})

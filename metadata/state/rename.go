@@ -83,7 +83,7 @@ func (m *Machine) mayRename(t *tx, child, dir, newDir *inode) error {
 
 // move takes child from one name to another that is free.
 func (m *Machine) move(t *tx, dir *inode, name string, newDir *inode, newName string, child *inode) {
-	m.unlink(t, dir, name, child.typ)
+	m.unlink(t, dir, name, child)
 	m.link(t, newDir, newName, child)
 	child.ctime = t.now
 	t.putInode(child)
@@ -99,8 +99,10 @@ func (m *Machine) replace(t *tx, op *wire.Rename, dir, newDir, child, target *in
 	case target.id == dir.id:
 		return nil, fail(moraine.NotEmpty, "rename", op.GetNewName(), "")
 	}
-	m.unlink(t, newDir, op.GetNewName(), target.typ)
-	if err := m.dropName(t, target, op.GetNewName()); err != nil {
+	m.unlink(t, newDir, op.GetNewName(), target)
+	if op.GetKeep() && target.typ != typeDirectory && target.nlink == 1 {
+		m.hold(t, target)
+	} else if err := m.dropName(t, target, op.GetNewName()); err != nil {
 		return nil, err
 	}
 	m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child)
@@ -112,8 +114,8 @@ func (m *Machine) exchange(t *tx, op *wire.Rename, dir, newDir, child, target *i
 	if err := m.mayRename(t, target, newDir, dir); err != nil {
 		return nil, err
 	}
-	m.unlink(t, dir, op.GetName(), child.typ)
-	m.unlink(t, newDir, op.GetNewName(), target.typ)
+	m.unlink(t, dir, op.GetName(), child)
+	m.unlink(t, newDir, op.GetNewName(), target)
 	m.link(t, dir, op.GetName(), target)
 	m.link(t, newDir, op.GetNewName(), child)
 	child.ctime, target.ctime = t.now, t.now

@@ -186,7 +186,7 @@ func (m *Machine) makeDir(t *tx, op string, parent *inode, name string) (*inode,
 		return dir, nil
 	}
 	dir, err := m.makeInode(t, inode{typ: typeDirectory, mode: 0o755, uid: parent.uid, gid: parent.gid, nlink: 2,
-		tenant: parent.tenant, parent: parent.id})
+		tenant: parent.tenant, parent: parent.id, name: t.hint(name)})
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,8 @@ func (s *session) grantedScope() scope {
 func (t *tx) enterWithout(req *wire.MetaRequest) error {
 	switch req.GetOp().(type) {
 	case *wire.MetaRequest_Create, *wire.MetaRequest_Rename, *wire.MetaRequest_Remove, *wire.MetaRequest_SetAttr,
-		*wire.MetaRequest_RemoveTree, *wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit,
+		*wire.MetaRequest_RemoveTree, *wire.MetaRequest_Link, *wire.MetaRequest_Release, *wire.MetaRequest_SetXattr,
+		*wire.MetaRequest_Clone, *wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit,
 		*wire.MetaRequest_CloseSession, *wire.MetaRequest_OpenRun, *wire.MetaRequest_BeginStep,
 		*wire.MetaRequest_SealPart, *wire.MetaRequest_AbortStep, *wire.MetaRequest_RemoveStep:
 		return fail(moraine.InvalidArgument, "apply", "", "%T needs a session", req.GetOp())
@@ -122,18 +123,29 @@ func (v *view) within(sc scope, i *inode) error {
 	if i.parent == 0 && i.owner != 0 && i.owner == sc.session {
 		return nil
 	}
-	at := i.parent
+	ok, err := v.below(sc.root, i.parent)
+	if err == nil && !ok && i.manyLinks && i.nlink > 1 {
+		ok, err = v.anyNameBelow(sc.root, i)
+	}
+	if err != nil || ok {
+		return err
+	}
+	return fail(moraine.PermissionDenied, "apply", i.id.String(), "outside the directory that the session is confined to")
+}
+
+// below reports whether the directory at is top or below it.
+func (v *view) below(top, at moraine.InodeID) (bool, error) {
 	for depth := 0; at != 0 && depth <= maxDepth; depth++ {
-		if at == sc.root {
-			return nil
+		if at == top {
+			return true, nil
 		}
 		dir, err := v.inode(at)
 		if err != nil {
-			return err
+			return false, err
 		}
 		at = dir.parent
 	}
-	return fail(moraine.PermissionDenied, "apply", i.id.String(), "outside the directory that the session is confined to")
+	return false, nil
 }
 
 // squashed returns the user or group that id is under the scope.

@@ -123,7 +123,7 @@ func (m *Machine) discardFile(t *tx, i *inode) error {
 	if err != nil {
 		return err
 	}
-	m.unlink(t, root, "1", typeFile)
+	m.unlink(t, root, "1", i)
 	return m.dropName(t, i, "1")
 }
 

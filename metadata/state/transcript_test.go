@@ -34,7 +34,7 @@ func TestTranscripts(t *testing.T) {
 		s.t = t
 		s.check()
 		if *rewriteLogs {
-			s.writeLog("v1-" + filepath.Base(file))
+			s.writeLog("v2-" + filepath.Base(file))
 		}
 	})
 }
@@ -45,6 +45,7 @@ type script struct {
 	sessions map[string]*client
 	at       *client
 	grants   map[string]uint64 // first number, by name
+	last     uint64            // inode of the last removal
 }
 
 func (s *script) run(d *datadriven.TestData, args []string) string {
@@ -157,10 +158,25 @@ func (s *script) do(args []string) string {
 		from, name := s.split(args[1])
 		to, newName := s.split(args[2])
 		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: from, Name: name,
-			NewParent: to, NewName: newName, NoReplace: flag("no-replace"), Exchange: flag("exchange")}}}))
+			NewParent: to, NewName: newName, NoReplace: flag("no-replace"), Exchange: flag("exchange"), Keep: flag("keep")}}}))
 	case "rm", "rmdir":
 		parent, name := s.split(args[1])
-		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: parent, Name: name, Directory: args[0] == "rmdir"}}}))
+		op := &wire.Remove{Parent: parent, Name: name, Directory: args[0] == "rmdir", Keep: flag("keep")}
+		s.last = s.inode(args[1])
+		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: op}}))
+	case "link":
+		parent, name := s.split(args[2])
+		return outcome(c.link(s.named(args[1]), parent, name))
+	case "release":
+		return outcome(c.release(s.last))
+	case "set-xattr":
+		op := &wire.SetXattr{Inode: s.inode(args[1]), Name: args[2], Create: flag("create"), Replace: flag("replace"), Remove: flag("remove")}
+		if len(args) > 3 {
+			op.Value = []byte(args[3])
+		}
+		return outcome(c.setXattr(op))
+	case "xattr":
+		return s.xattr(args)
 	case "rmtree":
 		parent, name := s.split(args[1])
 		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: parent, Name: name}}}))
@@ -189,6 +205,30 @@ func (s *script) do(args []string) string {
 	}
 	s.t.Fatalf("unknown verb %q", args[0])
 	return ""
+}
+
+// named is an inode by path, or that of the last removal.
+func (s *script) named(p string) uint64 {
+	if p == "last" {
+		return s.last
+	}
+	return s.inode(p)
+}
+
+// xattr shows one extended attribute, or the names of all.
+func (s *script) xattr(args []string) string {
+	name := ""
+	if len(args) > 2 {
+		name = args[2]
+	}
+	resp := s.at.xattr(s.inode(args[1]), name)
+	switch {
+	case resp.GetError() != nil:
+		return outcome(resp)
+	case name == "":
+		return orNothing(resp.GetXattr().GetNames())
+	}
+	return string(resp.GetXattr().GetValue())
 }
 
 func number(word string) uint64 {

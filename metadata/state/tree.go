@@ -14,7 +14,7 @@ func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, er
 	if child.typ != typeDirectory {
 		return nil, fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
 	}
-	m.unlink(t, dir, op.GetName(), child.typ)
+	m.unlink(t, dir, op.GetName(), child)
 	return removeReply(child), m.dropTree(t, child, op.GetName())
 }
 
@@ -22,10 +22,10 @@ func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, er
 // below it: by a job, unless it is empty.
 func (m *Machine) dropTree(t *tx, dir *inode, subject string) error {
 	if dir.entries == 0 {
-		t.delInode(dir)
-		return nil
+		return t.delInode(dir)
 	}
-	dir.parent, dir.nlink = 0, 0
+	dir.detach()
+	dir.nlink = 0
 	t.putInode(dir)
 	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: subject})
 	if err != nil {
@@ -60,7 +60,9 @@ func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, fin
 			continue
 		}
 		t.del(keys[0])
-		t.delInode(dir)
+		if err := t.delInode(dir); err != nil {
+			return 0, false, err
+		}
 	}
 	return len(t.order) - before, false, nil
 }
@@ -77,10 +79,10 @@ func (m *Machine) emptyDir(t *tx, job moraine.JobID, dir *inode, stop int) error
 		if err != nil {
 			return damaged(err)
 		}
-		t.del(t.k.dentry(dir.id, name))
-		dir.entries--
+		t.unname(dir, name, child)
 		if child.typ == typeDirectory {
-			child.parent, child.nlink = 0, 0
+			child.detach()
+			child.nlink = 0
 			t.putInode(child)
 			t.put(t.k.doomed(job, child.id), []byte{dentryVersion})
 		} else if err := m.dropName(t, child, name); err != nil {

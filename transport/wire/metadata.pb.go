@@ -4137,6 +4137,7 @@ type LinkTarget struct {
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Replace       bool                   `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"` // an existing regular file of that name is replaced
+	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`       // and was its last name: the session keeps it, as in Remove
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4188,6 +4189,13 @@ func (x *LinkTarget) GetName() string {
 func (x *LinkTarget) GetReplace() bool {
 	if x != nil {
 		return x.Replace
+	}
+	return false
+}
+
+func (x *LinkTarget) GetKeep() bool {
+	if x != nil {
+		return x.Keep
 	}
 	return false
 }
@@ -6693,12 +6701,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04link\x18\t \x01(\v2\x18.moraine.wire.LinkTargetR\x04link\x12\x1a\n" +
 	"\bpromised\x18\v \x01(\rR\bpromised\x12\x14\n" +
 	"\x05final\x18\n" +
-	" \x01(\bR\x05final\"R\n" +
+	" \x01(\bR\x05final\"f\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\areplace\x18\x03 \x01(\bR\areplace\"\x84\x02\n" +
+	"\areplace\x18\x03 \x01(\bR\areplace\x12\x12\n" +
+	"\x04keep\x18\x04 \x01(\bR\x04keep\"\x84\x02\n" +
 	"\x05Clone\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12,\n" +

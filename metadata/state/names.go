@@ -1,0 +1,207 @@
+package state
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxLinks is the most names of one file.
+const MaxLinks = 65_000
+
+// maxNamesSeen bounds how many names of one file a look for one of them in a
+// scope goes over.
+const maxNamesSeen = 1024
+
+// hint returns what an inode that a directory has as name keeps of it. Whether
+// inodes keep their names is fixed when the state is made.
+func (t *tx) hint(name string) string {
+	if t.count[cNames] == 0 {
+		return ""
+	}
+	return name
+}
+
+// linkName gives a file or symbolic link one more name.
+func (m *Machine) linkName(t *tx, op *wire.Link) (*wire.MetaResponse, error) {
+	if err := checkName("link", op.GetName()); err != nil {
+		return nil, err
+	}
+	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := t.within(t.scope, i); err != nil {
+		return nil, err
+	}
+	if err := t.mayChange("link", i); err != nil {
+		return nil, err
+	}
+	dir, err := t.directory(moraine.InodeID(op.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	_, taken, err := t.lookup(dir.id, op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case i.typ == typeDirectory:
+		return nil, fail(moraine.PermissionDenied, "link", op.GetName(), "a directory has one name")
+	case taken:
+		return nil, fail(moraine.Exists, "link", op.GetName(), "")
+	case i.tenant != dir.tenant:
+		return nil, fail(moraine.CrossTenant, "link", op.GetName(), "copy it instead")
+	case i.nlink >= MaxLinks:
+		return nil, fail(moraine.TooLarge, "link", op.GetName(), "the file has %d names, the most there may be", MaxLinks)
+	}
+	if i.owner != 0 {
+		m.adopt(t, i)
+	} else if err := t.anotherName(i); err != nil {
+		return nil, err
+	}
+	m.link(t, dir, op.GetName(), i)
+	i.ctime = t.now
+	t.putInode(i)
+	return entryReply(i), nil
+}
+
+// anotherName counts one more name of i. With the second one its names get
+// rows of their own, from then on and for ever.
+func (t *tx) anotherName(i *inode) error {
+	i.nlink++
+	if i.manyLinks {
+		return nil
+	}
+	parent, name, err := t.nameOf(i)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return &moraine.Error{Op: "link", Ref: i.id.String(), Kind: moraine.Corrupt}
+	}
+	i.manyLinks = true
+	t.put(t.k.name(i.id, parent, name), []byte{dentryVersion})
+	return nil
+}
+
+// rehome makes parent and name of an inode that lost one of several names one
+// that it has.
+func (t *tx) rehome(i *inode) error {
+	keys, err := t.keysUnder(t.k.names(i.id), 1)
+	if err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		return &moraine.Error{Op: "names", Ref: i.id.String(), Kind: moraine.Corrupt}
+	}
+	parent, name := nameOfKey(keys[0])
+	i.parent, i.name = parent, t.hint(name)
+	return nil
+}
+
+// nameOfKey takes a key of tabName apart.
+func nameOfKey(key []byte) (parent moraine.InodeID, name string) {
+	return moraine.InodeID(binary.BigEndian.Uint64(key[11:])), string(key[19:])
+}
+
+// nameOf returns a name that an inode has, and its directory; "" where it has
+// none. In a state that keeps no names it looks through the directory.
+func (v *view) nameOf(i *inode) (parent moraine.InodeID, name string, err error) {
+	if i.parent == 0 || i.nlink == 0 {
+		return 0, "", nil
+	}
+	if i.name != "" {
+		return i.parent, i.name, nil
+	}
+	if i.manyLinks {
+		keys, err := v.keysUnder(v.k.names(i.id), 1)
+		if err != nil || len(keys) == 0 {
+			return 0, "", err
+		}
+		parent, name = nameOfKey(keys[0])
+		return parent, name, nil
+	}
+	prefix := v.k.dentries(i.parent)
+	var bad error
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var e dentry
+		if e, bad = decodeDentry(value); bad != nil {
+			return false
+		}
+		if e.inode == i.id {
+			name = string(key[len(prefix):])
+		}
+		return name == ""
+	})
+	if err == nil {
+		err = bad
+	}
+	return i.parent, name, err
+}
+
+// anyNameBelow reports whether one of the names of i is below top.
+func (v *view) anyNameBelow(top moraine.InodeID, i *inode) (bool, error) {
+	keys, err := v.keysUnder(v.k.names(i.id), maxNamesSeen)
+	if err != nil {
+		return false, err
+	}
+	var last moraine.InodeID
+	for _, key := range keys {
+		parent, _ := nameOfKey(key)
+		if parent == last {
+			continue
+		}
+		last = parent
+		if ok, err := v.below(top, parent); ok || err != nil {
+			return ok, err
+		}
+	}
+	return false, nil
+}
+
+// mayChange fails where another session holds a file without a name.
+func (t *tx) mayChange(op string, i *inode) error {
+	if i.owner != 0 && i.owner != t.scope.session {
+		return fail(moraine.PermissionDenied, op, i.id.String(), "another session is writing it")
+	}
+	return nil
+}
+
+// hold has the session keep a file whose last name is gone: it lives on, until
+// the session releases it or ends.
+func (m *Machine) hold(t *tx, i *inode) {
+	i.detach()
+	i.nlink, i.owner = 0, t.session.id
+	i.ctime = t.now
+	t.put(t.k.sessionInode(i.owner, i.id), []byte{sessionVersion})
+	t.putInode(i)
+}
+
+// MaxRelease is the most files that one request releases.
+const MaxRelease = 256
+
+// release lets files without a name die that the session holds. Those that it
+// does not hold are passed over.
+func (m *Machine) release(t *tx, op *wire.Release) (*wire.MetaResponse, error) {
+	if len(op.GetInodes()) > MaxRelease {
+		return nil, fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), MaxRelease)
+	}
+	for _, id := range op.GetInodes() {
+		i, err := t.inode(moraine.InodeID(id))
+		if moraineKind(err) == moraine.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if i.owner == 0 || i.owner != t.session.id {
+			continue
+		}
+		if err := m.dropFile(t, i); err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}

@@ -1,0 +1,136 @@
+package state
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxXattrs is the most extended attributes of one inode.
+	MaxXattrs = 256
+	// MaxXattrBytes bounds their names and values together, and so each value.
+	MaxXattrBytes = 64 << 10
+)
+
+const xattrVersion = 1
+
+func encodeXattr(value []byte) []byte { return putBytes([]byte{xattrVersion}, value) }
+
+func decodeXattr(b []byte) ([]byte, error) {
+	d := dec{b: b}
+	d.version(xattrVersion)
+	v := d.bytes()
+	return v, d.end("extended attribute")
+}
+
+func checkXattr(op *wire.SetXattr) error {
+	name := op.GetName()
+	switch {
+	case name == "" || strings.IndexByte(name, 0) >= 0:
+		return fail(moraine.InvalidArgument, "set attribute", name, "not a name")
+	case len(name) > moraine.MaxNameLen:
+		return fail(moraine.NameTooLong, "set attribute", name, "%d bytes, %d at most", len(name), moraine.MaxNameLen)
+	case strings.HasPrefix(name, "system."):
+		return fail(moraine.Unimplemented, "set attribute", name, "access lists are not kept")
+	case len(op.GetValue()) > MaxXattrBytes:
+		return fail(moraine.TooLarge, "set attribute", name, "%d bytes, %d at most", len(op.GetValue()), MaxXattrBytes)
+	}
+	return nil
+}
+
+// setXattr sets or removes one extended attribute.
+func (m *Machine) setXattr(t *tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
+	if err := checkXattr(op); err != nil {
+		return nil, err
+	}
+	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := t.within(t.scope, i); err != nil {
+		return nil, err
+	}
+	if err := t.mayChange("set attribute", i); err != nil {
+		return nil, err
+	}
+	key := t.k.xattr(i.id, op.GetName())
+	_, there, err := t.Get(key)
+	switch {
+	case err != nil:
+		return nil, err
+	case there && op.GetCreate():
+		return nil, fail(moraine.Exists, "set attribute", op.GetName(), "")
+	case !there && (op.GetReplace() || op.GetRemove()):
+		return nil, fail(moraine.NoAttribute, "set attribute", op.GetName(), "")
+	}
+	if op.GetRemove() {
+		t.del(key)
+	} else {
+		t.put(key, encodeXattr(op.GetValue()))
+	}
+	count, bytes, err := t.xattrUse(i)
+	switch {
+	case err != nil:
+		return nil, err
+	case !op.GetRemove() && (count > MaxXattrs || bytes > MaxXattrBytes):
+		return nil, fail(moraine.NoSpace, "set attribute", op.GetName(), "%d attributes of %d bytes in all; %d and %d at most",
+			count, bytes, MaxXattrs, MaxXattrBytes)
+	}
+	i.xattrs = count > 0
+	i.ctime = t.now
+	t.putInode(i)
+	return done(), nil
+}
+
+// xattrUse returns how many extended attributes an inode has, and how many
+// bytes their names and values are.
+func (v *view) xattrUse(i *inode) (count, bytes int, err error) {
+	var bad error
+	prefix := v.k.xattrs(i.id)
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var b []byte
+		b, bad = decodeXattr(value)
+		count, bytes = count+1, bytes+len(key)-len(prefix)+len(b)
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return count, bytes, err
+}
+
+// readXattr answers one extended attribute, or the names of all.
+func (v *view) readXattr(sc scope, op *wire.GetXattr) (*wire.MetaResponse, error) {
+	i, err := v.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := v.within(sc, i); err != nil {
+		return nil, err
+	}
+	reply := &wire.XattrReply{}
+	if op.GetName() != "" {
+		b, ok, err := v.r.Get(v.k.xattr(i.id, op.GetName()))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return nil, fail(moraine.NoAttribute, "get attribute", op.GetName(), "")
+		}
+		if reply.Value, err = decodeXattr(b); err != nil {
+			return nil, err
+		}
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, nil
+	}
+	if !i.xattrs {
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, nil
+	}
+	prefix := v.k.xattrs(i.id)
+	keys, err := v.keysUnder(prefix, MaxXattrs)
+	for _, key := range keys {
+		reply.Names = append(reply.Names, string(key[len(prefix):]))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, err
+}
