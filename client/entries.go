@@ -103,7 +103,7 @@ func (c *Client) Release(ctx context.Context, inodes ...moraine.InodeID) error {
 func (c *Client) RenameAt(ctx context.Context, from, to Entry, opts RenameOptions) error {
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
-		NoReplace: opts.NoReplace, Exchange: opts.Exchange}}})
+		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Keep: opts.Keep}}})
 	return wrap("client.RenameAt", from.Name, err)
 }
 

@@ -193,6 +193,9 @@ func (c *Client) RemoveAll(ctx context.Context, path string) error {
 type RenameOptions struct {
 	NoReplace bool // fail with Exists where there is one
 	Exchange  bool // swap the two
+	// Keep leaves a file that is replaced to the session where that was its last
+	// name, as RemoveOptions.Keep does. RenameAt only.
+	Keep bool
 }
 
 // Rename moves an entry.
