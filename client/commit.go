@@ -120,12 +120,14 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 		l.final = true
 		op.Final, op.Link = true, final.link
 	}
-	resp, s, err := f.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+	// Grants and the unlinked file are the session's: under another one the
+	// commit would be answered as if they had never been.
+	resp, err := f.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, f.session)
 	if err != nil {
 		return nil, err
 	}
 	r := resp.GetCommit()
-	if s != f.session || r.GetAttr() == nil {
+	if r.GetAttr() == nil {
 		return nil, badReply("commit")
 	}
 	for _, s := range l.ready[:n] {

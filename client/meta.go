@@ -55,8 +55,8 @@ func (m *metaConn) sawTopology(version uint64) {
 // session and numbers are filled in here.
 //
 // The error is a *moraine.Error: the service's answer, or Timeout or Canceled
-// where ctx or the patience ended, which leaves unknown whether a mutation took
-// effect. Where the session has expired a new one is opened, and the request is
+// where ctx or the patience ended, or an answer was lost and a further attempt
+// was not let in: then it is unknown whether a mutation took effect. Where the session has expired a new one is opened, and the request is
 // made again under it, unless an attempt under the old one may have taken
 // effect, or the request is about what the old one owned: then the error is
 // SessionExpired, and later requests run under the new session.
@@ -80,15 +80,30 @@ func (m *metaConn) doIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 		if !isKind(err, moraine.SessionExpired) {
 			return resp, s, err
 		}
-		if _, oerr := m.open(ctx, s); oerr != nil {
-			return nil, s, oerr
-		}
+		_, oerr := m.open(ctx, s)
 		if mutation && (unknown || ofSession(req)) {
-			return nil, s, err
+			return nil, s, err // whether there is another session says nothing of this request
+		}
+		if oerr != nil {
+			return nil, s, oerr
 		}
 	}
 	return nil, nil, &moraine.Error{Op: opName(req), Kind: moraine.SessionExpired,
 		Err: fmt.Errorf("%d sessions in a row expired", maxSessions)}
+}
+
+// doUnder makes a mutation about what s owns, under s and no other session.
+// Where s has ended the error is SessionExpired, and later requests run under
+// another one.
+func (m *metaConn) doUnder(ctx context.Context, req *wire.MetaRequest, s *session) (*wire.MetaResponse, error) {
+	began := m.clock.Now()
+	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Now().Sub(began).Seconds()) }()
+	resp, _, err := m.once(ctx, req, s, true)
+	if isKind(err, moraine.SessionExpired) {
+		// Renewals open one in any case; why that fails now is of no use here.
+		_, _ = m.open(ctx, s)
+	}
+	return resp, err
 }
 
 // maxSessions bounds the sessions that one request is tried under.
@@ -106,7 +121,35 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 		return nil, false, gaveUp(ctx, opName(req))
 	}
 	defer s.numbers.finish(n)
-	return m.exchange(ctx, req, s, n)
+	resp, unknown, err = m.exchange(ctx, req, s, n)
+	if unknown {
+		err = unsure(ctx, opName(req), err)
+	}
+	return resp, unknown, err
+}
+
+// unsure makes the error of a mutation of which an earlier attempt may have
+// taken effect one that says so. Refusals at the door come before the service
+// looks for a first answer, so that they speak of the last attempt alone, and a
+// context may end with any cause. Other errors are first answers: they stay.
+func unsure(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch moraine.KindOf(err) {
+	case moraine.Timeout, moraine.Canceled, moraine.SessionExpired:
+		return err
+	case moraine.NoSpace, moraine.Unauthenticated, moraine.PermissionDenied, moraine.WrongCluster, moraine.Unimplemented:
+	default:
+		if ctx.Err() == nil {
+			return err
+		}
+	}
+	kind := moraine.Timeout
+	if errors.Is(ctx.Err(), context.Canceled) {
+		kind = moraine.Canceled
+	}
+	return &moraine.Error{Op: op, Kind: kind, Err: fmt.Errorf("an answer was lost, so that it may have taken effect; after that: %w", err)}
 }
 
 // quick asks once, and once more after a redirect: for callers who have
@@ -148,7 +191,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		if !isTransient(err) {
 			return nil, unknown, err
 		}
-		unknown = true
+		unknown = unknown || !isKind(err, moraine.NotLeader) // who does not lead has not begun
 		m.metrics.MetaRetries.Inc()
 		if try == manyTries {
 			m.log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
@@ -164,7 +207,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			continue
 		}
 		if !m.pause(ctx, try) {
-			return nil, true, gaveUpAfter(ctx, opName(req), err)
+			return nil, unknown, gaveUpAfter(ctx, opName(req), err)
 		}
 	}
 }

@@ -153,6 +153,58 @@ func TestSessionExpiry(t *testing.T) {
 	})
 }
 
+// A commit that may have taken effect is never reported as one that has not:
+// each row is what the service does to it, and to what follows it. took is
+// whether the file must be there.
+func TestUnknownOutcomeOfACommit(t *testing.T) {
+	lost := func(*wire.MetaResponse, error) (*wire.MetaResponse, error) { return nil, errKind(moraine.Timeout) }
+	for name, row := range map[string]struct {
+		lost bool         // the first attempt takes effect, and its answer is lost
+		then moraine.Kind // what the next one is answered
+		open moraine.Kind // what the opening of another session is answered, if not 0
+		want moraine.Kind
+	}{
+		"answer lost, then cut off":               {true, moraine.SessionExpired, 0, moraine.SessionExpired},
+		"answer lost, cut off, no new session":    {true, moraine.SessionExpired, moraine.PermissionDenied, moraine.SessionExpired},
+		"cut off, no new session":                 {false, moraine.SessionExpired, moraine.PermissionDenied, moraine.SessionExpired},
+		"answer lost, then the disk is full":      {true, moraine.NoSpace, 0, moraine.Timeout},
+		"answer lost, then a certificate expires": {true, moraine.Unauthenticated, 0, moraine.Timeout},
+		"the disk is full":                        {false, moraine.NoSpace, 0, moraine.NoSpace},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 3, func(c *cluster) {
+				cl := c.dial("c1", config())
+				defer cl.Close()
+				f, err := cl.Create(c.ctx, "/f", client.CreateOptions{})
+				require.NoError(t, err)
+				_, err = f.Write(bytesOf(1, 1000))
+				require.NoError(t, err)
+				var commits atomic.Int32
+				c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+					switch {
+					case req.GetOpenSession() != nil && row.open != 0:
+						return nil, errKind(row.open)
+					case req.GetCommit() == nil:
+						return nil, nil
+					case commits.Add(1) == 1 && row.lost:
+						return lost, nil
+					}
+					return nil, errKind(row.then)
+				})
+				_, err = f.Commit(c.ctx)
+				require.Equal(t, row.want, moraine.KindOf(err), "%v", err)
+				c.onMeta(nil)
+				_, err = cl.Stat(c.ctx, "/f")
+				if row.lost {
+					require.NoError(t, err, "it did take effect")
+				} else {
+					require.ErrorIs(t, err, moraine.NotFound)
+				}
+			})
+		})
+	}
+}
+
 // A mutation that may have taken effect under a session that is over is not
 // made again under another one.
 func TestUnknownOutcomeAcrossSessions(t *testing.T) {
