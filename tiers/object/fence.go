@@ -1,0 +1,79 @@
+package object
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/morainefs/moraine"
+)
+
+type fenceKey struct{}
+
+// WithFence returns a context under which every request asks held before it is
+// sent, and again before each piece of its body: an error stops it. The error
+// is what the request fails with; it should be of kind Fenced.
+func WithFence(ctx context.Context, held func() error) context.Context {
+	return context.WithValue(ctx, fenceKey{}, held)
+}
+
+// fence is a RoundTripper that sits below the signer. What has passed it may
+// still be on its way for as long as the store accepts its signature: the
+// service does not use a key again before that.
+type fence struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
+	held, _ := req.Context().Value(fenceKey{}).(func() error)
+	if held == nil {
+		return f.next.RoundTrip(req)
+	}
+	if err := held(); err != nil {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, &fencedError{err: err}
+	}
+	if req.Body != nil {
+		// A RoundTripper may not change the request it is given.
+		req = req.Clone(req.Context())
+		req.Body = &fencedBody{ReadCloser: req.Body, held: held}
+		req.GetBody = nil
+	}
+	return f.next.RoundTrip(req)
+}
+
+type fencedBody struct {
+	io.ReadCloser
+	held func() error
+}
+
+// Read implements io.Reader.
+func (b *fencedBody) Read(p []byte) (int, error) {
+	if err := b.held(); err != nil {
+		return 0, &fencedError{err: err, begun: true}
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// fencedError marks what the fence stopped; begun: after a part of it was sent.
+type fencedError struct {
+	err   error
+	begun bool
+}
+
+func (e *fencedError) Error() string { return e.err.Error() }
+func (e *fencedError) Unwrap() error { return e.err }
+
+// CheckFence asks the fence of ctx, if there is one, as each request does
+// before it is sent.
+func CheckFence(ctx context.Context) error {
+	held, _ := ctx.Value(fenceKey{}).(func() error)
+	if held == nil {
+		return nil
+	}
+	if err := held(); err != nil {
+		return MakeError(moraine.Fenced, true, err)
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
+
+	"github.com/morainefs/moraine"
+)
+
+// Ref names bytes that the bucket was seen to hold.
+type Ref struct {
+	Key string
+	// Version is that of a versioned bucket; empty elsewhere.
+	Version string
+	// ETag is what the object must still have; empty: any.
+	ETag string
+}
+
+// Info is what the store says of an object.
+type Info struct {
+	Ref
+	// Size is its length in bytes.
+	Size int64
+	// CRC is the CRC32C of the whole object; HasCRC is false where the store
+	// does not say.
+	CRC    uint32
+	HasCRC bool
+	// Meta is its user metadata, by lower-case name, without x-amz-meta-.
+	Meta map[string]string
+}
+
+// Head asks for what is at a key: at its version, where r has one. NotFound
+// where there is nothing.
+func (b *Bucket) Head(ctx context.Context, r Ref) (Info, error) {
+	var info Info
+	err := b.do(ctx, "head", r.Key, func(ctx context.Context) error {
+		opts := minio.StatObjectOptions{VersionID: r.Version, Checksum: !b.cfg.NoChecksums}
+		if err := match(&opts, r); err != nil {
+			return err
+		}
+		o, err := b.core.StatObject(ctx, b.cfg.Bucket, r.Key, opts)
+		if err == nil {
+			info = infoOf(r.Key, o)
+		}
+		return err
+	})
+	return info, err
+}
+
+func match(opts *minio.GetObjectOptions, r Ref) error {
+	if r.ETag == "" {
+		return nil
+	}
+	return opts.SetMatchETag(r.ETag)
+}
+
+func infoOf(key string, o minio.ObjectInfo) Info {
+	info := Info{Ref: Ref{Key: key, Version: versionOf(o.VersionID), ETag: o.ETag}, Size: o.Size, Meta: map[string]string{}}
+	for k, v := range o.UserMetadata {
+		info.Meta[lower(k)] = v
+	}
+	if o.ChecksumMode == "FULL_OBJECT" {
+		info.CRC, info.HasCRC = decodeCRC(o.ChecksumCRC32C)
+	}
+	return info
+}
+
+// versionOf leaves out the version of buckets that have none.
+func versionOf(v string) string {
+	if v == "null" {
+		return ""
+	}
+	return v
+}
+
+// Get fills dst with the bytes of r from off on, or fails: it is never short.
+// Conflict where the object at the key has another ETag, NotFound where there is
+// none. On error the content of dst is undefined. len(dst) must not be 0.
+func (b *Bucket) Get(ctx context.Context, r Ref, off int64, dst []byte) error {
+	return b.do(ctx, "get", r.Key, func(ctx context.Context) error {
+		opts := minio.GetObjectOptions{VersionID: r.Version}
+		if err := match(&opts, r); err != nil {
+			return err
+		}
+		if err := opts.SetRange(off, off+int64(len(dst))-1); err != nil {
+			return err
+		}
+		body, info, _, err := b.core.GetObject(ctx, b.cfg.Bucket, r.Key, opts)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		if info.Size != int64(len(dst)) {
+			return &moraine.Error{Kind: moraine.Conflict, Err: fmt.Errorf("%d bytes are there, not %d", info.Size, len(dst))}
+		}
+		n, err := io.ReadFull(body, dst)
+		b.metrics.Received.Add(float64(n))
+		if err != nil {
+			return short(n, len(dst), err)
+		}
+		return nil
+	})
+}
+
+// Delete removes what is at a key, or one version of it. Removing what is not
+// there succeeds.
+func (b *Bucket) Delete(ctx context.Context, r Ref) error {
+	err := b.do(ctx, "delete", r.Key, func(ctx context.Context) error {
+		return b.core.RemoveObject(ctx, b.cfg.Bucket, r.Key, minio.RemoveObjectOptions{VersionID: r.Version})
+	})
+	if errors.Is(err, moraine.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// Copy copies src, of size bytes, to another key of the bucket, inside the
+// store. It fails with Conflict where src is not what is there. On an error that
+// is not Refused, the copy may be there.
+func (b *Bucket) Copy(ctx context.Context, src Ref, size int64, dst string) (Info, error) {
+	if size > b.cfg.CopyLimit {
+		return b.copyParts(ctx, src, size, dst)
+	}
+	err := b.do(ctx, "copy", dst, func(ctx context.Context) error {
+		_, err := b.core.CopyObject(ctx, b.cfg.Bucket, src.Key, b.cfg.Bucket, dst, copyCondition(src),
+			minio.CopySrcOptions{VersionID: src.Version}, minio.PutObjectOptions{})
+		return err
+	})
+	if err != nil {
+		return Info{}, err
+	}
+	return b.Head(ctx, Ref{Key: dst})
+}
+
+func copyCondition(src Ref) map[string]string {
+	if src.ETag == "" {
+		return nil
+	}
+	return map[string]string{"x-amz-copy-source-if-match": strconv.Quote(src.ETag)}
+}
+
+// copyParts copies what is too large to be copied at once, as an upload whose
+// parts are ranges of src. No sums are asked for: stores differ in which they
+// keep for a part that they copied.
+func (b *Bucket) copyParts(ctx context.Context, src Ref, size int64, dst string) (Info, error) {
+	at, err := b.Head(ctx, src)
+	if err != nil {
+		return Info{}, err
+	}
+	id, err := b.newUpload(ctx, dst, at.Meta, false)
+	if err != nil {
+		return Info{}, err
+	}
+	parts, err := b.copyRanges(ctx, src, size, dst, id)
+	if err != nil {
+		return Info{}, errors.Join(err, b.Abort(context.WithoutCancel(ctx), dst, id))
+	}
+	if _, err := b.Complete(ctx, dst, id, parts, 0, false); err != nil {
+		return Info{}, err
+	}
+	return b.Head(ctx, Ref{Key: dst})
+}
+
+func (b *Bucket) copyRanges(ctx context.Context, src Ref, size int64, dst, id string) ([]Part, error) {
+	step := max(b.cfg.CopyLimit/4, (size+MaxParts-1)/MaxParts, minPart)
+	var parts []Part
+	for off := int64(0); off < size; off += step {
+		err := b.do(ctx, "copy_part", dst, func(ctx context.Context) error {
+			headers := copyCondition(src)
+			if src.Version != "" {
+				if headers == nil {
+					headers = map[string]string{}
+				}
+				headers["x-amz-copy-source"] = s3utils.EncodePath(b.cfg.Bucket+"/"+src.Key) + "?versionId=" + src.Version
+			}
+			p, err := b.core.CopyObjectPart(ctx, b.cfg.Bucket, src.Key, b.cfg.Bucket, dst, id, len(parts)+1, off, min(step, size-off), headers)
+			if err == nil {
+				parts = append(parts, Part{ETag: trimQuotes(p.ETag)})
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}

@@ -1,0 +1,207 @@
+package object_test
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/object/objecttest"
+)
+
+func TestMain(m *testing.M) { os.Exit(objecttest.Main(m)) }
+
+func TestBucketKeepsItsContract(t *testing.T) {
+	objecttest.Run(t, func(t *testing.T) objecttest.Store {
+		s := objecttest.Start(t)
+		return s.Open(t, s.Endpoint)
+	})
+}
+
+func TestBucketWithoutChecksumsKeepsItsContract(t *testing.T) {
+	s := objecttest.Start(t)
+	cfg := s.Config(t, s.Endpoint)
+	cfg.NoChecksums = true
+	b, err := object.New(cfg, object.Deps{})
+	require.NoError(t, err)
+	data := bytes.Repeat([]byte("0123456789abcdef"), 500_000)
+	info := objecttest.Put(t, b, cfg.Prefix+"/k", data, 5<<20, nil)
+	require.False(t, info.HasCRC)
+}
+
+func TestMemoryKeepsTheContract(t *testing.T) {
+	objecttest.Run(t, func(t *testing.T) objecttest.Store { return objecttest.NewMemory() })
+}
+
+// TestCopyInParts copies what is said to be too large to be copied at once.
+func TestCopyInParts(t *testing.T) {
+	s := objecttest.Start(t)
+	cfg := s.Config(t, s.Endpoint)
+	cfg.CopyLimit = 20 << 20
+	b, err := object.New(cfg, object.Deps{})
+	require.NoError(t, err)
+	data := bytes.Repeat([]byte("0123456789abcdef"), 23<<16)
+	from := objecttest.Put(t, b, cfg.Prefix+"/from", data, 8<<20, map[string]string{"file-owner": "7"})
+	to, err := b.Copy(t.Context(), from.Ref, from.Size, cfg.Prefix+"/to")
+	require.NoError(t, err)
+	got := make([]byte, len(data))
+	require.NoError(t, b.Get(t.Context(), to.Ref, 0, got))
+	require.True(t, bytes.Equal(data, got))
+	head, err := b.Head(t.Context(), to.Ref)
+	require.NoError(t, err)
+	require.Equal(t, "7", head.Meta["file-owner"])
+}
+
+// TestOutcomes holds what is said of a failed request against what became of it.
+func TestOutcomes(t *testing.T) {
+	s := objecttest.Start(t)
+	p := objecttest.NewProxy(t, s.Endpoint)
+	b, direct := s.Open(t, p.URL), s.Open(t, s.Endpoint)
+	for _, c := range []struct {
+		fault   objecttest.Fault
+		kind    moraine.Kind
+		refused bool
+		done    bool
+	}{
+		{objecttest.Refuse, moraine.PermissionDenied, true, false},
+		{objecttest.Fail, moraine.Unavailable, false, false},
+		{objecttest.FailAfter, moraine.Unavailable, false, true},
+		{objecttest.Lose, moraine.Unavailable, false, true},
+		{objecttest.Drop, moraine.Unavailable, false, false},
+	} {
+		key := b.Prefix() + "/k"
+		objecttest.Put(t, direct, key, []byte("bytes"), 5<<20, nil)
+		fired := p.Once("delete", c.fault)
+		err := b.Delete(t.Context(), object.Ref{Key: key})
+		require.ErrorIs(t, err, c.kind)
+		require.Equal(t, c.refused, object.Refused(err), "%v", err)
+		require.True(t, fired())
+		_, err = direct.Head(t.Context(), object.Ref{Key: key})
+		require.Equal(t, c.done, err != nil)
+	}
+}
+
+func TestNothingIsSentTwice(t *testing.T) {
+	s := objecttest.Start(t)
+	p := objecttest.NewProxy(t, s.Endpoint)
+	b := s.Open(t, p.URL)
+	var requests atomic.Int32
+	p.Set(func(*http.Request) objecttest.Fault { requests.Add(1); return objecttest.Fail })
+	_, err := b.NewUpload(t.Context(), b.Prefix()+"/k", nil)
+	require.ErrorIs(t, err, moraine.Unavailable)
+	_, err = b.Head(t.Context(), object.Ref{Key: b.Prefix() + "/k"})
+	require.ErrorIs(t, err, moraine.Unavailable)
+	require.Equal(t, int32(2), requests.Load())
+}
+
+func TestCutRepliesAreErrors(t *testing.T) {
+	s := objecttest.Start(t)
+	p := objecttest.NewProxy(t, s.Endpoint)
+	b := s.Open(t, p.URL)
+	data := bytes.Repeat([]byte("x"), 1<<20)
+	info := objecttest.Put(t, b, b.Prefix()+"/k", data, 5<<20, nil)
+	fired := p.Once("get", objecttest.CutReply)
+	err := b.Get(t.Context(), info.Ref, 0, make([]byte, len(data)))
+	require.ErrorIs(t, err, moraine.Unavailable)
+	require.True(t, fired())
+}
+
+func TestCutPartsAreNotTaken(t *testing.T) {
+	s := objecttest.Start(t)
+	p := objecttest.NewProxy(t, s.Endpoint)
+	b := s.Open(t, p.URL)
+	key := b.Prefix() + "/k"
+	id, err := b.NewUpload(t.Context(), key, nil)
+	require.NoError(t, err)
+	data := bytes.Repeat([]byte("x"), 1<<20)
+	fired := p.Once("put_part", objecttest.CutRequest)
+	_, err = b.PutPart(t.Context(), key, id, 1, data, crc.Sum(data))
+	require.ErrorIs(t, err, moraine.Unavailable)
+	require.False(t, object.Refused(err))
+	require.True(t, fired())
+}
+
+func TestTheCallerMayGiveUp(t *testing.T) {
+	s := objecttest.Start(t)
+	p := objecttest.NewProxy(t, s.Endpoint)
+	b := s.Open(t, p.URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	p.Set(func(*http.Request) objecttest.Fault { cancel(); return objecttest.Hang })
+	_, err := b.Head(ctx, object.Ref{Key: b.Prefix() + "/k"})
+	require.ErrorIs(t, err, moraine.Canceled)
+	require.False(t, object.Refused(err))
+}
+
+// TestTheFenceStopsABodyInTheMiddle lets the lease end while a part is sent.
+func TestTheFenceStopsABodyInTheMiddle(t *testing.T) {
+	s := objecttest.Start(t)
+	b := s.Open(t, s.Endpoint)
+	key := b.Prefix() + "/k"
+	id, err := b.NewUpload(t.Context(), key, nil)
+	require.NoError(t, err)
+	var asked atomic.Int32
+	ctx := object.WithFence(t.Context(), func() error {
+		if asked.Add(1) > 3 {
+			return moraine.Fenced
+		}
+		return nil
+	})
+	data := bytes.Repeat([]byte("x"), 8<<20)
+	_, err = b.PutPart(ctx, key, id, 1, data, crc.Sum(data))
+	require.ErrorIs(t, err, moraine.Fenced)
+	require.False(t, object.Refused(err))
+	_, err = b.Complete(t.Context(), key, id, []object.Part{{ETag: "x"}}, 0, false)
+	require.Error(t, err)
+}
+
+func TestNobodyListens(t *testing.T) {
+	b, err := object.New(object.Config{Bucket: "b-ucket", Endpoint: "http://127.0.0.1:1", AccessKey: "a", SecretKey: "s"}, object.Deps{})
+	require.NoError(t, err)
+	err = b.Delete(t.Context(), object.Ref{Key: "k"})
+	require.ErrorIs(t, err, moraine.Unavailable)
+	require.True(t, object.Refused(err), "nothing was sent")
+}
+
+func TestWrongKeysAreSaid(t *testing.T) {
+	s := objecttest.Start(t)
+	cfg := s.Config(t, s.Endpoint)
+	require.NoError(t, s.Open(t, s.Endpoint).Probe(t.Context()))
+	cfg.SecretKey = "wrong"
+	b, err := object.New(cfg, object.Deps{})
+	require.NoError(t, err)
+	require.ErrorIs(t, b.Probe(t.Context()), moraine.PermissionDenied)
+	cfg = s.Config(t, s.Endpoint)
+	cfg.Bucket = "no-such-bucket"
+	b, err = object.New(cfg, object.Deps{})
+	require.NoError(t, err)
+	require.ErrorIs(t, b.Probe(t.Context()), moraine.NotFound)
+}
+
+func TestSettings(t *testing.T) {
+	for url, want := range map[string][2]string{"s3://b": {"b", ""}, "s3://b/": {"b", ""}, "s3://b/p/q/": {"b", "p/q"}} {
+		bucket, prefix, err := object.ParseURL(url)
+		require.NoError(t, err)
+		require.Equal(t, want, [2]string{bucket, prefix})
+	}
+	for _, url := range []string{"", "b/p", "s3://", "s3:///p", "s3://b/p//q", "https://b"} {
+		_, _, err := object.ParseURL(url)
+		require.ErrorIs(t, err, moraine.InvalidArgument, url)
+	}
+	for _, cfg := range []object.Config{{}, {Bucket: "b", Endpoint: "host:9000"}, {Bucket: "b", Endpoint: "http://host/path"},
+		{Bucket: "b", Prefix: "/p"}, {Bucket: "b", CopyLimit: 1}} {
+		_, err := object.New(cfg, object.Deps{})
+		require.ErrorIs(t, err, moraine.InvalidArgument)
+	}
+}
+
+func TestPredictETag(t *testing.T) {
+	require.Equal(t, "bb7b5c2ab3f1c4da5bd2d0c7e9e5a0e2-1"[32:], object.PredictETag([]object.Part{{ETag: "9a0364b9e99bb480dd25e1f0284c8555"}})[32:])
+	require.Empty(t, object.PredictETag([]object.Part{{ETag: "CRC64NVME-abc"}}))
+}

@@ -1,0 +1,172 @@
+package object
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+)
+
+const (
+	// MaxParts is how many parts an upload has at most, MaxSize how many bytes
+	// an object: those of S3.
+	MaxParts = 10_000
+	MaxSize  = 5 << 40
+	// minPart is the length of the shortest part that is not the last.
+	minPart = 5 << 20
+)
+
+// Part is an uploaded part.
+type Part struct {
+	ETag string
+	// CRC is the CRC32C of its bytes; HasCRC is false where it is not known.
+	CRC    uint32
+	HasCRC bool
+}
+
+const (
+	algorithmHeader = "x-amz-checksum-algorithm"
+	typeHeader      = "x-amz-checksum-type"
+	crcHeader       = "x-amz-checksum-crc32c"
+	wholeObject     = "FULL_OBJECT"
+)
+
+// NewUpload begins a multipart upload to a key and returns its id. Nothing is
+// seen at the key before Complete. meta is the object's user metadata, by name.
+func (b *Bucket) NewUpload(ctx context.Context, key string, meta map[string]string) (id string, err error) {
+	return b.newUpload(ctx, key, meta, !b.cfg.NoChecksums)
+}
+
+func (b *Bucket) newUpload(ctx context.Context, key string, meta map[string]string, summed bool) (id string, err error) {
+	headers := make(map[string]string, len(meta)+2)
+	for k, v := range meta {
+		headers["x-amz-meta-"+k] = v
+	}
+	if summed {
+		headers[algorithmHeader], headers[typeHeader] = "CRC32C", wholeObject
+	}
+	err = b.do(ctx, "new_upload", key, func(ctx context.Context) error {
+		id, err = b.core.NewMultipartUpload(ctx, b.cfg.Bucket, key, minio.PutObjectOptions{UserMetadata: headers})
+		return err
+	})
+	return id, err
+}
+
+// PutPart uploads a part, 1 to MaxParts; crc is the CRC32C of data, which the
+// store holds the bytes against where it can. Putting a number again replaces
+// the part. data is not kept.
+func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (Part, error) {
+	part := Part{CRC: crc, HasCRC: true}
+	err := b.do(ctx, "put_part", key, func(ctx context.Context) error {
+		opts := minio.PutObjectPartOptions{DisableContentSha256: true}
+		if !b.cfg.NoChecksums {
+			opts.CustomHeader = http.Header{http.CanonicalHeaderKey(crcHeader): {encodeCRC(crc)}}
+		}
+		p, err := b.core.PutObjectPart(ctx, b.cfg.Bucket, key, id, number, bytes.NewReader(data), int64(len(data)), opts)
+		if err != nil {
+			return err
+		}
+		b.metrics.Sent.Add(float64(len(data)))
+		part.ETag = p.ETag
+		return nil
+	})
+	return part, err
+}
+
+// Complete makes the object of the parts, in order, and returns what the store
+// says of it. crc, unless known is false, is the CRC32C of the whole. On an
+// error that is not Refused, the object may be there; a repeat of what has
+// succeeded may be answered with NotFound.
+func (b *Bucket) Complete(ctx context.Context, key, id string, parts []Part, crc uint32, known bool) (Info, error) {
+	list := make([]minio.CompletePart, len(parts))
+	for i, p := range parts {
+		list[i] = minio.CompletePart{PartNumber: i + 1, ETag: p.ETag}
+		if p.HasCRC && !b.cfg.NoChecksums {
+			list[i].ChecksumCRC32C = encodeCRC(p.CRC)
+		}
+	}
+	var opts minio.PutObjectOptions
+	if known && !b.cfg.NoChecksums {
+		opts.UserMetadata = map[string]string{crcHeader: encodeCRC(crc), typeHeader: wholeObject}
+	}
+	var done minio.UploadInfo
+	err := b.do(ctx, "complete", key, func(ctx context.Context) error {
+		var err error
+		done, err = b.core.CompleteMultipartUpload(ctx, b.cfg.Bucket, key, id, list, opts)
+		return err
+	})
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{Ref: Ref{Key: key, Version: versionOf(done.VersionID), ETag: done.ETag}}, nil
+}
+
+// Abort ends an upload and frees its parts. One that is not there is NotFound:
+// it was completed, or aborted before.
+func (b *Bucket) Abort(ctx context.Context, key, id string) error {
+	return b.do(ctx, "abort", key, func(ctx context.Context) error {
+		return b.core.AbortMultipartUpload(ctx, b.cfg.Bucket, key, id)
+	})
+}
+
+// Uploads lists the ids of all unfinished uploads to exactly this key.
+func (b *Bucket) Uploads(ctx context.Context, key string) ([]string, error) {
+	var ids []string
+	for keyMarker, idMarker := "", ""; ; {
+		var page minio.ListMultipartUploadsResult
+		err := b.do(ctx, "uploads", key, func(ctx context.Context) (err error) {
+			page, err = b.core.ListMultipartUploads(ctx, b.cfg.Bucket, key, keyMarker, idMarker, "", 1000)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range page.Uploads {
+			if u.Key == key {
+				ids = append(ids, u.UploadID)
+			}
+		}
+		// Keys come in order: those of the key itself are first of its prefix.
+		if !page.IsTruncated || page.NextKeyMarker > key || page.NextKeyMarker == keyMarker && page.NextUploadIDMarker == idMarker {
+			return ids, nil
+		}
+		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
+	}
+}
+
+// PredictETag returns the ETag that stores commonly give an object of these
+// parts (the MD5 of their MD5s, and their number), and "" where the parts' own
+// ETags are something else.
+func PredictETag(parts []Part) string {
+	h := md5.New()
+	for _, p := range parts {
+		sum, err := hex.DecodeString(p.ETag)
+		if err != nil || len(sum) != md5.Size {
+			return ""
+		}
+		h.Write(sum)
+	}
+	return fmt.Sprintf("%x-%d", h.Sum(nil), len(parts))
+}
+
+func encodeCRC(crc uint32) string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc))
+}
+
+func decodeCRC(s string) (uint32, bool) {
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil || len(b) != 4 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(b), true
+}
+
+func trimQuotes(s string) string { return strings.Trim(s, `"`) }
+func lower(s string) string      { return strings.ToLower(s) }
