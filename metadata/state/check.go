@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -380,7 +381,7 @@ func (c *checker) table(id moraine.TableID, h tableHead) error {
 	if len(exts) != int(h.count) || sumLengths(exts) != h.bytes || len(exts) > moraine.MaxTableExtents {
 		c.problem("table %s counts %d extents of %d bytes and has %d of %d", id, h.count, h.bytes, len(exts), sumLengths(exts))
 	}
-	named := bytesByStripe(exts)
+	named := liveByStripe(exts)
 	end := int64(0)
 	for _, e := range exts {
 		if e.Offset < end || e.Length <= 0 {
@@ -410,6 +411,26 @@ func (c *checker) table(id moraine.TableID, h tableHead) error {
 		c.problem("table %s ends at %d, its reference at %d", id, end, span)
 	}
 	return nil
+}
+
+// liveByStripe counts the bytes of each stripe that extents name, once each.
+func liveByStripe(exts []moraine.Extent) map[moraine.StripeID]int64 {
+	byPlace := slices.Clone(exts)
+	slices.SortFunc(byPlace, func(a, b moraine.Extent) int {
+		return cmp.Or(cmp.Compare(a.Stripe, b.Stripe), cmp.Compare(a.StripeOffset, b.StripeOffset))
+	})
+	out := make(map[moraine.StripeID]int64)
+	var end int64
+	for n, e := range byPlace {
+		if n == 0 || byPlace[n-1].Stripe != e.Stripe {
+			end = 0
+		}
+		if last := e.StripeOffset + e.Length; last > end {
+			out[e.Stripe] += last - max(end, e.StripeOffset)
+			end = last
+		}
+	}
+	return out
 }
 
 func (c *checker) allStripes() error {

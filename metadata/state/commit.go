@@ -73,18 +73,12 @@ func (m *Machine) commitReply(t *tx, w *commitWork) (*wire.MetaResponse, error) 
 // parseCommit holds a Commit against every rule that the present content does
 // not matter for.
 func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
-	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	i, err := t.contentFile("commit", op.GetInode())
 	if err != nil {
 		return nil, err
 	}
 	ref := i.id.String()
 	switch {
-	case i.typ == typeDirectory:
-		return nil, fail(moraine.IsDirectory, "commit", ref, "")
-	case i.typ != typeFile:
-		return nil, fail(moraine.InvalidArgument, "commit", ref, "not a regular file")
-	case i.owner != 0 && i.owner != t.session.id:
-		return nil, fail(moraine.PermissionDenied, "commit", ref, "another session is writing it")
 	case op.GetMode() < wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetMode() > wire.CommitMode_COMMIT_MODE_APPEND:
 		return nil, fail(moraine.InvalidArgument, "commit", ref, "mode %d", op.GetMode())
 	case len(op.GetStripes()) > moraine.MaxCommitStripes || len(op.GetExtents()) > moraine.MaxCommitExtents:
@@ -92,9 +86,6 @@ func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
 			len(op.GetStripes()), len(op.GetExtents()), moraine.MaxCommitStripes, moraine.MaxCommitExtents)
 	case op.GetSize() > MaxFileSize:
 		return nil, fail(moraine.TooLarge, "commit", ref, "%d bytes, %d at most", op.GetSize(), uint64(MaxFileSize))
-	}
-	if err := t.within(t.scope, i); err != nil {
-		return nil, err
 	}
 	w := &commitWork{op: op, i: i, level: moraine.NVMe}
 	if l := op.GetLevel(); l != 0 {
@@ -104,6 +95,25 @@ func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
 		return nil, err
 	}
 	return w, w.parseExtents()
+}
+
+// contentFile returns a regular file in the caller's scope, which no other
+// session holds without a name.
+func (t *tx) contentFile(op string, id uint64) (*inode, error) {
+	i, err := t.inode(moraine.InodeID(id))
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case i.typ == typeDirectory:
+		return nil, fail(moraine.IsDirectory, op, i.id.String(), "")
+	case i.typ != typeFile:
+		return nil, fail(moraine.InvalidArgument, op, i.id.String(), "not a regular file")
+	}
+	if err := t.mayChange(op, i); err != nil {
+		return nil, err
+	}
+	return i, t.within(t.scope, i)
 }
 
 func (w *commitWork) parseStripes() error {
@@ -280,8 +290,7 @@ func (m *Machine) takeStripes(t *tx, stripes []*moraine.Stripe) error {
 func (m *Machine) layExtents(t *tx, w *commitWork) error {
 	i := w.i
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
-		old := i.content
-		i.content, i.refs, i.lastEnd, i.stored, i.size = 0, 0, 0, 0, 0
+		old := i.dropContent()
 		if err := m.appendExtents(t, i, w.extents); err != nil {
 			return err
 		}

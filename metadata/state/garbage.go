@@ -47,15 +47,20 @@ func (t *tx) mustStripe(id moraine.StripeID) (*moraine.Stripe, error) {
 	return s, err
 }
 
-// shrinkStripe notes that the sole table that refers to a stripe names fewer of
-// its bytes. With several tables nothing is known: live bytes stay an upper
-// bound.
-func (t *tx) shrinkStripe(id moraine.StripeID, by int64) error {
+// shrinkStripe notes that the sole table that refers to a stripe names left of
+// its bytes, and no longer was of them. With several tables nothing is known:
+// live bytes stay an upper bound. So they do where a table names some bytes
+// twice, as after an overwrite of a file that was cloned onto itself.
+func (t *tx) shrinkStripe(id moraine.StripeID, was, left int64) error {
 	s, err := t.mustStripe(id)
 	if err != nil || s.RefCount != 1 {
 		return err
 	}
-	s.LiveBytes = max(s.LiveBytes-by, 0)
+	if was > s.LiveBytes {
+		s.LiveBytes = min(s.LiveBytes, left)
+	} else {
+		s.LiveBytes -= was - left
+	}
 	t.put(t.k.stripe(id), encodeStripe(s))
 	return nil
 }

@@ -265,6 +265,11 @@ func (c *client) xattr(inode uint64, name string) *wire.MetaResponse {
 	return c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: inode, Name: name}}})
 }
 
+func (c *client) clone(op *wire.Clone) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}})
+}
+
 // stripe is a new stripe of a scheme on devices, of length bytes.
 func stripe(id, length uint64, devices ...uint32) *wire.Stripe {
 	s := &wire.Stripe{Id: id, Scheme: &wire.Scheme{K: 1, M: uint32(len(devices) - 1)}, Length: length}

@@ -213,6 +213,14 @@ func (i *inode) attr() *wire.Attr {
 // clean reports whether an object holds the whole of the present generation.
 func (i *inode) clean() bool { return i.object != 0 && i.objectGen == i.generation }
 
+// dropContent makes the file empty and returns the content that it had, which
+// the caller discards.
+func (i *inode) dropContent() (old uint64) {
+	old = i.content
+	i.content, i.refs, i.lastEnd, i.stored, i.evicted, i.size = 0, 0, 0, 0, 0, 0
+	return old
+}
+
 // detach notes that no directory names the inode any more.
 func (i *inode) detach() { i.parent, i.name = 0, "" }
 

@@ -162,6 +162,8 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 		return m.endGrant(t, op.EndGrant)
 	case *wire.MetaRequest_Commit:
 		return m.commit(t, op.Commit)
+	case *wire.MetaRequest_Clone:
+		return m.clone(t, op.Clone)
 	}
 	return m.mutateCluster(t, req)
 }

@@ -256,7 +256,7 @@ func (m *Machine) recount(t *tx, table moraine.TableID, old, now []moraine.Exten
 		}
 		done[e.Stripe] = true
 		if kept {
-			if err := t.shrinkStripe(e.Stripe, was[e.Stripe]-left); err != nil {
+			if err := t.shrinkStripe(e.Stripe, was[e.Stripe], left); err != nil {
 				return err
 			}
 			continue

@@ -141,6 +141,10 @@ func (s *script) do(args []string) string {
 		return false
 	}
 	switch args[0] {
+	case "create-unlinked":
+		resp := c.create(&wire.Create{Parent: s.inode(args[1]), Type: wire.FileType_FILE_TYPE_REGULAR, Unlinked: true})
+		s.last = resp.GetEntry().GetAttr().GetInode()
+		return outcome(resp)
 	case "create", "mkdir", "symlink":
 		parent, name := s.split(args[1])
 		op := &wire.Create{Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: flag("excl")}
@@ -200,6 +204,8 @@ func (s *script) do(args []string) string {
 		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: s.grants[args[1]]}}}))
 	case "commit":
 		return s.commit(args)
+	case "clone":
+		return s.clone(args)
 	case "close":
 		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 	}
@@ -262,6 +268,39 @@ func (s *script) commit(args []string) string {
 	r := resp.GetCommit()
 	return fmt.Sprintf("ok: size %d stored %d generation %d level %s protects %d degraded %d", r.Attr.Size, r.Attr.Stored,
 		r.Attr.Generation&(1<<56-1), moraine.Level(r.Attr.Level), r.Protects, r.Degraded)
+}
+
+// clone PATH MODE SOURCE[:OFFSET:LENGTH[:GENERATION]]... lays ranges over a
+// file. PATH + is a file without a name, which gets the last word as its name.
+func (s *script) clone(args []string) string {
+	op := &wire.Clone{Inode: s.named(args[1])}
+	op.Mode = wire.CommitMode(wire.CommitMode_value["COMMIT_MODE_"+strings.ToUpper(args[2])])
+	for _, a := range args[3:] {
+		if gen, ok := strings.CutPrefix(a, "generation="); ok {
+			op.ExpectGeneration = number(gen)
+			continue
+		}
+		if p, ok := strings.CutPrefix(a, "as="); ok {
+			parent, name := s.split(p)
+			op.Link = &wire.LinkTarget{Parent: parent, Name: name}
+			continue
+		}
+		p := strings.Split(a, ":")
+		r := &wire.CloneRange{Inode: s.inode(p[0])}
+		if len(p) > 1 {
+			r.Offset, r.Length = number(p[1]), number(p[2])
+		}
+		if len(p) > 3 {
+			r.Generation = 1<<56 | number(p[3])
+		}
+		op.Ranges = append(op.Ranges, r)
+	}
+	resp := s.at.clone(op)
+	if resp.GetError() != nil {
+		return outcome(resp)
+	}
+	a := resp.GetCommit().GetAttr()
+	return fmt.Sprintf("ok: size %d stored %d generation %d level %s", a.Size, a.Stored, a.Generation&(1<<56-1), moraine.Level(a.Level))
 }
 
 // extentMap shows a file's extents, with stripes counted from the first one.

@@ -1,0 +1,199 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxCloneRanges is the most ranges that one Clone lays.
+	MaxCloneRanges = 512
+	// maxCloneTouched bounds the tables that one Clone shares and the extents
+	// that it writes, together.
+	maxCloneTouched = 512
+)
+
+// shared is one piece of a clone: a whole table of the source, or extents cut
+// out of one, at their place in the file that is changed.
+type shared struct {
+	ref  ref              // table 0 where it is cut
+	exts []moraine.Extent // of a cut one
+}
+
+// cloneWork is a Clone being applied.
+type cloneWork struct {
+	op       *wire.Clone
+	i        *inode
+	base     int64 // where the ranges begin
+	end      int64 // and where they end
+	pieces   []shared
+	touched  int
+	level    moraine.Level
+	degraded uint64
+}
+
+// clone lays ranges of other files, or of the same one, over a file. Whole
+// tables are shared, and sealed by that; of those that a range cuts the part in
+// it gets a table of its own. Stripes and objects count each table that names
+// them, so that no byte moves.
+func (m *Machine) clone(t *tx, op *wire.Clone) (*wire.MetaResponse, error) {
+	i, err := t.contentFile("clone", op.GetInode())
+	if err != nil {
+		return nil, err
+	}
+	mode := op.GetMode()
+	switch {
+	case mode != wire.CommitMode_COMMIT_MODE_REPLACE && mode != wire.CommitMode_COMMIT_MODE_APPEND:
+		return nil, fail(moraine.InvalidArgument, "clone", i.id.String(), "mode %d: ranges replace a file, or are appended to it", mode)
+	case len(op.GetRanges()) > MaxCloneRanges:
+		return nil, fail(moraine.TooLarge, "clone", i.id.String(), "%d ranges, %d at most", len(op.GetRanges()), MaxCloneRanges)
+	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.generation:
+		return nil, fail(moraine.Conflict, "clone", i.id.String(), "generation is %d, not %d", i.generation, op.GetExpectGeneration())
+	}
+	w := &cloneWork{op: op, i: i, level: moraine.NVMe}
+	if mode == wire.CommitMode_COMMIT_MODE_APPEND {
+		w.base = i.size
+	}
+	w.end = w.base
+	for _, r := range op.GetRanges() {
+		if err := w.take(t, r); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.layClone(t, w); err != nil {
+		return nil, err
+	}
+	if l := op.GetLink(); l != nil {
+		if err := m.linkCommitted(t, i, l); err != nil {
+			return nil, err
+		}
+	}
+	t.putInode(i)
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
+		Attr: i.attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
+	}}}, nil
+}
+
+// take finds the pieces of one range.
+func (w *cloneWork) take(t *tx, r *wire.CloneRange) error {
+	src, err := t.contentFile("clone", r.GetInode())
+	if err != nil {
+		return err
+	}
+	name := src.id.String()
+	if src.tenant != w.i.tenant {
+		return fail(moraine.CrossTenant, "clone", name, "copy it instead")
+	}
+	if g := moraine.Generation(r.GetGeneration()); g != 0 && g != src.generation {
+		return fail(moraine.Stale, "clone", name, "generation is %d, not %d", src.generation, g)
+	}
+	size := uint64(src.size)
+	if r.GetOffset() > size || r.GetLength() > size-r.GetOffset() {
+		return fail(moraine.InvalidArgument, "clone", name, "the file has %d bytes, the range ends past them", size)
+	}
+	from, length := int64(r.GetOffset()), int64(r.GetLength())
+	if length == 0 {
+		length = src.size - from
+	}
+	if w.end+length > MaxFileSize {
+		return fail(moraine.TooLarge, "clone", w.i.id.String(), "more than %d bytes", int64(MaxFileSize))
+	}
+	if src.stored > 0 {
+		w.level = min(w.level, src.level)
+		w.degraded += src.degraded
+	}
+	err = t.refsFrom(src.content, from, func(f ref) (bool, error) {
+		if f.base >= from+length {
+			return false, nil
+		}
+		return true, w.takeTable(t, f, from, from+length)
+	})
+	w.end += length
+	return err
+}
+
+// takeTable takes what one table of a source has in [lo, hi), for the place
+// that the range has in the file.
+func (w *cloneWork) takeTable(t *tx, f ref, lo, hi int64) error {
+	move := w.end - lo
+	if f.base >= lo && f.end <= hi {
+		w.pieces = append(w.pieces, shared{ref: ref{table: f.table, base: f.base + move, end: f.end + move}})
+		w.touched++
+	} else {
+		all, err := t.extsFrom(f, f.base, noLimit)
+		if err != nil {
+			return err
+		}
+		exts := cut(all, lo, hi)
+		for n := range exts {
+			exts[n].Offset += move
+		}
+		if len(exts) > 0 {
+			w.pieces = append(w.pieces, shared{exts: exts})
+		}
+		w.touched += len(exts)
+	}
+	if w.touched > maxCloneTouched {
+		return fail(moraine.TooLarge, "clone", w.i.id.String(), "the ranges have more than %d tables and extents: go in smaller steps", maxCloneTouched)
+	}
+	return nil
+}
+
+// layClone makes the pieces content of the file.
+func (m *Machine) layClone(t *tx, w *cloneWork) error {
+	i := w.i
+	old := uint64(0)
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
+		old = i.dropContent()
+	}
+	if i.stored == 0 {
+		i.level, i.degraded = moraine.NVMe, 0
+	}
+	for _, p := range w.pieces {
+		if p.ref.table == 0 {
+			// Each cut has a table of its own, as its source has: in one table no
+			// byte of a stripe is named twice.
+			if err := m.addTable(t, i, p.exts); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := m.shareTable(t, i, p.ref); err != nil {
+			return err
+		}
+	}
+	// Only now: what the file had may be among its own sources.
+	if err := m.discard(t, old); err != nil {
+		return err
+	}
+	i.size = w.end
+	i.mtime, i.ctime = t.now, t.now
+	if w.op.GetMtime() != 0 {
+		i.mtime = w.op.GetMtime()
+	}
+	if len(w.pieces) > 0 {
+		i.level = min(i.level, w.level)
+		i.degraded += w.degraded
+	}
+	return t.raiseGeneration(i)
+}
+
+// shareTable has a file refer to a table that another reference names already.
+// The table is sealed from then on.
+func (m *Machine) shareTable(t *tx, i *inode, r ref) error {
+	h, err := t.tableHead(r.table)
+	if err != nil {
+		return err
+	}
+	h.refs++
+	h.sealed = true
+	t.put(t.k.extTable(r.table), h.encode())
+	if i.content == 0 {
+		i.content = t.next(cContent)
+	}
+	t.put(t.k.ref(i.content, r.end), r.encode())
+	i.refs++
+	i.stored += h.bytes
+	i.lastEnd = max(i.lastEnd, r.end)
+	return nil
+}
