@@ -112,6 +112,54 @@ func TestReports(t *testing.T) {
 	})
 }
 
+// A slice of a report that comes again, since the reply to it was lost, neither
+// ends its pass nor counts twice.
+func TestARepeatedSliceOfAReport(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		n := nodes[0]
+		k := c.open(peer(transport.RoleClient, "c1"))
+		g, err := k.grant(1, nil)
+		require.NoError(t, err)
+		unknown := func(i uint64) uint64 { return g.First + i<<20 }
+		report := func(started, from, to uint64, stripes ...uint64) {
+			r := &wire.ReportChunks{Device: n.devices[0].Id, PassStarted: started, From: from, To: to}
+			for _, s := range stripes {
+				r.Chunks = append(r.Chunks, &wire.ChunkReport{Stripe: s, Version: 1, Length: 4096})
+			}
+			_, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: r}})
+			require.NoError(t, err)
+		}
+		leaked := func() uint64 {
+			resp, err := k.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+			require.NoError(t, err)
+			return resp.GetCluster().LeakedBytes
+		}
+		started := n.beat().Applied
+		for range 2 {
+			report(started, 0, unknown(2), unknown(1))
+		}
+		for range 2 {
+			report(started, unknown(2), unknown(3), unknown(2))
+		}
+		require.Zero(t, leaked(), "the pass goes on")
+		for range 2 {
+			report(started, unknown(3), 0, unknown(3))
+			require.Equal(t, uint64(3*4096), leaked())
+		}
+		// A pass of one slice, twice; and one with a gap, which counts for nothing.
+		started = n.beat().Applied
+		for range 2 {
+			report(started, 0, 0, unknown(1))
+			require.Equal(t, uint64(4096), leaked())
+		}
+		started = n.beat().Applied
+		report(started, 0, unknown(2))
+		report(started, unknown(3), 0)
+		require.Equal(t, uint64(4096), leaked())
+	})
+}
+
 func TestEndedGrantsAreDeletedAfterTheGrace(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)

@@ -32,37 +32,53 @@ type reports struct {
 // pass is what was found so far in a device's pass.
 type pass struct {
 	started                     uint64 // log index that it began after
-	next                        uint64 // stripe that the next slice must begin with
+	from, next                  uint64 // stripes that the last slice began with, and that the next must begin with
 	unknownBytes, unknownChunks uint64
+	ended                       bool   // its last slice has come
 	unsettled                   uint64 // least index of what explains a chunk that is still there; 0: none
 }
 
 func newReports() *reports { return &reports{byDevice: make(map[uint32]*pass)} }
 
 // add takes a judged slice into its pass. It returns the pass where the slice
-// was its last one.
+// was its last one. A slice that comes again, since the reply to it was lost, is
+// not counted again; the last slice, which ends the pass, is kept until the next one begins.
 func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.byDevice[slice.Device]
+	if p != nil && p.started == slice.PassStarted && p.from == slice.From && p.next == slice.To {
+		p.settle(f)
+		return p.whole() // to be recorded again: that may be what failed
+	}
 	if slice.From == 0 {
 		p = &pass{started: slice.PassStarted}
 		r.byDevice[slice.Device] = p
 	}
-	if p == nil || p.started != slice.PassStarted || p.next != slice.From {
+	if p == nil || p.ended || p.started != slice.PassStarted || p.next != slice.From {
 		delete(r.byDevice, slice.Device) // not the slice that follows: the pass has a gap
 		return nil
 	}
 	p.unknownBytes, p.unknownChunks = p.unknownBytes+f.unknownBytes, p.unknownChunks+f.unknown
+	p.settle(f)
+	p.from, p.next, p.ended = slice.From, slice.To, slice.To == 0
+	return p.whole()
+}
+
+// settle notes what a slice has left unsettled.
+func (p *pass) settle(f *findings) {
 	if f.unsettled != 0 && (p.unsettled == 0 || f.unsettled < p.unsettled) {
 		p.unsettled = f.unsettled
 	}
-	p.next = slice.To
-	if slice.To != 0 {
+}
+
+// whole returns a copy of a pass that has ended, nil for any other.
+func (p *pass) whole() *pass {
+	if !p.ended {
 		return nil
 	}
-	delete(r.byDevice, slice.Device)
-	return p
+	whole := *p
+	return &whole
 }
 
 // findings is the judgement of one slice.
