@@ -185,6 +185,45 @@ func TestDefaultSchemeFollowsRegisteredHosts(t *testing.T) {
 	})
 }
 
+func TestAnAdministratorsWordStays(t *testing.T) {
+	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
+		nodes := c.fleet(7)
+		n := nodes[2]
+		id := n.devices[0].Id
+		set := func(state wire.DeviceState) {
+			_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+				SetDeviceState: &wire.SetDeviceState{Device: id, State: state, Reason: "by hand"}}})
+			require.NoError(t, err)
+		}
+		restart := n.again
+		for _, want := range []wire.DeviceState{out, wire.DeviceState_DEVICE_STATE_DRAINING} {
+			set(want)
+			restart()
+			require.Equal(t, want, c.device(id).State, "its host starts anew")
+			c.pass(40*time.Second, without(nodes, 2)...)
+			c.pass(3*time.Second, nodes...)
+			require.Equal(t, want, c.device(id).State, "its host was silent and is back")
+			n.failed = true
+			c.pass(3*time.Second, nodes...)
+			require.Equal(t, out, c.device(id).State)
+			n.failed = false
+			restart()
+			require.Equal(t, want, c.device(id).State, "it failed and works again")
+			set(in)
+			restart()
+			require.Equal(t, in, c.device(id).State)
+		}
+		// What is out by itself already is out by hand, too.
+		c.pass(40*time.Second, without(nodes, 2)...)
+		require.Equal(t, out, c.device(id).State)
+		set(out)
+		c.pass(3*time.Second, nodes...)
+		require.Equal(t, out, c.device(id).State)
+		set(in)
+		require.Equal(t, in, c.device(id).State)
+	})
+}
+
 func TestSilentHostGoesOutAndComesBack(t *testing.T) {
 	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
 		nodes := c.fleet(7)

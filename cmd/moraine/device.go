@@ -160,10 +160,13 @@ func (a *app) deviceSetCommand() *cobra.Command {
 		Long: `Change the state of a device:
 
   in        it takes and serves chunks
-  out       it is given up for now: what it holds is rebuilt elsewhere; what it
-            still has counts again when it comes back
+  out       it is given up: what it holds is rebuilt elsewhere; what it still
+            has counts again when it is set in
   draining  it serves, takes nothing new, and what it holds is moved elsewhere
-  retired   it is gone for good, and never comes back under this identity`,
+  retired   it is gone for good, and never comes back under this identity
+
+A device stays out or draining until it is set in again, also when its host
+starts anew.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 32)

@@ -27,10 +27,14 @@ const (
 
 // device is the record of one device.
 type device struct {
-	id       moraine.DeviceID // in the key
-	uuid     moraine.UUID
-	host     string
-	state    deviceState
+	id    moraine.DeviceID // in the key
+	uuid  moraine.UUID
+	host  string
+	state deviceState
+	// asked is the state that an administrator set: out or draining. It holds
+	// until an administrator sets another one, whatever the device's host says
+	// or leaves unsaid meanwhile. 0: nobody asked for anything.
+	asked    deviceState
 	capacity uint64 // bytes, as of its last registration
 	// epoch is raised by the first registration of each boot of its host.
 	epoch  moraine.Epoch
@@ -51,7 +55,7 @@ func (d *device) encode() []byte {
 	b = append(b, deviceVersion)
 	b = append(b, d.uuid[:]...)
 	b = putString(b, d.host)
-	b = append(b, byte(d.state))
+	b = append(b, byte(d.state)|byte(d.asked)<<4)
 	b = putUvarint(b, d.capacity)
 	b = putUvarint(b, uint64(d.epoch))
 	b = putString(b, d.reason)
@@ -68,7 +72,8 @@ func (d *device) decode(b []byte) error {
 		d.uuid[i] = r.byte()
 	}
 	d.host = r.string()
-	d.state = deviceState(r.byte())
+	state := r.byte()
+	d.state, d.asked = deviceState(state&0xf), deviceState(state>>4)
 	d.capacity = r.uvarint()
 	d.epoch = moraine.Epoch(r.uvarint())
 	d.reason = r.string()
@@ -102,8 +107,8 @@ func (t *tx) putDevice(d *device) { t.put(t.k.device(d.id), d.encode()) }
 // address, with a device that came from another host, after a new boot. A
 // device says the boot epoch that this boot was given before, and 0 the first
 // time: the epoch is raised unless it is the present one. A device that was out
-// is in again, unless its server says that it is broken; one that the host had
-// and does not name any more is out.
+// is in again, unless its server says that it is broken or an administrator
+// asked for another state; one that the host had and does not name any more is out.
 func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse, error) {
 	w := op.GetHost()
 	if err := m.checkHost(t, w); err != nil {
@@ -165,8 +170,11 @@ func (m *Machine) checkHost(t *tx, w *wire.Host) error {
 	return nil
 }
 
-// roleChunkserver is the role of a chunkserver's certificate.
-const roleChunkserver = "chunkserver"
+// The roles of a chunkserver's certificate and of an administrator's.
+const (
+	roleChunkserver = "chunkserver"
+	roleAdmin       = "admin"
+)
 
 // registerDevice makes one device known on h, which the caller writes.
 func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error) {
@@ -186,8 +194,12 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.epoch {
 		d.epoch++
 	}
-	if d.state == deviceOut && w.GetState() != deviceOut {
-		d.state, d.reason = deviceIn, ""
+	back, reason := deviceIn, ""
+	if d.asked != 0 {
+		back, reason = d.asked, reasonAsked
+	}
+	if d.state == deviceOut && w.GetState() != deviceOut && back != deviceOut {
+		d.state, d.reason = back, reason
 		if err := m.scanDevice(t, d); err != nil {
 			return nil, err
 		}
@@ -241,6 +253,10 @@ func (m *Machine) moveDevice(t *tx, d *device, h *host) error {
 	return t.addLive(h, 1)
 }
 
+// reasonAsked is the reason of a device that is back in the state that an
+// administrator had set before it went out.
+const reasonAsked = "as an administrator set it before it went out"
+
 // missingDevices declares out what the host had and did not name.
 func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named []*wire.Device) error {
 	for _, id := range had {
@@ -267,7 +283,8 @@ func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named [
 }
 
 // setDeviceState moves a device between its states, as maySetState allows, and
-// has its stripes judged anew. The same state again changes nothing.
+// has its stripes judged anew. The same state again changes nothing, but that
+// an administrator's word stays: see device.asked.
 func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResponse, error) {
 	id := moraine.DeviceID(op.GetDevice())
 	ref := "device " + utoa(uint64(id))
@@ -280,7 +297,14 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 		return nil, fail(moraine.NotFound, "set device state", ref, "")
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return nil, fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
-	case op.GetState() == d.state:
+	case t.caller.GetRole() != roleAdmin && op.GetState() == deviceIn && d.asked != 0:
+		return done(), nil // the leader finds its host back: that does not undo the word of a person
+	}
+	if m.ask(t, d, op) {
+		t.putDevice(d)
+		t.fleetChanged()
+	}
+	if op.GetState() == d.state {
 		return done(), nil
 	}
 	if err := m.maySetState(t, d, op.GetState()); err != nil {
@@ -300,12 +324,36 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 		t.putHost(h)
 	}
 	d.state, d.reason = op.GetState(), op.GetReason()
+	if t.caller.GetRole() == roleAdmin {
+		d.asked = m.asks(t, d.state)
+	}
 	if err := m.scanDevice(t, d); err != nil {
 		return nil, err
 	}
 	t.putDevice(d)
 	t.fleetChanged()
 	return done(), nil
+}
+
+// ask notes what state an administrator wants of a device that is in that state
+// already, and why; false: there is nothing new to note.
+func (m *Machine) ask(t *tx, d *device, op *wire.SetDeviceState) bool {
+	asked := m.asks(t, op.GetState())
+	if asked == 0 || op.GetState() != d.state || d.asked == asked {
+		return false
+	}
+	d.asked, d.reason = asked, op.GetReason()
+	return true
+}
+
+// asks returns what an administrator's command asks for for good, 0 for nothing.
+// In clusters begun by a build that did not keep it (those have no cNames), the
+// next registration undoes it: their logs must lead to the state they led to.
+func (m *Machine) asks(t *tx, to deviceState) deviceState {
+	if t.caller.GetRole() == roleAdmin && t.count[cNames] != 0 && (to == deviceOut || to == deviceDraining) {
+		return to
+	}
+	return 0
 }
 
 // maySetState fails where a device must not go to a state.
