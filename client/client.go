@@ -98,7 +98,9 @@ func newClient(cfg Config, deps Deps) *Client {
 	readBytes := cfg.MemoryBytes / 4
 	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
 		topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
-		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes + cfg.MemoryBytes*3/8 + bufpool.MaxSize}),
+		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
+		// larger than what is asked for: nobody waits for the pool itself.
+		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize}),
 		writes: newBudget(cfg.MemoryBytes-2*readBytes, deps.Metrics), reads: semaphore.NewWeighted(readBytes), readBytes: readBytes,
 		ahead: semaphore.NewWeighted(readBytes), helpers: semaphore.NewWeighted(readBytes / 2),
 		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}

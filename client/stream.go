@@ -15,7 +15,15 @@ type Stream struct {
 	r   *Reader
 	off int64
 	end int64
+	// buf takes what was not fetched ahead. It is no buffer of the client's: it
+	// is held while others are waited for, so that enough streams would hold all
+	// that a read of theirs has to wait for.
+	buf []byte
 }
+
+// streamPiece is the most that a stream reads at a time where nothing was
+// fetched ahead.
+const streamPiece = 1 << 20
 
 // NewStream returns a stream of the file from off on. ctx bounds all its reads.
 // Closing the stream closes the Reader.
@@ -72,23 +80,26 @@ func (s *Stream) WriteTo(w io.Writer) (int64, error) {
 // writeNext writes the rest of the block at the stream's offset.
 func (s *Stream) writeNext(a *readahead, w io.Writer) (int, error) {
 	end := min(s.end, (s.off/a.block+1)*a.block)
+	b := a.hold(s.off)
+	if b == nil {
+		end = min(end, s.off+streamPiece)
+	}
 	a.plan(s.ctx, s.off, end-s.off)
-	if b := a.hold(s.off); b != nil {
+	if b != nil {
 		defer a.done(b)
 		if a.await(s.ctx, b) {
 			s.r.c.metrics.ReadaheadHits.Inc()
 			return w.Write(b.buf.Bytes()[s.off-b.off : end-b.off])
 		}
 	}
-	buf, err := s.r.c.pool.Get(s.ctx, int(end-s.off))
-	if err != nil {
-		return 0, wrap("client.Read", s.r.ref, err)
+	n := min(end-s.off, streamPiece)
+	if int64(len(s.buf)) < n {
+		s.buf = make([]byte, n)
 	}
-	defer buf.Release()
-	if err := s.r.ReadRange(s.ctx, buf.Bytes(), s.off); err != nil {
+	if err := s.r.ReadRange(s.ctx, s.buf[:n], s.off); err != nil {
 		return 0, err
 	}
-	return w.Write(buf.Bytes())
+	return w.Write(s.buf[:n])
 }
 
 // Close ends the stream and its Reader.

@@ -68,15 +68,12 @@ const minLent = 64 << 10
 
 // ReadFrom appends all that r gives.
 func (f *File) ReadFrom(r io.Reader) (int64, error) {
-	buf, err := f.c.pool.Get(f.life, 4*minLent)
-	if err != nil {
-		return 0, f.wrap("client.Write", err)
-	}
-	defer buf.Release()
+	// No buffer of the client's: it is held while Write waits for one.
+	buf := make([]byte, 4*minLent)
 	var total int64
 	for {
-		n, rerr := r.Read(buf.Bytes())
-		m, err := f.Write(buf.Bytes()[:n])
+		n, rerr := r.Read(buf)
+		m, err := f.Write(buf[:n])
 		total += int64(m)
 		switch {
 		case err != nil:

@@ -1,0 +1,104 @@
+package client_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+)
+
+// littleMemory is the smallest budget, with chunks that fill it soon.
+func littleMemory() client.Config {
+	cfg := config()
+	cfg.ChunkBytes, cfg.MemoryBytes = 1<<20, client.MinMemory
+	return cfg
+}
+
+// TestManyDegradedReadsInLittleMemory has many reads at a time rebuild: each
+// holds memory for chunks read ahead of need, and needs more, since one of those
+// that it asked for is wrong. None may wait for what the others hold.
+func TestManyDegradedReadsInLittleMemory(t *testing.T) {
+	const n = 5_000_000
+	inCluster(t, 6, func(c *cluster) {
+		data := bytesOf(3, n)
+		cl := c.dial("c1", littleMemory())
+		defer cl.Close()
+		write(t, c, cl, "/f", data, 1<<30, false)
+		c.hosts[0].kill()
+		c.hosts[1].change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
+		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")), "from now on the first host is known to be away")
+		var wg sync.WaitGroup
+		for range 24 {
+			wg.Go(func() {
+				r, err := cl.OpenFile(c.ctx, "/f")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer r.Close()
+				got := make([]byte, n)
+				if err := r.ReadRange(c.ctx, got, 0); err != nil || !bytes.Equal(data, got) {
+					t.Errorf("read: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Positive(t, cl.Stats().StripesRebuilt)
+	})
+}
+
+// TestManyStreamsInLittleMemory copies files from many streams into many files,
+// degraded, at once: the bytes that a stream or a writer holds between two calls
+// must not be such as others wait for.
+func TestManyStreamsInLittleMemory(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", littleMemory())
+		defer cl.Close()
+		data := bytesOf(4, 3_000_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		c.hosts[0].kill()
+		c.hosts[1].change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
+		var wg sync.WaitGroup
+		for i := range 60 {
+			wg.Go(func() {
+				if err := copyFile(c, cl, fmt.Sprintf("/to%d", i), i%2 == 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for i := range 2 {
+			require.True(t, bytes.Equal(data, read(t, c, cl, fmt.Sprintf("/to%d", i))))
+		}
+	})
+}
+
+// copyFile copies /f by Stream.WriteTo, or by File.ReadFrom.
+func copyFile(c *cluster, cl *client.Client, to string, push bool) error {
+	r, err := cl.OpenFile(c.ctx, "/f")
+	if err != nil {
+		return err
+	}
+	s := r.NewStream(c.ctx, 0)
+	defer s.Close()
+	f, err := cl.Create(c.ctx, to, client.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	defer f.Abort()
+	if push {
+		_, err = s.WriteTo(f)
+	} else {
+		_, err = f.ReadFrom(struct{ io.Reader }{s})
+	}
+	if err == nil {
+		_, err = f.Commit(c.ctx)
+	}
+	return err
+}
