@@ -194,6 +194,7 @@ func TestAnAdministratorsWordStays(t *testing.T) {
 			_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
 				SetDeviceState: &wire.SetDeviceState{Device: id, State: state, Reason: "by hand"}}})
 			require.NoError(t, err)
+			synctest.Wait() // the leader has read it
 		}
 		restart := n.again
 		for _, want := range []wire.DeviceState{out, wire.DeviceState_DEVICE_STATE_DRAINING} {
