@@ -21,11 +21,17 @@ type budget struct {
 	metrics *Metrics
 
 	mu    sync.Mutex
-	files map[*File]struct{} // that may hold a stripe being filled
+	files map[filler]struct{} // that may hold a stripe being filled
+}
+
+// filler is a writer that may hold a stripe being filled.
+type filler interface {
+	// yield sends it, unless that would have to be waited for.
+	yield()
 }
 
 func newBudget(size int64, metrics *Metrics) *budget {
-	return &budget{size: size, sem: semaphore.NewWeighted(size), metrics: metrics, files: map[*File]struct{}{}}
+	return &budget{size: size, sem: semaphore.NewWeighted(size), metrics: metrics, files: map[filler]struct{}{}}
 }
 
 // try takes n bytes if they are there and nobody waits.
@@ -56,22 +62,22 @@ func (b *budget) release(n int64) { b.sem.Release(n) }
 // wanted reports whether somebody waits.
 func (b *budget) wanted() bool { return b.waiting.Load() > 0 }
 
-func (b *budget) join(f *File) {
+func (b *budget) join(f filler) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.files[f] = struct{}{}
 }
 
-func (b *budget) leave(f *File) {
+func (b *budget) leave(f filler) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.files, f)
 }
 
-func (b *budget) holders() []*File {
+func (b *budget) holders() []filler {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	files := make([]*File, 0, len(b.files))
+	files := make([]filler, 0, len(b.files))
 	for f := range b.files {
 		files = append(files, f)
 	}

@@ -44,6 +44,7 @@ type Client struct {
 	grants   *grantPool
 	reports  *reporter
 	pace     *pace
+	contents contents // of the files open for reading and writing
 
 	// pool lends the memory of write and read buffers. It never makes a writer
 	// wait: writes reserves the bytes first, and is what waits.
@@ -87,7 +88,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		return c.meta.close(ctx)
 	}
-	for _, run := range []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run} {
+	for _, run := range []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld} {
 		c.running.Go(func() { run(life) })
 	}
 	return c, nil

@@ -74,8 +74,9 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	if ref == "" {
 		ref = moraine.InodeID(attr.Inode).String()
 	}
-	f := &File{c: c, ref: ref, attr: attr, link: link, session: s, level: opts.Level,
-		key:   grantKey{tenant: attr.Tenant, scheme: opts.Scheme},
+	f := &File{ref: ref, attr: attr, link: link, session: s,
+		sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: opts.Level,
+			key: grantKey{tenant: attr.Tenant, scheme: opts.Scheme}},
 		slots: make(chan struct{}, c.cfg.StripesInFlight),
 		log:   commitLog{arrived: map[int][]sentStripe{}, generation: attr.Generation}}
 	f.life, f.end = context.WithCancelCause(ctx)

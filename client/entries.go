@@ -114,10 +114,16 @@ func (c *Client) Link(ctx context.Context, inode moraine.InodeID, parent moraine
 	return entryOf(resp, err, "client.Link", name)
 }
 
-// SetAttrInode is SetAttr by inode.
+// SetAttrInode is SetAttr by inode. Where this client has the file open with
+// bytes not committed yet, a size cuts those too, and a time is set after them.
 func (c *Client) SetAttrInode(ctx context.Context, inode moraine.InodeID, set *wire.SetAttr) (*wire.Attr, error) {
 	op := &wire.SetAttr{Inode: uint64(inode), Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
 		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
+	if ct := c.contents.hold(inode); ct != nil {
+		defer c.contents.letGo(ct)
+		a, err := ct.setAttr(ctx, op)
+		return a, wrap("client.SetAttr", inode.String(), err)
+	}
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
 	return entryOf(resp, err, "client.SetAttr", inode.String())
 }

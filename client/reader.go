@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"io"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,6 +25,10 @@ type Reader struct {
 
 // maxParallelStripes bounds the stripes that one call reads side by side.
 const maxParallelStripes = 8
+
+// stripeTries bounds how often a stripe of a range is read again before the
+// whole range is, from extents that are looked up anew.
+const stripeTries = 3
 
 // OpenFile opens a regular file for reading, through symbolic links.
 func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
@@ -51,9 +56,14 @@ func (c *Client) open(ref string, a *wire.Attr) (*Reader, error) {
 	default:
 		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.InvalidArgument}
 	}
-	r := &Reader{c: c, ref: ref, attr: a, extents: newExtentMap(c, a.Inode, a.Generation)}
+	return c.newReader(ref, a, newExtentMap(c, a.Inode, a.Generation)), nil
+}
+
+// newReader returns a reader of the generation that extents is of.
+func (c *Client) newReader(ref string, a *wire.Attr, extents *extentMap) *Reader {
+	r := &Reader{c: c, ref: ref, attr: a, extents: extents}
 	r.ahead = newReadahead(r)
-	return r, nil
+	return r
 }
 
 // Size returns the file's length in bytes.
@@ -139,23 +149,50 @@ func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool
 	if err != nil {
 		return err
 	}
+	bad, err := r.c.readLocated(ctx, found, dst, off, trust)
+	if bad {
+		r.extents.doubt()
+	}
+	return err
+}
+
+// readLocated fills dst, which begins at offset off of a file, from extents that
+// overlap it, in order: what none covers is a hole. bad says that a chunk was
+// lost, wrong, or not the one that its record means.
+func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, off int64, trust bool) (bad bool, err error) {
 	var group errgroup.Group
 	group.SetLimit(maxParallelStripes)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var wrong atomic.Bool
+	run := func(e located, lo int64, part []byte) error {
+		for try := 0; ; try++ {
+			sr := newStripeRead(c, e.stripe, e.StripeOffset+lo-e.Offset, part, trust)
+			err := sr.run(ctx)
+			if sr.foundBad() {
+				wrong.Store(true)
+			}
+			// A range of many stripes would never be whole if one that fails made
+			// all of it begin again.
+			if err == nil || !isTransient(err) || try == stripeTries || !pause(ctx, c.clock, try) {
+				return err
+			}
+		}
+	}
 	at := off
 	end := off + int64(len(dst))
 	for i, e := range found {
 		lo, hi := max(e.Offset, at), min(e.End(), end)
 		clear(dst[at-off : lo-off]) // a hole
-		sr := newStripeRead(r.c, e.stripe, e.StripeOffset+lo-e.Offset, dst[lo-off:hi-off], trust)
+		part := dst[lo-off : hi-off]
 		at = hi
 		if i == len(found)-1 && i == 0 {
 			clear(dst[at-off:])
-			return r.run(ctx, sr)
+			err := run(e, lo, part)
+			return wrong.Load(), err
 		}
 		group.Go(func() error {
-			err := r.run(ctx, sr)
+			err := run(e, lo, part)
 			if err != nil {
 				cancel()
 			}
@@ -163,13 +200,6 @@ func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool
 		})
 	}
 	clear(dst[at-off:])
-	return group.Wait()
-}
-
-func (r *Reader) run(ctx context.Context, sr *stripeRead) error {
-	err := sr.run(ctx)
-	if sr.foundBad() {
-		r.extents.doubt()
-	}
-	return err
+	err = group.Wait()
+	return wrong.Load(), err
 }

@@ -15,15 +15,23 @@ type sentStripe struct {
 	crc    uint32 // of its bytes
 }
 
+// sender puts the stripes of one file in place.
+type sender struct {
+	c     *Client
+	inode moraine.InodeID
+	key   grantKey
+	level moraine.Level
+}
+
 // send puts a stripe's bytes in place, under as many stripe numbers as that
 // takes: one, unless the devices that are left call for another scheme, whose
 // stripes are shorter. t is its ticket, or nil if it has none yet. On error all
 // tickets are settled.
-func (f *File) send(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, error) {
+func (f *sender) send(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, error) {
 	for {
 		if t == nil {
 			var err error
-			if t, err = f.c.grants.take(ctx, f.key, f.Inode()); err != nil {
+			if t, err = f.c.grants.take(ctx, f.key, f.inode); err != nil {
 				return nil, err
 			}
 		}
@@ -43,11 +51,11 @@ func (f *File) send(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, e
 }
 
 // encoded reports whether the stripe is ready for the ticket as it is.
-func (f *File) encoded(st *stripe, t *ticket) bool { return st.sums != nil && st.scheme == t.scheme }
+func (f *sender) encoded(st *stripe, t *ticket) bool { return st.sums != nil && st.scheme == t.scheme }
 
 // sendParts sends a stripe that is too long for its scheme in parts of at most
 // full bytes.
-func (f *File) sendParts(ctx context.Context, st *stripe, t *ticket, full int64) ([]sentStripe, error) {
+func (f *sender) sendParts(ctx context.Context, st *stripe, t *ticket, full int64) ([]sentStripe, error) {
 	st.freeParity()
 	var sent []sentStripe
 	for from := int64(0); from < st.length; from += full {
@@ -65,14 +73,14 @@ func (f *File) sendParts(ctx context.Context, st *stripe, t *ticket, full int64)
 }
 
 // giveUp settles the tickets of stripes that will not be committed.
-func (f *File) giveUp(sent []sentStripe) {
+func (f *sender) giveUp(sent []sentStripe) {
 	for _, s := range sent {
 		f.c.grants.settle(s.ticket, false)
 	}
 }
 
 // sendOne sends a stripe under one number.
-func (f *File) sendOne(ctx context.Context, st *stripe, t *ticket) (*wire.Stripe, error) {
+func (f *sender) sendOne(ctx context.Context, st *stripe, t *ticket) (*wire.Stripe, error) {
 	place := t.placement
 	full := int64(place.scheme.K) * f.c.chunkBytes(place.scheme)
 	if st.length <= min(f.c.smallBytes(), full-1) && !place.scheme.IsCopies() {

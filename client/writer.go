@@ -19,13 +19,11 @@ import (
 // for longer than a session lasts, so that what was put is gone: write the file
 // again.
 type File struct {
-	c       *Client
+	sender
 	ref     string           // path, or inode, for errors
 	attr    *wire.Attr       // as created
 	link    *wire.LinkTarget // the name it is to get; nil: none
 	session *session
-	key     grantKey
-	level   moraine.Level
 	// life ends when the file fails or ends, with the reason as its cause. The
 	// file's background work runs under it, and so do Write and ReadFrom, which
 	// have the signatures of package io and thus no context of their own.
@@ -46,7 +44,7 @@ type File struct {
 }
 
 // Inode returns the file's number.
-func (f *File) Inode() moraine.InodeID { return moraine.InodeID(f.attr.Inode) }
+func (f *File) Inode() moraine.InodeID { return f.inode }
 
 // Size returns how many bytes were written so far.
 func (f *File) Size() int64 {

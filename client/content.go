@@ -1,0 +1,244 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// content is what all handles of a client on one inode share: the newest
+// content of the file that the service told of, and over it what they wrote and
+// the service does not know yet.
+//
+// Written bytes go through a batch (batch.go) that becomes a stripe; spans says
+// which batch has the newest bytes of a range. Batches are committed in the
+// order they were sent in, so that a later one lies over an earlier one, and an
+// earlier one needs no care for what was written over it since.
+//
+// Locks, outermost first: gate (whoever changes the content: held across waits
+// for memory and slots), publish (whoever asks the service to change it: held
+// across requests), mu (held across no wait).
+type content struct {
+	sender
+	ref string
+	// life ends with the last handle. What is sent and committed in the
+	// background runs under it.
+	life context.Context
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	gate    gate
+	publish gate
+	slots   chan struct{} // one element for each batch being sent
+
+	users int // handles and calls; guarded by contents.mu
+
+	mu      sync.Mutex
+	base    *wire.Attr // newest generation heard of; not changed, but replaced
+	extents *extentMap // of base's generation
+	doubted bool       // base may be older than what this client did itself
+	spans   spans
+	open    []*batch // being filled; also guarded by gate: both are held to change it
+	queue   []*batch // sent and not committed, in order
+	seq     int      // of the last batch sent
+	wanted  int      // batches up to this one are to be committed
+	running bool     // commitWanted is
+	changed chan struct{}
+	wrote   time.Time // when the last write came
+	faults  faults
+}
+
+// gate is a lock that can be given up waiting for.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) lock(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return gaveUp(ctx, "wait for the file")
+	}
+}
+
+func (g gate) tryLock() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g gate) unlock() { <-g }
+
+// contents are the files that a client has open for reading and writing. Safe
+// for concurrent use.
+type contents struct {
+	mu sync.Mutex
+	of map[moraine.InodeID]*content
+}
+
+// hold returns the content of an inode that is open, to be let go of, or nil.
+func (s *contents) hold(inode moraine.InodeID) *content {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ct := s.of[inode]
+	if ct != nil {
+		ct.users++
+	}
+	return ct
+}
+
+// holdOr is hold that takes made where the inode is not open.
+func (s *contents) holdOr(inode moraine.InodeID, made *content) *content {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[moraine.InodeID]*content{}
+	}
+	ct := s.of[inode]
+	if ct == nil {
+		ct = made
+		s.of[inode] = ct
+	}
+	ct.users++
+	return ct
+}
+
+// letGo ends one use. The last one ends the content: what was not committed
+// then is given up.
+func (s *contents) letGo(ct *content) {
+	s.mu.Lock()
+	ct.users--
+	last := ct.users == 0
+	if last {
+		delete(s.of, ct.inode)
+	}
+	s.mu.Unlock()
+	if last {
+		ct.close()
+	}
+}
+
+// all returns the contents that are open, each to be let go of.
+func (s *contents) all() []*content {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*content, 0, len(s.of))
+	for _, ct := range s.of {
+		ct.users++
+		out = append(out, ct)
+	}
+	return out
+}
+
+func (c *Client) newContent(ctx context.Context, a *wire.Attr, opts HandleOptions) *content {
+	inode := moraine.InodeID(a.Inode)
+	ct := &content{ref: inode.String(), gate: newGate(), publish: newGate(),
+		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
+		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}),
+		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme}}}
+	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))
+	return ct
+}
+
+// close ends the content: nothing of it is under way or held afterwards.
+func (ct *content) close() {
+	ct.end()
+	ct.work.Wait()
+	ct.c.writes.leave(ct)
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	for _, b := range ct.open {
+		ct.giveBack(b)
+	}
+	for _, b := range ct.queue {
+		ct.giveUp(b.sent)
+	}
+	ct.open, ct.queue, ct.spans = nil, nil, nil
+}
+
+// giveBack ends a batch that is not sent.
+func (ct *content) giveBack(b *batch) {
+	ct.c.writes.release(b.free())
+	if b.ticket != nil {
+		ct.c.grants.settle(b.ticket, false)
+		b.ticket = nil
+	}
+}
+
+// size returns the length of the file with what was written to it. The mutex is
+// held.
+func (ct *content) size() int64 { return max(int64(ct.base.Size), ct.spans.end()) }
+
+// sawBase takes what the service said of the inode, unless something newer is
+// known. The mutex is held.
+func (ct *content) sawBase(a *wire.Attr) {
+	if a.Generation < ct.base.Generation {
+		return
+	}
+	if a.Generation != ct.base.Generation {
+		ct.extents = newExtentMap(ct.c, a.Inode, a.Generation)
+	}
+	ct.base = a
+}
+
+// refresh asks the service what the newest content is.
+func (ct *content) refresh(ctx context.Context) error {
+	a, err := ct.c.StatInode(ctx, ct.inode)
+	if err != nil {
+		return err
+	}
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	ct.sawBase(a)
+	ct.doubted = false
+	return nil
+}
+
+// signal wakes whoever waits for a batch to go on. The mutex is held.
+func (ct *content) signal() {
+	close(ct.changed)
+	ct.changed = make(chan struct{})
+}
+
+// faults are the errors that no call has returned yet: each handle that was
+// open then gets the newest once.
+type faults struct {
+	count  int
+	last   error
+	unseen bool // nobody was told yet
+}
+
+// add notes an error. The content's mutex is held.
+func (f *faults) add(err error) { f.count, f.last, f.unseen = f.count+1, err, true }
+
+// begin returns what a new handle has seen: all but what nobody was told of.
+func (f *faults) begin() int {
+	if f.unseen {
+		return f.count - 1
+	}
+	return f.count
+}
+
+// report returns the newest error past what seen counts, once.
+func (f *faults) report(seen *int) error {
+	if *seen == f.count {
+		return nil
+	}
+	*seen, f.unseen = f.count, false
+	return f.last
+}
+
+var errPutLost = errors.New("bytes that had been sent went with the session before they were committed")

@@ -1,0 +1,235 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// HandleOptions says how a file is opened for reading and writing.
+type HandleOptions struct {
+	// Level overrides Config.Level for what Flush waits for, unless it is 0. All
+	// handles of a client on one inode write at the highest level of any.
+	Level moraine.Level
+	// Scheme overrides Config.Scheme unless K is 0. The first handle decides.
+	Scheme moraine.Scheme
+}
+
+// Handle is a file opened for reading and writing at any offset: what a mount
+// needs. Writes are copied and sent in the background, a few seconds later at
+// most; Flush makes them durable and visible to all. All handles of a client on
+// one inode see each other's writes at once; another client sees what was
+// flushed when it opens the file after that, or refreshes it (close-to-open).
+//
+// What could not be written is lost, and the next Flush, Sync or Close of each
+// handle that was open then says so, once. Bytes that were sent and not
+// committed when the client's session expired are IOError; those still held are
+// sent again.
+//
+// Methods may be called concurrently, but for Close, which comes last.
+type Handle struct {
+	ct *content
+
+	mu     sync.Mutex
+	seen   int // of the content's faults
+	reader *baseReader
+	closed bool
+}
+
+// OpenHandle opens a regular file, linked or not, by its number. It asks the
+// service for the file as it is now. Close ends the Handle; until then the
+// client must not be closed.
+func (c *Client) OpenHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
+	h, err := c.openHandle(ctx, inode, opts)
+	return h, wrap("client.OpenHandle", inode.String(), err)
+}
+
+func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
+	if opts.Level == 0 {
+		opts.Level = c.cfg.Level
+	}
+	if opts.Scheme.K == 0 {
+		opts.Scheme = c.cfg.Scheme
+	}
+	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
+	}
+	a, err := c.StatInode(ctx, inode)
+	if err != nil {
+		return nil, err
+	}
+	switch a.Type {
+	case wire.FileType_FILE_TYPE_REGULAR:
+	case wire.FileType_FILE_TYPE_DIRECTORY:
+		return nil, &moraine.Error{Kind: moraine.IsDirectory}
+	default:
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
+	}
+	made := c.newContent(ctx, a, opts)
+	ct := c.contents.holdOr(inode, made)
+	if ct == made {
+		c.writes.join(ct)
+	} else {
+		made.end()
+	}
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	ct.sawBase(a)
+	ct.level = max(ct.level, opts.Level)
+	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
+}
+
+// Inode returns the file's number.
+func (h *Handle) Inode() moraine.InodeID { return h.ct.inode }
+
+// Size returns the file's length in bytes, with what was written through this
+// client.
+func (h *Handle) Size() int64 {
+	h.ct.mu.Lock()
+	defer h.ct.mu.Unlock()
+	return h.ct.size()
+}
+
+// Attr returns the file's attributes as of the newest content heard of, with the
+// size and the time of what was written since. They are the caller's.
+func (h *Handle) Attr() *wire.Attr { return h.ct.attr() }
+
+func (ct *content) attr() *wire.Attr {
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	a := proto.Clone(ct.base).(*wire.Attr)
+	a.Size = uint64(ct.size())
+	if len(ct.spans) > 0 {
+		a.Mtime = max(a.Mtime, ct.wrote.UnixNano())
+		a.Ctime = max(a.Ctime, ct.wrote.UnixNano())
+	}
+	return a
+}
+
+// Refresh asks the service for the newest content and attributes: what another
+// client has flushed is seen afterwards.
+func (h *Handle) Refresh(ctx context.Context) error {
+	return wrap("client.Refresh", h.ct.ref, h.ct.refresh(ctx))
+}
+
+// ReadAt reads into p from off on and returns how many bytes it read: fewer than
+// len(p) only at the end of the file, with io.EOF, or with another error, after
+// which the content of p is undefined. It sees every write that returned before.
+func (h *Handle) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	if err := h.check("client.Read", off); err != nil {
+		return 0, err
+	}
+	n, err := h.read(ctx, p, off)
+	if err == nil && n < len(p) {
+		return n, io.EOF
+	}
+	return n, wrap("client.Read", h.ct.ref, err)
+}
+
+// WriteAt writes p at off. It returns when p was copied, and waits while the
+// file has Config.StripesInFlight stripes on their way or the client's memory is
+// used up. On error some of p may have been taken: as many bytes as it returns.
+func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
+	if err := h.check("client.Write", off); err != nil {
+		return 0, err
+	}
+	n, err := h.ct.write(ctx, p, off)
+	return n, wrap("client.Write", h.ct.ref, err)
+}
+
+// Append writes p where the file ends for the service, after what other clients
+// have appended, and returns where that was. It returns when p is committed. Up
+// to the length of a stripe p is appended in one piece.
+func (h *Handle) Append(ctx context.Context, p []byte) (off int64, n int, err error) {
+	if err := h.check("client.Append", 0); err != nil {
+		return 0, 0, err
+	}
+	off, n, err = h.ct.append(ctx, p)
+	return off, n, wrap("client.Append", h.ct.ref, err)
+}
+
+// Truncate gives the file the length size, visible to all when it returns. What
+// was written before and lies past it is dropped.
+func (h *Handle) Truncate(ctx context.Context, size int64) error {
+	if err := h.check("client.Truncate", size); err != nil {
+		return err
+	}
+	_, err := h.ct.setAttr(ctx, &wire.SetAttr{Size: uint64(size), Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE)})
+	return wrap("client.Truncate", h.ct.ref, err)
+}
+
+// Flush returns when everything written before, through any handle of this
+// client on the file, is committed at the file's level and visible to all, or
+// with what went wrong since the last report. After Timeout or Canceled of its
+// own ctx nothing is lost: the bytes are still on their way.
+func (h *Handle) Flush(ctx context.Context) error {
+	if err := h.check("client.Flush", 0); err != nil {
+		return err
+	}
+	return h.flush(ctx, "client.Flush")
+}
+
+// Sync is Flush at level nvme.
+func (h *Handle) Sync(ctx context.Context) error {
+	if err := h.check("client.Sync", 0); err != nil {
+		return err
+	}
+	h.ct.mu.Lock()
+	h.ct.level = moraine.NVMe
+	h.ct.mu.Unlock()
+	return h.flush(ctx, "client.Sync")
+}
+
+func (h *Handle) flush(ctx context.Context, op string) error {
+	err := h.ct.flush(ctx)
+	if fault := h.report(); fault != nil {
+		err = fault
+	}
+	return wrap(op, h.ct.ref, err)
+}
+
+// report returns, once, what went wrong since the last report.
+func (h *Handle) report() error {
+	h.ct.mu.Lock()
+	defer h.ct.mu.Unlock()
+	return h.ct.faults.report(&h.seen)
+}
+
+// Close is Flush, and ends the handle, also on error. What could not be
+// committed when the last handle of the file ends is given up.
+func (h *Handle) Close(ctx context.Context) error {
+	if err := h.check("client.Close", 0); err != nil {
+		return err
+	}
+	err := h.flush(ctx, "client.Close")
+	h.mu.Lock()
+	h.closed = true
+	r := h.reader
+	h.reader = nil
+	h.mu.Unlock()
+	if r != nil {
+		r.release(true)
+	}
+	h.ct.c.contents.letGo(h.ct)
+	return err
+}
+
+func (h *Handle) check(op string, off int64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return &moraine.Error{Op: op, Ref: h.ct.ref, Kind: moraine.InvalidArgument, Err: errHandleClosed}
+	case off < 0:
+		return &moraine.Error{Op: op, Ref: h.ct.ref, Kind: moraine.InvalidArgument}
+	}
+	return nil
+}
+
+var errHandleClosed = errors.New("the handle is closed")

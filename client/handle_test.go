@@ -1,0 +1,248 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// openNew makes an empty file and opens it.
+func openNew(t *testing.T, c *cluster, cl *client.Client, name string) *client.Handle {
+	t.Helper()
+	a, err := cl.CreateAt(c.ctx, cl.Root(), name, client.NodeOptions{Mode: 0o644, Exclusive: true})
+	require.NoError(t, err)
+	h, err := cl.OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	require.NoError(t, err)
+	return h
+}
+
+func writeAt(t *testing.T, c *cluster, h *client.Handle, p []byte, off int64) {
+	t.Helper()
+	n, err := h.WriteAt(c.ctx, p, off)
+	require.NoError(t, err)
+	require.Equal(t, len(p), n)
+}
+
+// requireContent holds all that the handle reads against want.
+func requireContent(t *testing.T, c *cluster, h *client.Handle, want []byte) {
+	t.Helper()
+	require.EqualValues(t, len(want), h.Size())
+	got := make([]byte, len(want)+10)
+	n, err := h.ReadAt(c.ctx, got, 0)
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, len(want), n)
+	require.True(t, bytes.Equal(want, got[:n]), "wrong bytes")
+}
+
+// A handle sees what it wrote, wherever the bytes are: in memory, on their way,
+// put and not committed, committed. Others see it once it is flushed.
+func TestHandleReadsItsOwnWrites(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl, other := c.dial("c1", config()), c.dial("c2", config())
+		defer cl.Close()
+		defer other.Close()
+		h := openNew(t, c, cl, "f")
+		want := bytesOf(1, 2_000_000)
+		for off := 0; off < len(want); off += 200_000 {
+			writeAt(t, c, h, want[off:off+200_000], int64(off))
+			requireContent(t, c, h, want[:off+200_000])
+		}
+		copy(want[1_000_000:], bytesOf(2, 500_000))
+		writeAt(t, c, h, want[1_000_000:1_500_000], 1_000_000)
+		requireContent(t, c, h, want)
+		require.NoError(t, h.Flush(c.ctx))
+		requireContent(t, c, h, want)
+		require.True(t, bytes.Equal(want, read(t, c, other, "/f")))
+		require.NoError(t, h.Close(c.ctx))
+		_, err := h.WriteAt(c.ctx, want, 0)
+		require.ErrorIs(t, err, moraine.InvalidArgument)
+	})
+}
+
+// Writes past the end leave holes; a truncation drops what was written past it,
+// committed or not, and what is beyond reads as zeros afterwards.
+func TestHandleHolesAndTruncation(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		for name, settle := range map[string]func(*client.Handle){
+			"in memory": func(*client.Handle) {},
+			"committed": func(h *client.Handle) { require.NoError(t, h.Flush(c.ctx)) },
+		} {
+			h := openNew(t, c, cl, name)
+			want := make([]byte, 900_000)
+			copy(want[400_000:], bytesOf(1, 500_000))
+			writeAt(t, c, h, want[400_000:], 400_000)
+			settle(h)
+			requireContent(t, c, h, want)
+			require.NoError(t, h.Truncate(c.ctx, 600_000))
+			requireContent(t, c, h, want[:600_000])
+			require.NoError(t, h.Truncate(c.ctx, 800_000))
+			clear(want[600_000:])
+			requireContent(t, c, h, want[:800_000])
+			writeAt(t, c, h, []byte("end"), 850_000)
+			copy(want[850_000:], "end")
+			settle(h)
+			requireContent(t, c, h, want[:850_003])
+			require.NoError(t, h.Close(c.ctx))
+			require.True(t, bytes.Equal(want[:850_003], read(t, c, cl, "/"+name)))
+		}
+	})
+}
+
+// What two clients append lies behind each other, each piece whole.
+func TestHandleAppends(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		one, two := c.dial("c1", config()), c.dial("c2", config())
+		defer one.Close()
+		defer two.Close()
+		h := openNew(t, c, one, "log")
+		g, err := two.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		writeAt(t, c, h, []byte("head"), 0)
+		require.NoError(t, h.Flush(c.ctx))
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		want := make([]byte, 4+20*100_000)
+		copy(want, "head")
+		for i, h := range []*client.Handle{h, g, h, g} {
+			wg.Go(func() {
+				for k := range 5 {
+					p := bytesOf(uint64(100*i+k), 100_000)
+					off, n, err := h.Append(c.ctx, p)
+					require.NoError(t, err)
+					require.Equal(t, len(p), n)
+					mu.Lock()
+					copy(want[off:], p)
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, h.Refresh(c.ctx))
+		requireContent(t, c, h, want)
+		big := bytesOf(7, 1_000_000) // several stripes
+		off, n, err := g.Append(c.ctx, big)
+		require.NoError(t, err)
+		require.Equal(t, len(big), n)
+		require.EqualValues(t, len(want), off)
+		require.NoError(t, h.Close(c.ctx))
+		require.NoError(t, g.Close(c.ctx))
+		require.True(t, bytes.Equal(append(want, big...), read(t, c, one, "/log")))
+	})
+}
+
+// All handles of a client on one inode see each other's writes at once, and one
+// size; another client sees them when it opens the file after a close.
+func TestHandleCloseToOpen(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		one, two := c.dial("c1", config()), c.dial("c2", config())
+		defer one.Close()
+		defer two.Close()
+		h := openNew(t, c, one, "f")
+		g, err := one.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		data := bytesOf(1, 700_000)
+		writeAt(t, c, h, data, 0)
+		requireContent(t, c, g, data)
+		require.EqualValues(t, len(data), g.Attr().Size)
+		far, err := two.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		require.Zero(t, far.Size())
+		require.NoError(t, h.Close(c.ctx))
+		again, err := two.OpenHandle(c.ctx, g.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		requireContent(t, c, again, data)
+		// A reader of what was there before goes on: never a mixture.
+		next := bytesOf(2, 700_000)
+		writeAt(t, c, g, next, 0)
+		require.NoError(t, g.Close(c.ctx))
+		p := make([]byte, len(data))
+		_, err = again.ReadAt(c.ctx, p, 0)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, p) || bytes.Equal(next, p))
+		require.NoError(t, again.Refresh(c.ctx))
+		requireContent(t, c, far, next)
+		require.NoError(t, far.Close(c.ctx))
+		require.NoError(t, again.Close(c.ctx))
+	})
+}
+
+// What nobody flushes is committed all the same, a few seconds later.
+func TestHandleCommitsByItself(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		one, two := c.dial("c1", config()), c.dial("c2", config())
+		defer one.Close()
+		defer two.Close()
+		h := openNew(t, c, one, "f")
+		data := bytesOf(1, 700_000)
+		writeAt(t, c, h, data, 0)
+		time.Sleep(5 * time.Second)
+		require.True(t, bytes.Equal(data, read(t, c, two, "/f")))
+		require.NoError(t, h.Close(c.ctx))
+	})
+}
+
+// A time that is set after a write stays, though the bytes are sent later.
+func TestHandleKeepsATimeThatIsSet(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		h := openNew(t, c, cl, "f")
+		writeAt(t, c, h, bytesOf(1, 1000), 0)
+		_, err := cl.SetAttrInode(c.ctx, h.Inode(), &wire.SetAttr{Mtime: 12345,
+			Valid: uint32(wire.SetAttrField_SET_ATTR_MTIME)})
+		require.NoError(t, err)
+		require.NoError(t, h.Close(c.ctx))
+		a, err := cl.Stat(c.ctx, "/f")
+		require.NoError(t, err)
+		require.EqualValues(t, 12345, a.Mtime)
+		require.EqualValues(t, 1000, a.Size)
+	})
+}
+
+// A write that fails in the background is told to each handle once, and the
+// bytes that were there before are still there.
+func TestHandleErrorsAreReportedOnce(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		h := openNew(t, c, cl, "f")
+		g, err := cl.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		old := bytesOf(1, 300_000)
+		writeAt(t, c, h, old, 0)
+		require.NoError(t, h.Flush(c.ctx))
+		for _, host := range c.hosts {
+			host.fail(func(_ context.Context, req any) error {
+				if _, put := req.(*wire.PutChunk); put {
+					return errKind(moraine.TooLarge) // what no other device would take
+				}
+				return nil
+			})
+		}
+		writeAt(t, c, h, bytesOf(2, 1000), 0)
+		time.Sleep(10 * time.Second)
+		require.ErrorIs(t, g.Flush(c.ctx), moraine.TooLarge)
+		require.NoError(t, g.Flush(c.ctx))
+		require.ErrorIs(t, h.Sync(c.ctx), moraine.TooLarge)
+		requireContent(t, c, h, old)
+		for _, host := range c.hosts {
+			host.fail(nil)
+		}
+		writeAt(t, c, h, bytesOf(3, 1000), 0)
+		copy(old, bytesOf(3, 1000))
+		require.NoError(t, g.Close(c.ctx))
+		require.NoError(t, h.Close(c.ctx))
+		require.True(t, bytes.Equal(old, read(t, c, cl, "/f")))
+	})
+}

@@ -1,0 +1,186 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// view is what a range of a content is made of at one moment.
+type view struct {
+	off  int64
+	p    []byte // as long as the range is within the file
+	base *wire.Attr
+	ext  *extentMap
+	put  []spanRead // on chunkservers, not committed
+	gaps [][2]int64 // of the base, by offset
+}
+
+// spanRead is a range whose bytes a batch has put.
+type spanRead struct {
+	b        *batch
+	off, end int64
+	found    []located
+}
+
+// look copies what is in memory of [off, off+len(p)) to p, and returns where the
+// rest is.
+func (ct *content) look(p []byte, off int64) *view {
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	n := min(int64(len(p)), max(0, ct.size()-off))
+	v := &view{off: off, p: p[:n], base: ct.base, ext: ct.extents}
+	at, end := off, off+n
+	for _, s := range ct.spans.within(off, end) {
+		v.gap(at, s.off)
+		at = s.end
+		if s.mem != nil {
+			copy(v.p[s.off-off:], s.mem)
+			continue
+		}
+		v.put = append(v.put, spanRead{b: s.b, off: s.off, end: s.end, found: s.b.locate(s.at, s.end-s.off, s.off)})
+	}
+	v.gap(at, end)
+	return v
+}
+
+// gap notes that [off, end) is as in the base: zeros past its end.
+func (v *view) gap(off, end int64) {
+	if zeros := max(off, int64(v.base.Size)); zeros < end {
+		clear(v.p[zeros-v.off : end-v.off])
+		end = zeros
+	}
+	if off < end {
+		v.gaps = append(v.gaps, [2]int64{off, end})
+	}
+}
+
+// read fills p as far as the file reaches and returns how much that was. What
+// changes under it makes it look again.
+func (h *Handle) read(ctx context.Context, p []byte, off int64) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.ct.c.cfg.Patience)
+	defer cancel()
+	for try := 0; ; try++ {
+		if err := h.ct.settleDoubt(ctx); err != nil {
+			return 0, err
+		}
+		v := h.ct.look(p, off)
+		err := h.readView(ctx, v, try > 1)
+		if err == nil {
+			return len(v.p), nil
+		}
+		if ctx.Err() != nil {
+			return 0, gaveUpAfter(ctx, "read", err)
+		}
+		switch {
+		case isKind(err, moraine.Stale):
+			if err := h.ct.refresh(ctx); err != nil {
+				return 0, err
+			}
+		case h.ct.moved(v):
+		case isTransient(err):
+			if !pause(ctx, h.ct.c.clock, try) {
+				return 0, gaveUpAfter(ctx, "read", err)
+			}
+		default:
+			return 0, err
+		}
+	}
+}
+
+// settleDoubt refreshes a base that may be old.
+func (ct *content) settleDoubt(ctx context.Context) error {
+	ct.mu.Lock()
+	doubted := ct.doubted
+	ct.mu.Unlock()
+	if !doubted {
+		return nil
+	}
+	return ct.refresh(ctx)
+}
+
+// moved reports whether a batch that the view reads from is no longer where its
+// bytes are: they were committed, or given up.
+func (ct *content) moved(v *view) bool {
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	for _, s := range v.put {
+		if s.b.state != batchPut {
+			return true
+		}
+	}
+	return false
+}
+
+// readView reads what is not in memory, side by side.
+func (h *Handle) readView(ctx context.Context, v *view, trust bool) error {
+	if len(v.put) == 0 && len(v.gaps) == 0 {
+		return nil
+	}
+	var group errgroup.Group
+	group.SetLimit(maxParallelStripes)
+	for _, s := range v.put {
+		group.Go(func() error {
+			_, err := h.ct.c.readLocated(ctx, s.found, v.p[s.off-v.off:s.end-v.off], s.off, trust)
+			return err
+		})
+	}
+	if len(v.gaps) > 0 {
+		r := h.readerOf(v.base, v.ext)
+		defer r.release(false)
+		for _, g := range v.gaps {
+			dst := v.p[g[0]-v.off : g[1]-v.off]
+			if len(v.gaps) == 1 && len(v.put) == 0 {
+				return r.ahead.read(ctx, dst, g[0])
+			}
+			group.Go(func() error { return r.ahead.read(ctx, dst, g[0]) })
+		}
+	}
+	return group.Wait()
+}
+
+// baseReader is a handle's reader of one generation, with what it fetched ahead.
+type baseReader struct {
+	*Reader
+	mu    sync.Mutex
+	users int
+	old   bool // the handle has another one, or is closed
+}
+
+// readerOf returns the handle's reader of a base, to be released.
+func (h *Handle) readerOf(base *wire.Attr, ext *extentMap) *baseReader {
+	h.mu.Lock()
+	r, old := h.reader, (*baseReader)(nil)
+	if r == nil || r.attr.Generation != base.Generation {
+		r, old = &baseReader{Reader: h.ct.c.newReader(h.ct.ref, base, ext)}, r
+		h.reader = r
+	}
+	r.mu.Lock()
+	r.users++
+	r.mu.Unlock()
+	h.mu.Unlock()
+	if old != nil {
+		old.release(true)
+	}
+	return r
+}
+
+// release ends one use, or with last the handle's hold; nothing is kept once
+// both have ended.
+func (r *baseReader) release(last bool) {
+	r.mu.Lock()
+	if last {
+		r.old = true
+	} else {
+		r.users--
+	}
+	end := r.old && r.users == 0
+	r.mu.Unlock()
+	if end {
+		_ = r.Close()
+	}
+}

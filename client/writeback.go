@@ -1,0 +1,409 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// launch sends a batch in the background, after a wait for a slot. The gate is
+// held. On error the batch is as it was.
+func (ct *content) launch(ctx context.Context, b *batch) error {
+	select {
+	case ct.slots <- struct{}{}:
+		ct.sendOff(b)
+		return nil
+	case <-ctx.Done():
+		return gaveUp(ctx, "wait for a stripe to be sent")
+	}
+}
+
+// sendOff sends a batch, which takes the caller's slot. The gate is held.
+func (ct *content) sendOff(b *batch) {
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	ct.open = slices.DeleteFunc(ct.open, func(o *batch) bool { return o == b })
+	if !b.appended {
+		b.seal(ct.spans)
+	}
+	if b.st.length == 0 { // all of it was overwritten, or cut off
+		b.state = batchDone
+		ct.giveBack(b)
+		<-ct.slots
+		return
+	}
+	ct.seq++
+	b.seq, b.state = ct.seq, batchSending
+	ct.queue = append(ct.queue, b)
+	ticket := b.ticket
+	b.ticket = nil
+	to := ct.sender
+	ct.work.Go(func() {
+		defer func() { <-ct.slots }()
+		ctx, cancel := context.WithTimeout(ct.life, ct.c.cfg.Patience)
+		defer cancel()
+		sent, err := to.sendAnew(ctx, b.st, ticket)
+		ct.arrived(b, sent, err)
+	})
+}
+
+// sendAnew is send that begins again where the session expired meanwhile: the
+// bytes are still held.
+func (s *sender) sendAnew(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, error) {
+	for try := 0; ; try++ {
+		sent, err := s.send(ctx, st, t)
+		t = nil
+		if err == nil && !s.expired(sent) {
+			return sent, nil
+		}
+		if err == nil {
+			s.giveUp(sent)
+			continue
+		}
+		if !isKind(err, moraine.SessionExpired) || ctx.Err() != nil {
+			return nil, err
+		}
+		if err := s.c.meta.renew(ctx, false); err != nil || !pause(ctx, s.c.clock, try) {
+			return nil, gaveUpAfter(ctx, "put stripe", err)
+		}
+	}
+}
+
+// expired reports whether the session that stripes were put under is over.
+func (s *sender) expired(sent []sentStripe) bool {
+	now := s.c.meta.current()
+	return slices.ContainsFunc(sent, func(s sentStripe) bool { return s.ticket.grant.session != now })
+}
+
+// arrived takes what became of sending a batch, and gives its memory back.
+func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
+	for _, s := range sent {
+		rec, bad := stripeFromWire(s.record)
+		if bad != nil { // we made it
+			panic(bad)
+		}
+		b.stripes = append(b.stripes, rec)
+	}
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	b.sent = sent
+	if err == nil {
+		b.state = batchPut
+		for i := range ct.spans {
+			if ct.spans[i].b == b {
+				ct.spans[i].mem = nil
+			}
+		}
+	} else {
+		ct.fail(b, err)
+	}
+	ct.c.writes.release(b.free())
+	ct.prune()
+	if ct.tooMany() {
+		ct.wanted = ct.seq
+	}
+	ct.kick()
+	ct.signal()
+}
+
+// fail gives a batch up: its bytes are lost. The mutex is held.
+func (ct *content) fail(b *batch, err error) {
+	b.state, b.err = batchFailed, err
+	ct.spans.drop(func(o *batch) bool { return o == b })
+	ct.giveUp(b.sent)
+	b.sent = nil
+	if !b.appended { // who appended is told at once
+		ct.faults.add(err)
+		ct.c.log.Warn("written bytes are lost", "inode", ct.inode, "err", err)
+	}
+}
+
+// prune takes what has ended off the queue. The mutex is held.
+func (ct *content) prune() {
+	ct.queue = slices.DeleteFunc(ct.queue, func(b *batch) bool { return b.state == batchFailed || b.state == batchDone })
+}
+
+// doneUpTo returns the last batch that it and all before it have ended. The
+// mutex is held.
+func (ct *content) doneUpTo() int {
+	if len(ct.queue) == 0 {
+		return ct.seq
+	}
+	return ct.queue[0].seq - 1
+}
+
+// tooMany reports whether enough is in place for a commit of the usual size. The
+// mutex is held.
+func (ct *content) tooMany() bool {
+	records, extents := 0, 0
+	for _, b := range ct.queue {
+		if b.state != batchPut {
+			return false
+		}
+		records += b.records()
+		extents += len(b.extents)
+		if records > maxCommitRecords/2 || extents > moraine.MaxCommitExtents/2 {
+			return true
+		}
+	}
+	return false
+}
+
+// records returns how many records of the state the commit of a batch touches,
+// about.
+func (b *batch) records() int {
+	n := 2 * len(b.extents)
+	for _, s := range b.sent {
+		n += 3 + len(s.record.Chunks)
+	}
+	return n
+}
+
+// flush sends everything written before and returns when all of it is
+// committed, or given up.
+func (ct *content) flush(ctx context.Context) error {
+	if err := ct.gate.lock(ctx); err != nil {
+		return err
+	}
+	err := ct.launchAll(ctx)
+	ct.gate.unlock()
+	if err != nil {
+		return err
+	}
+	return ct.awaitCommitted(ctx)
+}
+
+// awaitCommitted returns when all that was sent is committed, or given up.
+func (ct *content) awaitCommitted(ctx context.Context) error {
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	target := ct.seq
+	ct.wanted = max(ct.wanted, target)
+	ct.kick()
+	for ct.doneUpTo() < target {
+		changed := ct.changed
+		ct.mu.Unlock()
+		select {
+		case <-changed:
+			ct.mu.Lock()
+		case <-ctx.Done():
+			ct.mu.Lock()
+			return gaveUp(ctx, "flush")
+		}
+	}
+	return nil
+}
+
+// kick begins to commit, if something in place is to be. The mutex is held.
+func (ct *content) kick() {
+	if ct.running || !ct.ready() {
+		return
+	}
+	ct.running = true
+	ct.work.Go(ct.commitWanted)
+}
+
+func (ct *content) ready() bool {
+	return len(ct.queue) > 0 && ct.queue[0].state == batchPut && ct.queue[0].seq <= ct.wanted && ct.life.Err() == nil
+}
+
+// commitWanted commits, batch after batch, as long as something in place is to
+// be.
+func (ct *content) commitWanted() {
+	for {
+		if err := ct.publish.lock(ct.life); err == nil {
+			ct.commitNext()
+			ct.publish.unlock()
+		}
+		ct.mu.Lock()
+		ct.signal()
+		if !ct.ready() {
+			ct.running = false
+			ct.mu.Unlock()
+			return
+		}
+		ct.mu.Unlock()
+	}
+}
+
+// commitNext commits the first batches of the queue, as many as one entry
+// takes. Publish is held.
+func (ct *content) commitNext() {
+	ct.mu.Lock()
+	ct.dropExpired()
+	if !ct.ready() {
+		ct.mu.Unlock()
+		return
+	}
+	set, op := ct.nextCommit()
+	ct.mu.Unlock()
+	var attr *wire.Attr
+	var err error
+	if len(op.Extents) > 0 {
+		attr, err = ct.commit(op)
+	}
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	switch {
+	case err != nil:
+		ct.commitFailed(set, err)
+	default:
+		ct.committed(set, op, attr)
+	}
+	ct.prune()
+}
+
+func (ct *content) commit(op *wire.Commit) (*wire.Attr, error) {
+	resp, err := ct.c.meta.do(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+	if err != nil {
+		return nil, err
+	}
+	if resp.GetCommit().GetAttr() == nil {
+		return nil, badReply("commit")
+	}
+	return resp.GetCommit().Attr, nil
+}
+
+// nextCommit returns the batches of the next commit, and it. Where they overlap
+// the later one counts. What was appended goes alone. The mutex is held.
+func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
+	var set []*batch
+	var laid spans
+	records := 0
+	for _, b := range ct.queue {
+		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended)) {
+			break
+		}
+		next := slices.Clone(laid)
+		for _, e := range b.extents {
+			next.put(span{off: e.Offset, end: e.End(), b: b, at: e.StripeOffset})
+		}
+		records += b.records()
+		if len(set) > 0 && (records > maxCommitRecords || len(next)+len(b.sent) > moraine.MaxCommitExtents) {
+			break
+		}
+		set, laid = append(set, b), next
+	}
+	op := &wire.Commit{Inode: uint64(ct.inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Level: uint32(ct.level),
+		Final: len(set) == len(ct.queue) && len(ct.open) == 0}
+	if set[0].appended {
+		op.Mode = wire.CommitMode_COMMIT_MODE_APPEND
+	}
+	used := map[moraine.StripeID]bool{}
+	for _, s := range laid {
+		for _, e := range s.b.locate(s.at, s.end-s.off, s.off) {
+			used[e.Stripe] = true
+			op.Extents = append(op.Extents, &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length),
+				Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)})
+		}
+	}
+	for _, b := range set {
+		for _, s := range b.sent {
+			if used[moraine.StripeID(s.record.Id)] {
+				op.Stripes = append(op.Stripes, s.record)
+				op.Promised = max(op.Promised, s.ticket.grant.promised)
+			}
+		}
+	}
+	return set, op
+}
+
+// committed takes a commit that was made; attr is nil where none was needed. The
+// mutex is held.
+func (ct *content) committed(set []*batch, op *wire.Commit, attr *wire.Attr) {
+	used := map[uint64]bool{}
+	for _, s := range op.Stripes {
+		used[s.Id] = true
+	}
+	for _, b := range set {
+		b.state = batchDone
+		for _, s := range b.sent {
+			ct.c.grants.settle(s.ticket, used[s.record.Id])
+		}
+		b.sent = nil
+		if b.appended && attr != nil {
+			b.at = int64(attr.Size) - b.extents[0].Length
+		}
+	}
+	if attr != nil {
+		ct.sawBase(attr)
+	}
+	ct.spans.drop(func(b *batch) bool { return b.state == batchDone })
+}
+
+// commitFailed gives up the batches of a commit. The mutex is held.
+func (ct *content) commitFailed(set []*batch, err error) {
+	ct.doubted = true // it may have taken effect all the same
+	ct.dropExpired()
+	for _, b := range set {
+		if b.state == batchPut {
+			ct.fail(b, err)
+		}
+	}
+}
+
+// dropExpired gives up what was put under a session that is over: nobody can
+// commit it any more. The mutex is held.
+func (ct *content) dropExpired() {
+	for _, b := range ct.queue {
+		if b.state == batchPut && ct.expired(b.sent) {
+			ct.fail(b, &moraine.Error{Op: "commit", Ref: ct.ref, Kind: moraine.IOError, Err: errPutLost})
+		}
+	}
+	ct.prune()
+}
+
+// commitAge is after how long written bytes are sent and committed without being
+// asked for. With what sending and one round of flushOld take it stays below the
+// five seconds that a client may lose.
+const commitAge = 3 * time.Second
+
+// flushOld has all that was written some time ago sent and committed, until ctx
+// ends.
+func (c *Client) flushOld(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.clock.After(time.Second):
+		}
+		for _, ct := range c.contents.all() {
+			ct.flushIfOld()
+			c.contents.letGo(ct)
+		}
+	}
+}
+
+func (ct *content) flushIfOld() {
+	ct.mu.Lock()
+	old := ct.oldest()
+	ct.mu.Unlock()
+	if old.IsZero() || ct.c.clock.Now().Sub(old) < commitAge {
+		return
+	}
+	if ct.gate.tryLock() { // else somebody writes, and sends what is full
+		ct.launchSome()
+		ct.gate.unlock()
+	}
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	ct.wanted = max(ct.wanted, ct.seq)
+	ct.kick()
+}
+
+// oldest returns since when there is something to be committed; zero: nothing
+// is. The mutex is held.
+func (ct *content) oldest() time.Time {
+	var old time.Time
+	for _, l := range [][]*batch{ct.open, ct.queue} {
+		for _, b := range l {
+			if old.IsZero() || b.born.Before(old) {
+				old = b.born
+			}
+		}
+	}
+	return old
+}
