@@ -24,18 +24,25 @@ type CreateOptions struct {
 // Create begins a file that Commit will give the name path. Its directory must
 // exist. ctx bounds the whole life of the File: when it ends, the File fails.
 func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*File, error) {
-	w, err := c.walk(ctx, path, false)
+	link, err := c.linkTarget(ctx, path, opts)
 	if err != nil {
 		return nil, wrap("client.Create", path, err)
 	}
+	return c.begin(ctx, path, moraine.InodeID(link.Parent), link, opts)
+}
+
+// linkTarget returns where a file of that path is to be linked, if it may be.
+func (c *Client) linkTarget(ctx context.Context, path string, opts CreateOptions) (*wire.LinkTarget, error) {
+	w, err := c.walk(ctx, path, false)
 	switch {
+	case err != nil:
+		return nil, err
 	case w.Name == "" || (w.Found && w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY):
-		return nil, &moraine.Error{Op: "client.Create", Ref: path, Kind: moraine.IsDirectory}
+		return nil, &moraine.Error{Kind: moraine.IsDirectory}
 	case w.Found && (!opts.Replace || w.Attr.Type != wire.FileType_FILE_TYPE_REGULAR):
-		return nil, &moraine.Error{Op: "client.Create", Ref: path, Kind: moraine.Exists}
+		return nil, &moraine.Error{Kind: moraine.Exists}
 	}
-	link := &wire.LinkTarget{Parent: w.Parent, Name: w.Name, Replace: opts.Replace}
-	return c.create(ctx, path, moraine.InodeID(w.Parent), link, opts)
+	return &wire.LinkTarget{Parent: w.Parent, Name: w.Name, Replace: opts.Replace}, nil
 }
 
 // CreateUnlinked begins a file that Commit leaves without a name, for something
@@ -45,7 +52,16 @@ func (c *Client) CreateUnlinked(ctx context.Context, parent moraine.InodeID, opt
 	if parent == 0 {
 		parent = c.Root()
 	}
-	return c.create(ctx, "", parent, nil, opts)
+	return c.begin(ctx, "", parent, nil, opts)
+}
+
+// begin is create of a file that will have bytes written.
+func (c *Client) begin(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
+	f, err := c.create(ctx, ref, parent, link, opts)
+	if err == nil {
+		c.grants.ahead(f.key, f.Inode())
+	}
+	return f, err
 }
 
 func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
@@ -81,6 +97,5 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 		log:   commitLog{arrived: map[int][]sentStripe{}, generation: attr.Generation}}
 	f.life, f.end = context.WithCancelCause(ctx)
 	c.writes.join(f)
-	c.grants.ahead(f.key, f.Inode())
 	return f, nil
 }

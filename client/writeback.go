@@ -243,7 +243,7 @@ func (ct *content) commitNext() {
 	var attr *wire.Attr
 	var err error
 	if len(op.Extents) > 0 {
-		attr, err = ct.commit(op)
+		attr, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -256,8 +256,9 @@ func (ct *content) commitNext() {
 	ct.prune()
 }
 
-func (ct *content) commit(op *wire.Commit) (*wire.Attr, error) {
-	resp, err := ct.c.meta.do(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+// commit makes a commit of what was put under s.
+func (ct *content) commit(op *wire.Commit, s *session) (*wire.Attr, error) {
+	resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
 	if err != nil {
 		return nil, err
 	}

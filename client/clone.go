@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// InodeRange is a range of a file to be cloned.
+type InodeRange struct {
+	Inode moraine.InodeID
+	// Generation, unless it is 0, must be the file's: Stale where it has another.
+	Generation moraine.Generation
+	// Offset and Length are in bytes; Length 0 means to the end of the file.
+	Offset, Length int64
+}
+
+// CloneFile makes dst a copy of the file src that shares its bytes: none moves.
+// opts.Replace lets an existing file of that name be replaced; opts.Mode 0 means
+// the mode of src. CrossTenant means that the bytes must be copied instead.
+func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string, opts CreateOptions) (*wire.Attr, error) {
+	if opts.Mode == 0 {
+		a, err := c.StatInode(ctx, src)
+		if err != nil {
+			return nil, wrap("client.CloneFile", dst, err)
+		}
+		opts.Mode = a.Mode
+	}
+	a, err := c.concat(ctx, dst, []InodeRange{{Inode: src}}, opts)
+	return a, wrap("client.CloneFile", dst, err)
+}
+
+// Concat makes dst of ranges of other files, one behind the other, any number of
+// them; no byte moves. It is visible whole or not at all. Where generations are
+// named and a source changes meanwhile it fails with Stale.
+func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
+	a, err := c.concat(ctx, dst, srcs, opts)
+	return a, wrap("client.Concat", dst, err)
+}
+
+// concat clones step by step into a file without a name, and links it with the
+// last step.
+func (c *Client) concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
+	link, err := c.linkTarget(ctx, dst, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.flushOpen(ctx, srcs); err != nil {
+		return nil, err
+	}
+	f, err := c.create(ctx, dst, moraine.InodeID(link.Parent), link, opts)
+	if err != nil {
+		return nil, err
+	}
+	attr, err := f.clone(ctx, srcs)
+	if err != nil {
+		f.fail("client.Clone", err)
+		f.Abort()
+		return nil, err
+	}
+	f.close()
+	return attr, nil
+}
+
+// flushOpen commits what this client wrote to the files and did not commit yet.
+func (c *Client) flushOpen(ctx context.Context, srcs []InodeRange) error {
+	seen := map[moraine.InodeID]bool{}
+	for _, r := range srcs {
+		if seen[r.Inode] {
+			continue
+		}
+		seen[r.Inode] = true
+		ct := c.contents.hold(r.Inode)
+		if ct == nil {
+			continue
+		}
+		err := ct.flush(ctx)
+		c.contents.letGo(ct)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxCloneRanges bounds the ranges of one request; the service bounds what they
+// touch, and says TooLarge.
+const maxCloneRanges = 256
+
+// clone makes the ranges the content of the file, and gives it its name.
+func (f *File) clone(ctx context.Context, srcs []InodeRange) (*wire.Attr, error) {
+	todo := make([]*wire.CloneRange, len(srcs))
+	for i, r := range srcs {
+		if r.Offset < 0 || r.Length < 0 {
+			return nil, &moraine.Error{Kind: moraine.InvalidArgument}
+		}
+		todo[i] = &wire.CloneRange{Inode: uint64(r.Inode), Generation: uint64(r.Generation),
+			Offset: uint64(r.Offset), Length: uint64(r.Length)}
+	}
+	generation, n := f.attr.Generation, maxCloneRanges
+	for {
+		n = max(1, min(n, len(todo)))
+		attr, err := f.cloneStep(ctx, generation, todo[:min(n, len(todo))], len(todo) <= n)
+		switch {
+		case isKind(err, moraine.TooLarge) && n > 1:
+			n /= 2
+			continue
+		case isKind(err, moraine.TooLarge) && len(todo) > 0:
+			if todo, err = f.halve(ctx, todo, err); err != nil {
+				return nil, err
+			}
+			continue
+		case err != nil:
+			return nil, err
+		case len(todo) <= n:
+			return attr, nil
+		}
+		todo, generation = todo[n:], attr.Generation
+		n *= 2
+		n = min(n, maxCloneRanges)
+	}
+}
+
+// cloneStep appends ranges to the file, in one entry; the last one gives it its
+// name.
+func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.CloneRange, last bool) (*wire.Attr, error) {
+	op := &wire.Clone{Inode: f.attr.Inode, ExpectGeneration: generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
+		Ranges: ranges, Final: last}
+	if last {
+		op.Link = f.link
+	}
+	f.log.mu.Lock()
+	f.log.committed, f.log.final = true, last // so that Abort gives the space back
+	f.log.mu.Unlock()
+	resp, err := f.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}}, f.session)
+	if err != nil {
+		return nil, err
+	}
+	if resp.GetCommit().GetAttr() == nil {
+		return nil, badReply("clone")
+	}
+	return resp.GetCommit().Attr, nil
+}
+
+// halve puts two ranges in the place of the first one, which touches more than
+// one entry may. It must not change from one half to the other, so it is bound
+// to the generation that is there now.
+func (f *File) halve(ctx context.Context, todo []*wire.CloneRange, cause error) ([]*wire.CloneRange, error) {
+	r := todo[0]
+	a, err := f.c.StatInode(ctx, moraine.InodeID(r.Inode))
+	if err != nil {
+		return nil, err
+	}
+	if r.Generation == 0 {
+		r.Generation = a.Generation
+	}
+	if r.Length == 0 && a.Size > r.Offset {
+		r.Length = a.Size - r.Offset
+	}
+	half := r.Length / 2 / moraine.BlockSize * moraine.BlockSize
+	if half == 0 {
+		return nil, cause
+	}
+	first := &wire.CloneRange{Inode: r.Inode, Generation: r.Generation, Offset: r.Offset, Length: half}
+	second := &wire.CloneRange{Inode: r.Inode, Generation: r.Generation, Offset: r.Offset + half, Length: r.Length - half}
+	return append([]*wire.CloneRange{first, second}, todo[1:]...), nil
+}
