@@ -246,16 +246,20 @@ func TestPowerCutsLoseNothing(t *testing.T) {
 		seeds = 1
 	}
 	first := powerSeed(t)
-	for i := range seeds {
-		seed := first + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				h, err := runHistory(t.Context(), seed, cuts, nil)
-				require.NoError(t, err)
-				t.Logf("seed %d: %d cuts of all, %d of some; %d acknowledged, %d unknown, %d checkpoints, %d file operations",
-					seed, h.cuts, h.partial, h.acked, h.unknown, len(h.steps.committed), h.c.Ops())
+	var met siteCounts
+	t.Run("histories", func(t *testing.T) {
+		for i := range seeds {
+			seed := first + uint64(i)
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					h, err := runHistory(t.Context(), seed, cuts, met.rule)
+					require.NoError(t, err)
+					t.Logf("seed %d: %d cuts of all, %d of some; %d acknowledged, %d unknown, %d checkpoints, %d file operations",
+						seed, h.cuts, h.partial, h.acked, h.unknown, len(h.steps.committed), h.c.Ops())
+				})
 			})
-		})
-	}
+		}
+	})
+	require.Empty(t, met.unlisted(), "syncs that no test holds: list them")
 }

@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 
 	"github.com/hashicorp/raft"
@@ -84,3 +85,52 @@ func EncodeSnap(meta raft.SnapshotMeta, applied uint64) []byte {
 
 // WrapPipeline wraps a pipeline as the transport does.
 func WrapPipeline(inner raft.AppendPipeline) raft.AppendPipeline { return newPipeline(inner) }
+
+// Log is a node's log by itself.
+type Log struct{ *raftLog }
+
+// OpenLog opens the log of the node's directory dir, whose segments are small.
+func OpenLog(fsys vfs.FS, dir string) (Log, error) {
+	cfg := Config{Dir: dir, SegmentBytes: 64 << 10}
+	cfg.setDefaults()
+	deps := Deps{FS: fsys}
+	deps.setDefaults()
+	l, err := openLog(&cfg, &deps, nil)
+	return Log{l}, err
+}
+
+// Append stores entry index of a size.
+func (l Log) Append(index uint64, size int) error {
+	return l.StoreLog(&raft.Log{Index: index, Term: 1, Data: make([]byte, size)})
+}
+
+// Sum describes all that the log has.
+func (l Log) Sum() (string, error) {
+	first, err := l.FirstIndex()
+	if err != nil {
+		return "", err
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return "", err
+	}
+	sizes := 0
+	for i := first; i > 0 && i <= last; i++ {
+		var entry raft.Log
+		if err := l.GetLog(i, &entry); err != nil {
+			return "", err
+		}
+		sizes += len(entry.Data)
+	}
+	term, err := l.GetUint64([]byte("term"))
+	return fmt.Sprintf("%d to %d of %d bytes, term %d", first, last, sizes, term), err
+}
+
+// OpenSnapshots opens the snapshots of the node's directory dir, for those that
+// are received.
+func OpenSnapshots(fsys vfs.FS, dir string, cluster moraine.UUID) (raft.SnapshotStore, error) {
+	cfg := Config{Dir: dir, Cluster: cluster}
+	deps := Deps{FS: fsys}
+	deps.setDefaults()
+	return openSnapshots(&cfg, &deps, nil)
+}

@@ -138,10 +138,9 @@ func repairTail(fsys vfs.FS, dir string, tail types.SegmentInfo) (end segmentEnd
 			return end, err
 		}
 	}
-	if err := f.Sync(); err != nil {
-		return end, err
-	}
-	return end, fsys.SyncDir(dir)
+	// Its name is kept: metaStore.open has synced the directory since the process
+	// that made it ended.
+	return end, f.Sync()
 }
 
 func allZero(p []byte) bool {
@@ -171,11 +170,13 @@ func (w walFS) Create(dir, name string, size uint64) (types.WritableFile, error)
 	return &walFile{File: f, fs: w.fs, dir: dir, fresh: true}, nil
 }
 
+// Delete does not sync the directory: the metadata no longer lists the file,
+// and raft-wal removes what is not listed when it opens.
 func (w walFS) Delete(dir, name string) error {
 	if err := w.fs.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return w.fs.SyncDir(dir)
+	return nil
 }
 
 func (w walFS) OpenReader(dir, name string) (types.ReadableFile, error) {

@@ -82,19 +82,15 @@ func (s *stateDB) open() error {
 		if s.number, err = decodeCurrent(p); err != nil {
 			return err
 		}
-		// It may be that the process ended between the rename and the sync.
-		if err := s.fs.SyncDir(s.dir); err != nil {
-			return err
-		}
-	}
-	if err := s.removeOthers(); err != nil {
-		return err
 	}
 	if s.db, s.records, err = s.openDB(s.number); err != nil {
 		return err
 	}
 	if p == nil {
 		err = replaceFile(s.fs, s.dir, currentFile, encodeCurrent(s.number))
+	}
+	if err == nil {
+		err = s.removeOthers()
 	}
 	if err != nil {
 		return errors.Join(err, s.db.Close())
@@ -145,15 +141,12 @@ func (s *stateDB) removeOthers() error {
 }
 
 // openDB opens, or makes, database number.
+//
+// The first thing that pebble.Open does is to sync s.dir: after it the database
+// keeps its name, and a CURRENT that a killed process has renamed, and not
+// synced, stays. So no other database may be removed before.
 func (s *stateDB) openDB(number uint64) (*pebble.DB, *records, error) {
-	path := s.path(number)
-	if err := s.fs.MkdirAll(path); err != nil {
-		return nil, nil, err
-	}
-	if err := s.fs.SyncDir(s.dir); err != nil {
-		return nil, nil, err
-	}
-	db, err := pebble.Open(path, s.options())
+	db, err := pebble.Open(s.path(number), s.options())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -279,7 +272,10 @@ func (v *sharedView) unref() error {
 }
 
 // exchange makes database number, whole and synced in its directory, the
-// current one, and removes the one before. It waits for reads to end.
+// current one, and removes the one before. It waits for reads to end. The sync
+// that keeps CURRENT's new name keeps the database's too. Should the power go
+// before it and leave only the first, the database is made anew, empty, and
+// Store.reconcile fills it from the snapshot, which is durable before a restore.
 func (s *stateDB) exchange(number uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

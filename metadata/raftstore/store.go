@@ -127,8 +127,8 @@ func (s *Store) run(ctx context.Context) (err error) {
 		return lockError(s.cfg.Dir, err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := s.open(); err != nil {
-		return errors.Join(err, s.close())
+	if err := s.start(); err != nil {
+		return err
 	}
 	var wg sync.WaitGroup
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -145,6 +145,30 @@ func (s *Store) run(ctx context.Context) (err error) {
 	case <-s.fatal.ended:
 	}
 	return s.shutdown(cancel, &wg)
+}
+
+// start opens everything, or ends with the error that ended the node meanwhile:
+// one that pebble finds in the background while it opens never returns, as what
+// waits there for the goroutine that fatal.die ended waits for ever; and die
+// ends the goroutine that opens itself where the log fails. So that is one of its
+// own, and may remain as shutdown says. On error everything is closed that can be.
+func (s *Store) start() error {
+	opened := make(chan error, 1)
+	go func() { opened <- s.open() }()
+	var err error
+	select {
+	case err = <-opened:
+	case <-s.fatal.ended:
+		select {
+		case err = <-opened:
+		case <-s.deps.Clock.After(shutdownGrace):
+			return s.fatal.err()
+		}
+	}
+	if err == nil || s.fatal.broken.Load() {
+		return err
+	}
+	return errors.Join(err, s.close())
 }
 
 // open opens everything and starts raft. On error close undoes it.
@@ -332,7 +356,10 @@ func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 			return s.log.reset()
 		}
 	}
-	if first > covered+1 || (last == 0 && covered < applied) {
+	// A snapshot that was received may hold more than it says: its taker's state
+	// moved on meanwhile. The log that raft dropped for it is not missing.
+	received := snap != nil && snap.stream
+	if first > covered+1 || (last == 0 && covered < applied && !received) {
 		return corruptf("the log begins at %d, the newest snapshot ends at %d, the state at %d: entries are missing",
 			first, covered, applied)
 	}
@@ -354,9 +381,6 @@ func (s *Store) restore(source io.Reader) error {
 	}
 	if err := r.extract(s.deps.FS, dir); err != nil {
 		return errors.Join(err, s.deps.FS.RemoveAll(dir))
-	}
-	if err := s.deps.FS.SyncDir(s.state.dir); err != nil {
-		return err
 	}
 	if err := s.state.exchange(number); err != nil {
 		s.fatal.set(fmt.Errorf("exchange the state: %w", err))

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -431,3 +434,48 @@ func TestProposalsAreBoundedAndCancelled(t *testing.T) {
 	_, err := n.store.Propose(context.Background(), make([]byte, 17<<20))
 	require.ErrorIs(t, err, moraine.TooLarge)
 }
+
+// TestStartEndsWhateverFails: whichever write of the state's manifest fails while
+// a node starts, which pebble cannot live with, Run ends with an error or the node
+// serves, and the next process finds everything.
+func TestStartEndsWhateverFails(t *testing.T) {
+	g := newGroup(t, 1, nil)
+	mem := g.fs["m1"].(*vfs.Mem)
+	g.bootstrap()
+	g.start("m1")
+	g.propose("set k v")
+	require.NoError(t, g.halt("m1"))
+	for step := int64(1); ; step++ {
+		var calls atomic.Int64
+		disk := mem.Clone()
+		g.fs["m1"] = vfs.NewFault(disk, func(op vfs.Op) error {
+			if writes(op.Kind) && strings.Contains(op.Path, "MANIFEST") && calls.Add(1) == step {
+				return fmt.Errorf("call %d, %s of %s: %w", step, op.Kind, op.Path, syscall.EIO)
+			}
+			return nil
+		})
+		n := g.start("m1")
+		eventually(t, "it ends or serves", func() bool {
+			select {
+			case err := <-n.ended:
+				require.Error(t, err)
+				n.ended <- nil
+				return true
+			default:
+				_, leads := n.store.Leader()
+				return leads
+			}
+		})
+		g.halt("m1") //nolint:errcheck // what failed may show as late as here
+		g.fs["m1"] = disk.Clone()
+		g.start("m1")
+		g.leader()
+		eventually(t, "it has everything", func() bool { return g.nodes["m1"].get("k") == "v" })
+		require.NoError(t, g.halt("m1"))
+		if calls.Load() < step {
+			return
+		}
+	}
+}
+
+func writes(k vfs.OpKind) bool { return k == vfs.OpWrite || k == vfs.OpSync }
