@@ -31,6 +31,11 @@ type Config struct {
 	// MemoryBytes bounds the chunks in memory at any time: being received, and
 	// being read (1 GiB).
 	MemoryBytes int64
+	// Bucket is what Deps.Bucket serves, as s3://BUCKET/PREFIX; empty: none.
+	Bucket string
+	// PieceBytes bounds the pieces of objects in memory: being fetched, being
+	// sent, and kept for the next who asks (256 MiB).
+	PieceBytes int64
 	// HeartbeatInterval is how often the service hears of the host (1 s).
 	HeartbeatInterval time.Duration
 	// ReportInterval is how often all chunks of a device are reported (1 h). The
@@ -52,7 +57,9 @@ type DeviceConfig struct {
 type Deps struct {
 	// Meta is the metadata service; it follows the leader and has a session.
 	// Required.
-	Meta    transport.Metadata
+	Meta transport.Metadata
+	// Bucket is what objects are read from; nil: none.
+	Bucket  Bucket
 	FS      vfs.FS // default: the machine's
 	Clock   clock.Clock
 	Log     *slog.Logger
@@ -63,6 +70,7 @@ type Deps struct {
 
 const (
 	defaultMemory    = 1 << 30
+	defaultPieces    = 256 << 20
 	defaultHeartbeat = time.Second
 	defaultReport    = time.Hour
 )
@@ -70,6 +78,9 @@ const (
 func (c *Config) setDefaults() {
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = defaultMemory
+	}
+	if c.PieceBytes == 0 {
+		c.PieceBytes = defaultPieces
 	}
 	if c.HeartbeatInterval == 0 {
 		c.HeartbeatInterval = defaultHeartbeat
@@ -92,6 +103,8 @@ func (c *Config) validate() error {
 		return bad("no device is named")
 	case c.MemoryBytes < 4*moraine.MaxChunkSize:
 		return bad("less memory than four chunks of the greatest size (64 MiB)")
+	case c.PieceBytes < 2*maxPiece:
+		return bad("less memory for pieces of objects than two of them (32 MiB)")
 	case c.HeartbeatInterval < 0 || c.ReportInterval < 0:
 		return bad("an interval is negative")
 	}

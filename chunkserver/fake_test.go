@@ -33,6 +33,9 @@ type fakeMeta struct {
 	unknown  bool // the next heartbeat is answered with: register
 	applied  uint64
 	requests int
+	objects  map[uint64]*wire.ObjectReply
+	staged   []uint64 // inodes asked to be staged
+	host     *wire.Host
 	// fault is asked about each request before, and with its answer after, it
 	// is carried out; an error is returned instead.
 	fault func(req *wire.MetaRequest, done bool) error
@@ -81,6 +84,14 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	case *wire.MetaRequest_DeletedChunks:
 		f.forget(op.DeletedChunks.Deleted)
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
+	case *wire.MetaRequest_GetObject:
+		if o := f.objects[op.GetObject.Object]; o != nil {
+			return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: o}}, nil
+		}
+		return nil, &moraine.Error{Op: "fake", Kind: moraine.NotFound}
+	case *wire.MetaRequest_QueueMove:
+		f.staged = append(f.staged, op.QueueMove.Inodes...)
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{}}}, nil
 	case *wire.MetaRequest_ReportChunks:
 		r := op.ReportChunks
 		f.reports[r.Device] = append(f.reports[r.Device], r)
@@ -94,6 +105,7 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 }
 
 func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
+	f.host = r.Host
 	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1}
 	if !slices.ContainsFunc(f.hosts, func(h *wire.Host) bool { return h.Id == r.Host.Id }) {
 		f.hosts = append(f.hosts, r.Host)
@@ -160,6 +172,13 @@ func (f *fakeMeta) lastBeat(n int) []*wire.Device {
 		copy(devices, f.beats[len(f.beats)-1].Devices)
 	}
 	return devices
+}
+
+// lastHost returns what was registered last.
+func (f *fakeMeta) lastHost() *wire.Host {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.host
 }
 
 // set changes the fake under its lock.

@@ -18,6 +18,13 @@ type Metrics struct {
 	MemoryWaits  prometheus.Counter     // requests that had to wait for memory
 	DeviceBytes  prometheus.Gauge       // used on all devices, as of the last heartbeat
 	DeviceChunks prometheus.Gauge
+
+	Pieces       *prometheus.CounterVec // requests for bytes of objects, by outcome
+	PieceBytes   prometheus.Counter     // bytes of objects served
+	PieceFetches *prometheus.CounterVec // pieces read from the bucket, by outcome
+	PieceMemory  prometheus.Gauge       // memory of pieces in flight and kept
+	PieceWaits   prometheus.Counter     // fetches that waited for memory
+	Stages       *prometheus.CounterVec // files asked to be staged, by outcome
 }
 
 // NewMetrics makes the collectors, and registers them with reg unless it is nil.
@@ -51,7 +58,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DeviceBytes:  gauge("device_used_bytes", "Bytes used on all devices."),
 		DeviceChunks: gauge("device_chunks", "Chunks on all devices."),
 	}
+	m.Pieces = outcomes("piece_gets_total", "Requests for bytes of an object, by outcome.")
+	m.PieceBytes = counter("piece_get_bytes_total", "Bytes of objects served.")
+	m.PieceFetches = outcomes("piece_fetches_total", "Pieces of objects read from the bucket, by outcome.")
+	m.PieceMemory = gauge("piece_memory_bytes", "Memory lent to pieces of objects, in flight and kept.")
+	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
+	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
 	if reg != nil {
+		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.DeviceBytes, m.DeviceChunks)
 	}

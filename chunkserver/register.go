@@ -18,7 +18,7 @@ func (s *Server) registerUntil(ctx context.Context, f *fleet) error {
 // register tells the service of the host and its devices, and takes over their
 // numbers, boot epochs and the token keys.
 func (s *Server) register(ctx context.Context, f *fleet) error {
-	host := &wire.Host{Id: s.cfg.Node, Rack: s.cfg.Rack, Addresses: s.cfg.Addresses, AdminAddress: s.cfg.AdminAddress}
+	host := &wire.Host{Id: s.cfg.Node, Rack: s.cfg.Rack, Addresses: s.cfg.Addresses, AdminAddress: s.cfg.AdminAddress, Bucket: s.cfg.Bucket}
 	for _, d := range f.devices {
 		host.Devices = append(host.Devices, d.describe())
 	}

@@ -36,6 +36,8 @@ type Server struct {
 	cfg  Config
 	deps Deps
 	pool *bufpool.Pool
+	// pieces reads objects; nil without a bucket.
+	pieces *pieces
 
 	// fleet is what was opened and registered; nil before.
 	fleet atomic.Pointer[fleet]
@@ -63,7 +65,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
 	}
-	return &Server{cfg: cfg, deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes}), ready: make(chan struct{})}, nil
+	s := &Server{cfg: cfg, deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes}), ready: make(chan struct{})}
+	if deps.Bucket != nil {
+		s.pieces = newPieces(cfg.PieceBytes, deps)
+	}
+	return s, nil
 }
 
 // Ready is closed when the devices are registered and the server takes requests.
@@ -94,8 +100,13 @@ func (s *Server) Run(ctx context.Context) error {
 	// Requests that are under way when Run ends meet closed devices, which
 	// answer Unavailable.
 	defer s.fleet.Store(nil)
-	close(s.ready)
 	g, ctx := errgroup.WithContext(ctx)
+	if s.pieces != nil {
+		ended := s.pieces.start(ctx)
+		defer ended()
+		g.Go(func() error { s.pieces.askStages(ctx); return nil })
+	}
+	close(s.ready)
 	g.Go(func() error { s.heartbeats(ctx, f); return nil })
 	for _, d := range f.devices {
 		g.Go(func() error { s.reports(ctx, d); return nil })

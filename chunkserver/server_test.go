@@ -41,7 +41,13 @@ func config(devices ...string) chunkserver.Config {
 
 func start(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
 	t.Helper()
-	s, err := chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: fsys})
+	return startWith(t, fsys, meta, cfg, nil)
+}
+
+// startWith starts a host that has a bucket, unless that is nil.
+func startWith(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config, bucket chunkserver.Bucket) *host {
+	t.Helper()
+	s, err := chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: fsys, Bucket: bucket})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

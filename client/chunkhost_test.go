@@ -199,6 +199,10 @@ func (h *chunkHost) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 		ChunkLength: uint64(len(ch.data))}, [][]byte{data}, func() {}, nil
 }
 
+func (h *chunkHost) GetPiece(context.Context, *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
+	return nil, nil, nil, &moraine.Error{Op: "piece", Kind: moraine.Unavailable}
+}
+
 func (h *chunkHost) SyncDevices(context.Context, *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	return &wire.SyncDevicesReply{}, nil
 }

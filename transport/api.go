@@ -45,6 +45,7 @@ const (
 	KindGetChunk     Kind = 33
 	KindSyncDevices  Kind = 34
 	KindStatDevices  Kind = 35
+	KindGetPiece     Kind = 36
 )
 
 // Class separates traffic, so that 4 MiB never stands before a heartbeat: each
@@ -169,6 +170,9 @@ type Chunks interface {
 	// Get reads into dst, which must hold req.Length bytes, and calls each as
 	// Payload.ReadInto does. It returns the reply and how many bytes it read.
 	Get(ctx context.Context, req *wire.GetChunk, dst []byte, each func(piece []byte)) (*wire.GetChunkReply, int, error)
+	// GetPiece reads bytes of an object into dst, which must hold req.Length
+	// bytes, as Get does. It returns the reply and how many bytes it read.
+	GetPiece(ctx context.Context, req *wire.GetPiece, dst []byte, each func(piece []byte)) (*wire.GetPieceReply, int, error)
 	Sync(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error)
 	Stat(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error)
 }

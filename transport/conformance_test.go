@@ -103,7 +103,17 @@ func checkChunks(t *testing.T, c transport.Chunks, sh *shelf) {
 		require.Equal(t, crc.Sum(data), got.PayloadCrc)
 		require.Zero(t, bytes.Trim(dst[size:], "\x00"), "written past the payload")
 	}
-	_, _, err := c.Get(ctx, &wire.GetChunk{Stripe: 99, Length: 1}, make([]byte, 1), nil)
+	dst := make([]byte, 300)
+	piece, n, err := c.GetPiece(ctx, &wire.GetPiece{Object: 5, Offset: 7, Length: 300}, dst, nil)
+	require.NoError(t, err)
+	require.Equal(t, 300, n)
+	require.Equal(t, byte(7), dst[0])
+	require.Equal(t, crc.Sum(dst), piece.PayloadCrc)
+	_, _, err = c.GetPiece(ctx, &wire.GetPiece{Length: 1}, dst, nil)
+	require.ErrorIs(t, err, moraine.Unavailable)
+	_, _, err = c.GetPiece(ctx, &wire.GetPiece{Object: 5, Length: 301}, dst, nil)
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+	_, _, err = c.Get(ctx, &wire.GetChunk{Stripe: 99, Length: 1}, make([]byte, 1), nil)
 	var e *moraine.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, moraine.Error{Op: "get", Ref: "a chunk", Kind: moraine.NotFound}, *e)
@@ -127,7 +137,7 @@ func checkChunks(t *testing.T, c transport.Chunks, sh *shelf) {
 		require.Equal(t, cluster, p.Cluster)
 		require.Equal(t, []uint32{1}, p.Token.Tenants)
 	}
-	require.Equal(t, 7, sh.freed, "payloads released")
+	require.Equal(t, 8, sh.freed, "payloads released: of 7 chunks and a piece")
 }
 
 func TestMetadata(t *testing.T) {

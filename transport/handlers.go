@@ -17,6 +17,8 @@ type ChunkService interface {
 	// unchanged until release (not nil where there is a payload) is called,
 	// once. On error there is nothing to release.
 	GetChunk(ctx context.Context, req *wire.GetChunk) (reply *wire.GetChunkReply, payload [][]byte, release func(), err error)
+	// GetPiece does the same with bytes of an object.
+	GetPiece(ctx context.Context, req *wire.GetPiece) (reply *wire.GetPieceReply, payload [][]byte, release func(), err error)
 	SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error)
 	StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error)
 }
@@ -64,6 +66,12 @@ func (h chunkHandler) Serve(ctx context.Context, req *Request) (*Response, error
 	switch r := req.Message.(type) {
 	case *wire.GetChunk:
 		reply, payload, release, err := h.s.GetChunk(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &Response{Message: reply, Payload: payload, Release: release}, nil
+	case *wire.GetPiece:
+		reply, payload, release, err := h.s.GetPiece(ctx, r)
 		if err != nil {
 			return nil, err
 		}

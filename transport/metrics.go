@@ -60,6 +60,8 @@ func (k Kind) String() string {
 		return "put_chunk"
 	case KindGetChunk:
 		return "get_chunk"
+	case KindGetPiece:
+		return "get_piece"
 	case KindSyncDevices:
 		return "sync_devices"
 	case KindStatDevices:

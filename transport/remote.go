@@ -59,6 +59,23 @@ func (s chunksClient) Get(ctx context.Context, req *wire.GetChunk, dst []byte, e
 	return reply, n, nil
 }
 
+// GetPiece implements Chunks.
+func (s chunksClient) GetPiece(ctx context.Context, req *wire.GetPiece, dst []byte, each func([]byte)) (*wire.GetPieceReply, int, error) {
+	if uint64(len(dst)) < req.Length {
+		return nil, 0, &moraine.Error{Op: "transport.GetPiece", Kind: moraine.InvalidArgument,
+			Err: fmt.Errorf("%d bytes asked for, a buffer of %d given", req.Length, len(dst))}
+	}
+	reply := new(wire.GetPieceReply)
+	n, err := s.caller.Call(ctx, &Call{Kind: KindGetPiece, Class: Bulk, Message: req, Reply: reply, Dst: dst[:req.Length], Each: each})
+	if err != nil {
+		return nil, 0, err
+	}
+	if reply.Error != nil {
+		return nil, 0, ErrorFromWire(reply.Error)
+	}
+	return reply, n, nil
+}
+
 // Sync implements Chunks.
 func (s chunksClient) Sync(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	reply := new(wire.SyncDevicesReply)

@@ -225,6 +225,8 @@ func newMessage(k Kind) proto.Message {
 		return new(wire.PutChunk)
 	case KindGetChunk:
 		return new(wire.GetChunk)
+	case KindGetPiece:
+		return new(wire.GetPiece)
 	case KindSyncDevices:
 		return new(wire.SyncDevices)
 	case KindStatDevices:

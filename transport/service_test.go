@@ -78,6 +78,19 @@ func (s *shelf) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChun
 	return &wire.GetChunkReply{ChunkLength: uint64(len(b)), PayloadCrc: crc.Sum(part)}, [][]byte{part[:half], part[half:]}, release, nil
 }
 
+// GetPiece gives bytes that tell their offset.
+func (s *shelf) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
+	if req.Object == 0 {
+		return nil, nil, nil, &moraine.Error{Op: "piece", Kind: moraine.Unavailable}
+	}
+	data := make([]byte, req.Length)
+	for i := range data {
+		data[i] = byte(req.Offset + uint64(i))
+	}
+	release := func() { s.mu.Lock(); s.freed++; s.mu.Unlock() }
+	return &wire.GetPieceReply{PayloadCrc: crc.Sum(data)}, [][]byte{data}, release, nil
+}
+
 func (s *shelf) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	return &wire.SyncDevicesReply{}, nil
 }

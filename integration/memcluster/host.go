@@ -2,6 +2,7 @@ package memcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -165,6 +166,11 @@ func (h *Host) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetChunkRe
 	data := c.data[req.GetOffset():][:req.GetLength()]
 	return &wire.GetChunkReply{Version: c.version, Crc: c.crc, PayloadCrc: crc.Sum(data), ChunkLength: uint64(len(c.data))},
 		[][]byte{data}, func() {}, nil
+}
+
+// GetPiece implements transport.ChunkService: these hosts have no bucket.
+func (h *Host) GetPiece(context.Context, *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
+	return nil, nil, nil, &moraine.Error{Op: "piece", Ref: h.ID, Kind: moraine.Unavailable, Err: errors.New("this host has no bucket")}
 }
 
 // SyncDevices implements transport.ChunkService.

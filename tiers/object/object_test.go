@@ -14,19 +14,20 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/objecttest"
+	"github.com/morainefs/moraine/tiers/object/s3test"
 )
 
-func TestMain(m *testing.M) { os.Exit(objecttest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(s3test.Main(m)) }
 
 func TestBucketKeepsItsContract(t *testing.T) {
 	objecttest.Run(t, func(t *testing.T) objecttest.Store {
-		s := objecttest.Start(t)
+		s := s3test.Start(t)
 		return s.Open(t, s.Endpoint)
 	})
 }
 
 func TestBucketWithoutChecksumsKeepsItsContract(t *testing.T) {
-	s := objecttest.Start(t)
+	s := s3test.Start(t)
 	cfg := s.Config(t, s.Endpoint)
 	cfg.NoChecksums = true
 	b, err := object.New(cfg, object.Deps{})
@@ -42,7 +43,7 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 
 // TestCopyInParts copies what is said to be too large to be copied at once.
 func TestCopyInParts(t *testing.T) {
-	s := objecttest.Start(t)
+	s := s3test.Start(t)
 	cfg := s.Config(t, s.Endpoint)
 	cfg.CopyLimit = 20 << 20
 	b, err := object.New(cfg, object.Deps{})
@@ -61,20 +62,20 @@ func TestCopyInParts(t *testing.T) {
 
 // TestOutcomes holds what is said of a failed request against what became of it.
 func TestOutcomes(t *testing.T) {
-	s := objecttest.Start(t)
-	p := objecttest.NewProxy(t, s.Endpoint)
+	s := s3test.Start(t)
+	p := s3test.NewProxy(t, s.Endpoint)
 	b, direct := s.Open(t, p.URL), s.Open(t, s.Endpoint)
 	for _, c := range []struct {
-		fault   objecttest.Fault
+		fault   s3test.Fault
 		kind    moraine.Kind
 		refused bool
 		done    bool
 	}{
-		{objecttest.Refuse, moraine.PermissionDenied, true, false},
-		{objecttest.Fail, moraine.Unavailable, false, false},
-		{objecttest.FailAfter, moraine.Unavailable, false, true},
-		{objecttest.Lose, moraine.Unavailable, false, true},
-		{objecttest.Drop, moraine.Unavailable, false, false},
+		{s3test.Refuse, moraine.PermissionDenied, true, false},
+		{s3test.Fail, moraine.Unavailable, false, false},
+		{s3test.FailAfter, moraine.Unavailable, false, true},
+		{s3test.Lose, moraine.Unavailable, false, true},
+		{s3test.Drop, moraine.Unavailable, false, false},
 	} {
 		key := b.Prefix() + "/k"
 		objecttest.Put(t, direct, key, []byte("bytes"), 5<<20, nil)
@@ -89,11 +90,11 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestNothingIsSentTwice(t *testing.T) {
-	s := objecttest.Start(t)
-	p := objecttest.NewProxy(t, s.Endpoint)
+	s := s3test.Start(t)
+	p := s3test.NewProxy(t, s.Endpoint)
 	b := s.Open(t, p.URL)
 	var requests atomic.Int32
-	p.Set(func(*http.Request) objecttest.Fault { requests.Add(1); return objecttest.Fail })
+	p.Set(func(*http.Request) s3test.Fault { requests.Add(1); return s3test.Fail })
 	_, err := b.NewUpload(t.Context(), b.Prefix()+"/k", nil)
 	require.ErrorIs(t, err, moraine.Unavailable)
 	_, err = b.Head(t.Context(), object.Ref{Key: b.Prefix() + "/k"})
@@ -102,26 +103,26 @@ func TestNothingIsSentTwice(t *testing.T) {
 }
 
 func TestCutRepliesAreErrors(t *testing.T) {
-	s := objecttest.Start(t)
-	p := objecttest.NewProxy(t, s.Endpoint)
+	s := s3test.Start(t)
+	p := s3test.NewProxy(t, s.Endpoint)
 	b := s.Open(t, p.URL)
 	data := bytes.Repeat([]byte("x"), 1<<20)
 	info := objecttest.Put(t, b, b.Prefix()+"/k", data, 5<<20, nil)
-	fired := p.Once("get", objecttest.CutReply)
+	fired := p.Once("get", s3test.CutReply)
 	err := b.Get(t.Context(), info.Ref, 0, make([]byte, len(data)))
 	require.ErrorIs(t, err, moraine.Unavailable)
 	require.True(t, fired())
 }
 
 func TestCutPartsAreNotTaken(t *testing.T) {
-	s := objecttest.Start(t)
-	p := objecttest.NewProxy(t, s.Endpoint)
+	s := s3test.Start(t)
+	p := s3test.NewProxy(t, s.Endpoint)
 	b := s.Open(t, p.URL)
 	key := b.Prefix() + "/k"
 	id, err := b.NewUpload(t.Context(), key, nil)
 	require.NoError(t, err)
 	data := bytes.Repeat([]byte("x"), 1<<20)
-	fired := p.Once("put_part", objecttest.CutRequest)
+	fired := p.Once("put_part", s3test.CutRequest)
 	_, err = b.PutPart(t.Context(), key, id, 1, data, crc.Sum(data))
 	require.ErrorIs(t, err, moraine.Unavailable)
 	require.False(t, object.Refused(err))
@@ -129,11 +130,11 @@ func TestCutPartsAreNotTaken(t *testing.T) {
 }
 
 func TestTheCallerMayGiveUp(t *testing.T) {
-	s := objecttest.Start(t)
-	p := objecttest.NewProxy(t, s.Endpoint)
+	s := s3test.Start(t)
+	p := s3test.NewProxy(t, s.Endpoint)
 	b := s.Open(t, p.URL)
 	ctx, cancel := context.WithCancel(t.Context())
-	p.Set(func(*http.Request) objecttest.Fault { cancel(); return objecttest.Hang })
+	p.Set(func(*http.Request) s3test.Fault { cancel(); return s3test.Hang })
 	_, err := b.Head(ctx, object.Ref{Key: b.Prefix() + "/k"})
 	require.ErrorIs(t, err, moraine.Canceled)
 	require.False(t, object.Refused(err))
@@ -141,7 +142,7 @@ func TestTheCallerMayGiveUp(t *testing.T) {
 
 // TestTheFenceStopsABodyInTheMiddle lets the lease end while a part is sent.
 func TestTheFenceStopsABodyInTheMiddle(t *testing.T) {
-	s := objecttest.Start(t)
+	s := s3test.Start(t)
 	b := s.Open(t, s.Endpoint)
 	key := b.Prefix() + "/k"
 	id, err := b.NewUpload(t.Context(), key, nil)
@@ -170,7 +171,7 @@ func TestNobodyListens(t *testing.T) {
 }
 
 func TestWrongKeysAreSaid(t *testing.T) {
-	s := objecttest.Start(t)
+	s := s3test.Start(t)
 	cfg := s.Config(t, s.Endpoint)
 	require.NoError(t, s.Open(t, s.Endpoint).Probe(t.Context()))
 	cfg.SecretKey = "wrong"

@@ -1,3 +1,6 @@
+// Package objecttest is a bucket in memory, for tests on a fake clock, and the
+// suite that holds it and the real one to the same contract. Package s3test has
+// a real server.
 package objecttest
 
 import (

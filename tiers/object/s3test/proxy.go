@@ -1,4 +1,4 @@
-package objecttest
+package s3test
 
 import (
 	"io"

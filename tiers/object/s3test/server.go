@@ -1,8 +1,6 @@
-// Package objecttest is what tests of the object tier stand on: a real
-// S3-compatible server in a process of its own, a proxy before it that loses
-// answers, a bucket in memory for tests on a fake clock, and one suite that
-// holds the two buckets to the same contract.
-package objecttest
+// Package s3test is a real S3-compatible server for tests, in a process of its
+// own, and a proxy before it that loses answers.
+package s3test
 
 import (
 	"context"
@@ -27,8 +25,8 @@ import (
 )
 
 const (
-	dirVariable  = "MORAINE_OBJECTTEST_DIR"
-	addrVariable = "MORAINE_OBJECTTEST_LISTEN"
+	dirVariable  = "MORAINE_S3TEST_DIR"
+	addrVariable = "MORAINE_S3TEST_LISTEN"
 	bucketName   = "tier"
 )
 
@@ -78,7 +76,7 @@ func Start(t testing.TB) *Server {
 }
 
 func start() (*Server, error) {
-	dir, err := os.MkdirTemp("", "moraine-objecttest-")
+	dir, err := os.MkdirTemp("", "moraine-s3test-")
 	if err != nil {
 		return nil, err
 	}

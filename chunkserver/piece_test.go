@@ -1,0 +1,213 @@
+package chunkserver_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/object/objecttest"
+	"github.com/morainefs/moraine/tiers/tiertest"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const testPiece = 1 << 20
+
+// shelf is an object of three pieces and a bit, in a bucket and on record.
+type shelf struct {
+	*host
+	bucket *objecttest.Memory
+	meta   *fakeMeta
+	data   []byte
+}
+
+func startWithBucket(t *testing.T, change func(cfg *chunkserver.Config)) *shelf {
+	t.Helper()
+	b, meta := objecttest.NewMemory(), newFakeMeta()
+	sh := &shelf{bucket: b, meta: meta, data: make([]byte, 3*testPiece+777)}
+	tiertest.Fill(sh.data, 9)
+	info := objecttest.Put(t, b, "tier/f", sh.data, testPiece, nil)
+	o := &wire.Object{Id: 5, Key: "tier/f", Etag: info.ETag, Size: uint64(len(sh.data)), Piece: testPiece, Tenant: 7, Inode: 11}
+	meta.objects = map[uint64]*wire.ObjectReply{5: {Object: o, Sums: sumsOf(sh.data)}}
+	cfg := config("/a")
+	cfg.Bucket = "s3://memory/tier"
+	if change != nil {
+		change(&cfg)
+	}
+	sh.host = startWith(t, vfs.NewMem(1), meta, cfg, b)
+	return sh
+}
+
+func sumsOf(data []byte) (sums []uint32) {
+	for off := 0; off < len(data); off += testPiece {
+		sums = append(sums, crc.Sum(data[off:min(off+testPiece, len(data))]))
+	}
+	return sums
+}
+
+func (s *shelf) read(ctx context.Context, t *testing.T, off, n int) error {
+	reply, payload, release, err := s.GetPiece(ctx, &wire.GetPiece{Object: 5, Inode: 11, Offset: uint64(off), Length: uint64(n)})
+	if err != nil {
+		return err
+	}
+	defer release()
+	require.Len(t, payload, 1)
+	require.Equal(t, crc.Sum(s.data[off:off+n]), crc.Sum(payload[0]))
+	require.Equal(t, crc.Sum(payload[0]), reply.PayloadCrc)
+	return nil
+}
+
+func TestPiecesAreServed(t *testing.T) {
+	s := startWithBucket(t, nil)
+	for _, r := range [][2]int{{0, testPiece}, {1, 10}, {testPiece - 1, 1}, {testPiece, testPiece}, {3 * testPiece, 777}, {3*testPiece + 7, 70}} {
+		require.NoError(t, s.read(t.Context(), t, r[0], r[1]))
+	}
+	for _, r := range [][2]int{{testPiece - 1, 2}, {0, testPiece + 1}, {3 * testPiece, 778}, {5 * testPiece, 1}, {0, 0}, {0, 17 << 20}} {
+		require.ErrorIs(t, s.read(t.Context(), t, r[0], r[1]), moraine.InvalidArgument)
+	}
+	require.Equal(t, "s3://memory/tier", s.meta.lastHost().GetBucket())
+}
+
+// TestManyReadersCostOneGet holds the bucket's answer back until all ask.
+func TestManyReadersCostOneGet(t *testing.T) {
+	s := startWithBucket(t, nil)
+	var gets atomic.Int32
+	open := make(chan struct{})
+	s.bucket.SetHook(func(_ context.Context, op, _ string) (func(error) error, error) {
+		if op == "get" {
+			gets.Add(1)
+			<-open
+		}
+		return nil, nil
+	})
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() { require.NoError(t, s.read(t.Context(), t, i, 100)) })
+	}
+	// One who gives up does not take the piece from the others.
+	gone, cancel := context.WithCancel(t.Context())
+	wg.Go(func() { require.Error(t, s.read(gone, t, 0, 1)) })
+	cancel()
+	close(open)
+	wg.Wait()
+	require.Equal(t, int32(1), gets.Load())
+	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 })
+	s.meta.set(func() { require.Equal(t, []uint64{11}, s.meta.staged, "staged once") })
+}
+
+func TestChunkserversDoNotHaveFilesStaged(t *testing.T) {
+	s := startWithBucket(t, nil)
+	ctx := transport.WithPeer(t.Context(), &transport.Peer{Role: transport.RoleChunkserver, Node: "n2"})
+	require.NoError(t, s.read(ctx, t, 0, 1))
+	require.NoError(t, s.read(t.Context(), t, 0, 1))
+	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 })
+	s.meta.set(func() { require.Len(t, s.meta.staged, 1) })
+}
+
+func TestWhatTheBucketLostIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(s *shelf)
+		kind  moraine.Kind
+	}{
+		"deleted":     {func(s *shelf) { _ = s.bucket.Delete(context.Background(), refOf("tier/f")) }, moraine.Lost},
+		"overwritten": {func(s *shelf) { s.bucket.Put("tier/f", s.data) }, moraine.Lost},
+		"spoilt":      {func(s *shelf) { s.bucket.Spoil("tier/f") }, moraine.Corrupt},
+		"unavailable": {func(s *shelf) {
+			s.bucket.SetHook(func(context.Context, string, string) (func(error) error, error) {
+				return nil, objecttest.Failure(moraine.Unavailable, false)
+			})
+		}, moraine.Unavailable},
+		"no record": {func(s *shelf) { s.meta.set(func() { delete(s.meta.objects, 5) }) }, moraine.Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startWithBucket(t, nil)
+			c.spoil(s)
+			middle := len(s.data)/2 - 10
+			require.ErrorIs(t, s.read(t.Context(), t, middle, 20), c.kind)
+		})
+	}
+}
+
+// TestAMovedObjectIsFound lets the object move to another key after its record
+// was read.
+func TestAMovedObjectIsFound(t *testing.T) {
+	s := startWithBucket(t, nil)
+	require.NoError(t, s.read(t.Context(), t, 0, 1))
+	info, err := s.bucket.Copy(t.Context(), refOf("tier/f"), int64(len(s.data)), "tier/kept")
+	require.NoError(t, err)
+	require.NoError(t, s.bucket.Delete(t.Context(), refOf("tier/f")))
+	s.meta.set(func() {
+		o := s.meta.objects[5].Object
+		s.meta.objects[5] = &wire.ObjectReply{Sums: sumsOf(s.data), Object: &wire.Object{Id: 5, Key: "tier/kept", Etag: info.ETag,
+			Size: o.Size, Piece: o.Piece, Tenant: o.Tenant}}
+	})
+	require.NoError(t, s.read(t.Context(), t, testPiece, 100))
+}
+
+// TestAFailureIsNotKept: the next who asks tries again.
+func TestAFailureIsNotKept(t *testing.T) {
+	s := startWithBucket(t, nil)
+	s.bucket.SetHook(func(context.Context, string, string) (func(error) error, error) {
+		return nil, objecttest.Failure(moraine.Unavailable, false)
+	})
+	require.ErrorIs(t, s.read(t.Context(), t, 0, 1), moraine.Unavailable)
+	s.bucket.SetHook(nil)
+	require.NoError(t, s.read(t.Context(), t, 0, 1))
+}
+
+// TestPiecesAreBounded reads more than there is memory for, many at a time.
+func TestPiecesAreBounded(t *testing.T) {
+	s := startWithBucket(t, func(cfg *chunkserver.Config) { cfg.PieceBytes = 32 << 20 })
+	big := make([]byte, 5*16<<20)
+	tiertest.Fill(big, 3)
+	info := objecttest.Put(t, s.bucket, "tier/big", big, len(big), nil)
+	var sums []uint32
+	for off := 0; off < len(big); off += 16 << 20 {
+		sums = append(sums, crc.Sum(big[off:off+16<<20]))
+	}
+	s.meta.set(func() {
+		s.meta.objects[6] = &wire.ObjectReply{Sums: sums, Object: &wire.Object{Id: 6, Key: "tier/big", Etag: info.ETag,
+			Size: uint64(len(big)), Piece: 16 << 20, Tenant: 7}}
+	})
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			off := uint64(i%5)*16<<20 + 5
+			_, payload, release, err := s.GetPiece(t.Context(), &wire.GetPiece{Object: 6, Offset: off, Length: 1000})
+			require.NoError(t, err)
+			defer release()
+			require.Equal(t, crc.Sum(big[off:off+1000]), crc.Sum(payload[0]))
+		})
+	}
+	wg.Wait()
+}
+
+func TestPiecesNeedTheRightTenant(t *testing.T) {
+	s := startWithBucket(t, nil)
+	for name, c := range map[string]struct {
+		peer *transport.Peer
+		kind moraine.Kind
+	}{
+		"its tenant":     {&transport.Peer{Role: transport.RoleClient, Token: &wire.TokenClaims{Tenants: []uint32{7}, ReadOnly: true}}, 0},
+		"another tenant": {&transport.Peer{Role: transport.RoleClient, Token: &wire.TokenClaims{Tenants: []uint32{8}}}, moraine.PermissionDenied},
+		"no token":       {&transport.Peer{Role: transport.RoleClient}, moraine.Unauthenticated},
+	} {
+		requireKind(t, c.kind, s.read(transport.WithPeer(t.Context(), c.peer), t, 0, 1), name)
+	}
+}
+
+func TestAHostWithoutABucketSaysSo(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	_, _, _, err := h.GetPiece(t.Context(), &wire.GetPiece{Object: 5, Length: 1})
+	require.ErrorIs(t, err, moraine.Unavailable)
+}
+
+func refOf(key string) object.Ref { return object.Ref{Key: key} }

@@ -1,0 +1,348 @@
+package chunkserver
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// fetchTimeout bounds one read of a piece from the bucket.
+const fetchTimeout = 2 * time.Minute
+
+type pieceKey struct{ object, number uint64 }
+
+// piece is one piece in memory, or on its way there.
+type piece struct {
+	key   pieceKey
+	ready chan struct{} // closed when data or err is there
+	buf   *bufpool.Buffer
+	data  []byte
+	sum   uint32
+	err   error
+
+	refs int           // who reads it, guarded by pieces.mu
+	idle *list.Element // in pieces.idle while refs is 0
+}
+
+// pieces reads pieces of objects, each once for all who ask at a time, and
+// keeps those that were read last while there is memory for them.
+type pieces struct {
+	deps Deps
+	pool *bufpool.Pool
+	asks chan uint64 // inodes to be staged
+
+	records recordCache
+	asked   askedSet
+
+	mu      sync.Mutex // guards what follows
+	life    context.Context
+	fetches sync.WaitGroup // added to under mu, while life runs
+	held    map[pieceKey]*piece
+	idle    list.List // of *piece; the one that was read last is in front
+	waiting int       // fetches that wait for memory
+}
+
+func newPieces(limit int64, deps Deps) *pieces {
+	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit}), asks: make(chan uint64, maxAsks),
+		held: make(map[pieceKey]*piece)}
+}
+
+// start lets pieces be fetched until ctx ends; ended waits for the last of them.
+func (p *pieces) start(ctx context.Context) (ended func()) {
+	p.mu.Lock()
+	p.life = ctx
+	p.mu.Unlock()
+	return func() {
+		p.mu.Lock()
+		p.life = nil
+		p.mu.Unlock()
+		p.fetches.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for p.idle.Len() > 0 {
+			p.dropIdle()
+		}
+		p.pool.Close()
+	}
+}
+
+// get returns a piece, which the caller releases. Who gives up waiting does not
+// stop the fetch: others may wait for it, or ask next.
+func (p *pieces) get(ctx context.Context, key pieceKey) (*piece, error) {
+	pc, err := p.join(key)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-pc.ready:
+	case <-ctx.Done():
+		p.release(pc)
+		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Canceled, Err: ctx.Err()}
+	}
+	if pc.err != nil {
+		p.release(pc)
+		return nil, pc.err
+	}
+	return pc, nil
+}
+
+// join finds the piece, or begins to fetch it.
+func (p *pieces) join(key pieceKey) (*piece, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pc := p.held[key]
+	if pc == nil {
+		if p.life == nil {
+			return nil, &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Unavailable, Err: errors.New("not serving")}
+		}
+		pc = &piece{key: key, ready: make(chan struct{})}
+		p.held[key] = pc
+		life := p.life
+		p.fetches.Go(func() { p.fetch(life, pc) })
+	}
+	if pc.idle != nil {
+		p.idle.Remove(pc.idle)
+		pc.idle = nil
+	}
+	pc.refs++
+	return pc, nil
+}
+
+// release gives a piece back. It is kept for the next, unless it failed or
+// somebody waits for its memory.
+func (p *pieces) release(pc *piece) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pc.refs--
+	if pc.refs > 0 {
+		return
+	}
+	select {
+	case <-pc.ready:
+	default:
+		return // the fetch will see that nobody reads it
+	}
+	p.settle(pc)
+}
+
+// settle keeps or frees a piece that is ready and that nobody reads. The caller
+// holds mu.
+func (p *pieces) settle(pc *piece) {
+	if pc.err != nil {
+		return // not held any more, and without a buffer
+	}
+	pc.idle = p.idle.PushFront(pc)
+	if p.waiting > 0 || p.life == nil {
+		p.dropIdle()
+	}
+}
+
+// dropIdle frees the idle piece that was read longest ago, and reports whether
+// there was one. The caller holds mu.
+func (p *pieces) dropIdle() bool {
+	last := p.idle.Back()
+	if last == nil {
+		return false
+	}
+	pc := p.idle.Remove(last).(*piece)
+	pc.idle = nil
+	delete(p.held, pc.key)
+	pc.buf.Release()
+	return true
+}
+
+// fetch reads a piece, and wakes who waits for it.
+func (p *pieces) fetch(life context.Context, pc *piece) {
+	ctx, cancel := context.WithTimeout(life, fetchTimeout)
+	defer cancel()
+	buf, sum, err := p.read(ctx, pc.key)
+	p.deps.Metrics.PieceFetches.WithLabelValues(outcome(err)).Inc()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pc.err = err
+	if err != nil {
+		delete(p.held, pc.key) // the next who asks tries again
+	} else {
+		pc.buf, pc.data, pc.sum = buf, buf.Bytes(), sum
+	}
+	close(pc.ready)
+	if pc.refs == 0 {
+		p.settle(pc)
+	}
+	p.deps.Metrics.PieceMemory.Set(float64(p.pool.Stats().InUseBytes))
+}
+
+// read reads a piece from the bucket. Where the object is not at its key any
+// more, its record is read again once: the object may have moved.
+func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, sum uint32, err error) {
+	rec, err := p.recordOf(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	n := min(rec.object.Piece, rec.object.Size-key.number*rec.object.Piece)
+	if buf, err = p.memory(ctx, int(n)); err != nil {
+		return nil, 0, err
+	}
+	err = p.readInto(ctx, rec, key, buf.Bytes())
+	switch moraine.KindOf(orNil(err)) {
+	case moraine.NotFound, moraine.Conflict, moraine.Corrupt:
+		p.records.forget(key.object)
+		if rec, err = p.recordOf(ctx, key); err == nil {
+			err = lost(p.readInto(ctx, rec, key, buf.Bytes()))
+		}
+	}
+	if err != nil {
+		buf.Release()
+		return nil, 0, err
+	}
+	return buf, rec.sum(key.number), nil
+}
+
+// lost says by its name that the bucket does not have an object any more.
+func lost(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch moraine.KindOf(err) {
+	case moraine.NotFound, moraine.Conflict:
+		return &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Lost,
+			Err: fmt.Errorf("the bucket does not have the object as it was recorded: %w", err)}
+	}
+	return err
+}
+
+func (p *pieces) recordOf(ctx context.Context, key pieceKey) (*objectRecord, error) {
+	rec, err := p.records.get(ctx, p.deps.Meta, recordKey{key.object, key.number / sumBlock})
+	if err == nil && (key.number*rec.object.Piece >= rec.object.Size || !rec.covers(key.number)) {
+		err = &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Internal, Err: fmt.Errorf("no sum of piece %d is recorded", key.number)}
+	}
+	return rec, err
+}
+
+func (p *pieces) readInto(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) error {
+	o := rec.object
+	err := p.deps.Bucket.Get(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, int64(key.number*o.Piece), dst)
+	if err != nil {
+		return err
+	}
+	if got, want := crc.Sum(dst), rec.sum(key.number); got != want {
+		return &moraine.Error{Op: "chunkserver.GetPiece", Ref: o.Key, Kind: moraine.Corrupt,
+			Err: fmt.Errorf("piece %d has CRC32C %08x, recorded is %08x", key.number, got, want)}
+	}
+	return nil
+}
+
+// memory lends a buffer. It gives up pieces that nobody reads, and waits where
+// all are being read.
+func (p *pieces) memory(ctx context.Context, n int) (*bufpool.Buffer, error) {
+	p.mu.Lock()
+	p.waiting++ // whoever releases from now on frees memory
+	for {
+		if buf := p.pool.TryGet(n); buf != nil {
+			p.waiting--
+			p.mu.Unlock()
+			return buf, nil
+		}
+		if !p.dropIdle() {
+			break
+		}
+	}
+	p.mu.Unlock()
+	p.deps.Metrics.PieceWaits.Inc()
+	buf, err := p.pool.Get(ctx, n)
+	p.mu.Lock()
+	p.waiting--
+	p.mu.Unlock()
+	return buf, err
+}
+
+// record returns the record of the object and the sums around an offset.
+func (p *pieces) record(ctx context.Context, id, offset uint64) (*objectRecord, error) {
+	rec, err := p.records.get(ctx, p.deps.Meta, recordKey{id, 0})
+	if err != nil {
+		return nil, err
+	}
+	if block := offset / rec.object.Piece / sumBlock; block > 0 {
+		return p.records.get(ctx, p.deps.Meta, recordKey{id, block})
+	}
+	return rec, nil
+}
+
+// objectRecord is an object's record, and one block of its sums.
+type objectRecord struct {
+	object *wire.Object
+	first  uint64
+	sums   []uint32
+}
+
+func (r *objectRecord) covers(number uint64) bool {
+	return number >= r.first && number-r.first < uint64(len(r.sums))
+}
+
+func (r *objectRecord) sum(number uint64) uint32 { return r.sums[number-r.first] }
+
+type recordKey struct{ object, block uint64 }
+
+// recordCache keeps the records that were asked for last.
+type recordCache struct {
+	mu      sync.Mutex // guards what follows
+	records map[recordKey]*objectRecord
+}
+
+// maxRecords bounds the cache: of 16 KiB of sums each, at most.
+const maxRecords = 1024
+
+func (c *recordCache) get(ctx context.Context, meta metaDoer, key recordKey) (*objectRecord, error) {
+	c.mu.Lock()
+	rec := c.records[key]
+	c.mu.Unlock()
+	if rec != nil {
+		return rec, nil
+	}
+	resp, err := meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{
+		Object: key.object, FirstSum: key.block * sumBlock, Sums: sumBlock}}})
+	if err != nil {
+		if errors.Is(err, moraine.NotFound) {
+			err = &moraine.Error{Op: "chunkserver.GetPiece", Ref: moraine.ID(key.object).String(), Kind: moraine.Stale, Err: err}
+		}
+		return nil, err
+	}
+	o := resp.GetObject().GetObject()
+	if o.GetPiece() == 0 || o.GetPiece() > maxPiece {
+		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Ref: moraine.ID(key.object).String(), Kind: moraine.Internal,
+			Err: fmt.Errorf("recorded pieces of %d bytes", o.GetPiece())}
+	}
+	rec = &objectRecord{object: o, first: key.block * sumBlock, sums: resp.GetObject().GetSums()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.records == nil || len(c.records) >= maxRecords {
+		c.records = make(map[recordKey]*objectRecord) // all are cheap to ask for again
+	}
+	c.records[key] = rec
+	return rec, nil
+}
+
+// metaDoer is the metadata service.
+type metaDoer interface {
+	Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
+}
+
+// forget drops what is known of an object.
+func (c *recordCache) forget(object uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.records {
+		if key.object == object {
+			delete(c.records, key)
+		}
+	}
+}

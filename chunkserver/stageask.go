@@ -1,0 +1,77 @@
+package chunkserver
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxAsks is how many files wait to be asked for; more are asked for when
+	// they are read again.
+	maxAsks = 256
+	// askAgain is how long a file that was asked for is not asked for again.
+	askAgain = 10 * time.Minute
+	// maxAsked is how many files are remembered.
+	maxAsked = 16 << 10
+)
+
+// askedSet remembers when files were asked to be staged.
+type askedSet struct {
+	mu    sync.Mutex // guards asked
+	asked map[uint64]time.Time
+}
+
+// first reports whether an inode is to be asked for now, and remembers it.
+func (a *askedSet) first(inode uint64, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at, ok := a.asked[inode]; ok && now.Sub(at) < askAgain {
+		return false
+	}
+	if a.asked == nil || len(a.asked) >= maxAsked {
+		a.asked = make(map[uint64]time.Time)
+	}
+	a.asked[inode] = now
+	return true
+}
+
+func (a *askedSet) forget(inode uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.asked, inode)
+}
+
+// wantStaged has a file that is read from the bucket staged, once. It never
+// waits.
+func (p *pieces) wantStaged(inode uint64) {
+	if inode == 0 || !p.asked.first(inode, p.deps.Clock.Now()) {
+		return
+	}
+	select {
+	case p.asks <- inode:
+	default:
+		p.asked.forget(inode)
+	}
+}
+
+// askStages tells the service which files to stage, until ctx ends. What the
+// service does not take is asked for again when the file is read again.
+func (p *pieces) askStages(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case inode := <-p.asks:
+			_, err := p.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
+				Kind: wire.JobKind_JOB_KIND_STAGE, Inodes: []uint64{inode}}}})
+			p.deps.Metrics.Stages.WithLabelValues(outcome(err)).Inc()
+			if err != nil && ctx.Err() == nil {
+				p.deps.Log.Debug("a file that is read from the bucket could not be queued to be staged", "inode", inode, "err", err)
+				p.asked.forget(inode)
+			}
+		}
+	}
+}
