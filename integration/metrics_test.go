@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -41,6 +42,7 @@ var parts = map[string]func(prometheus.Registerer){
 	"chunkserver": func(r prometheus.Registerer) { chunkserver.NewMetrics(r) },
 	"disk":        func(r prometheus.Registerer) { disk.NewMetrics(r) },
 	"mover":       func(r prometheus.Registerer) { mover.NewMetrics(r) },
+	"object":      func(r prometheus.Registerer) { object.NewMetrics(r) },
 	"client":      func(r prometheus.Registerer) { client.NewMetrics(r) },
 	"ckpt":        func(r prometheus.Registerer) { ckpt.NewMetrics(r) },
 	"transport":   func(r prometheus.Registerer) { transport.NewMetrics(r) },
@@ -49,7 +51,7 @@ var parts = map[string]func(prometheus.Registerer){
 // served says which parts' metrics each server has.
 var served = map[procs.Role][]string{
 	procs.Metadata:    {"metadata", "raft", "transport"},
-	procs.Chunkserver: {"chunkserver", "disk", "mover", "client", "transport"},
+	procs.Chunkserver: {"chunkserver", "disk", "mover", "object", "client", "transport"},
 }
 
 // TestMetricsAreDocumented holds docs/METRICS.md against the code: each metric

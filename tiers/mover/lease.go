@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,17 +35,29 @@ var errLeaseLost = &moraine.Error{Op: "mover", Kind: moraine.Fenced, Err: errors
 // stopped. What was not finished is leased by another mover when its lease
 // has run out.
 func (m *Mover) Run(ctx context.Context) error {
+	var lanes sync.WaitGroup
+	defer lanes.Wait()
+	// A long flush must not keep a repair waiting: each has places of its own.
+	if m.deps.Bucket != nil {
+		lanes.Go(func() { m.runLane(ctx, moveKinds, m.cfg.Moves) })
+	}
+	m.runLane(ctx, kinds, m.cfg.Jobs)
+	return nil
+}
+
+// runLane leases and runs jobs of some kinds, n at a time, until ctx ends.
+func (m *Mover) runLane(ctx context.Context, kinds []wire.JobKind, n int) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
-	slots := make(chan struct{}, m.cfg.Jobs)
+	slots := make(chan struct{}, n)
 	pause := firstPause
 	for {
 		n := take(ctx, slots)
 		if n == 0 {
-			return nil
+			return
 		}
 		asked := m.deps.Clock.Now()
-		leased, term, err := m.lease(ctx, n)
+		leased, term, err := m.lease(ctx, kinds, n)
 		for range n - len(leased) {
 			<-slots
 		}
@@ -59,7 +72,7 @@ func (m *Mover) Run(ctx context.Context) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		m.deps.Log.Debug("no jobs could be leased", "err", err)
 		select {
@@ -91,9 +104,12 @@ func take(ctx context.Context, slots chan struct{}) int {
 
 // lease asks for up to n jobs. term is how long the leases last, from the
 // moment of asking at the least.
-func (m *Mover) lease(ctx context.Context, n int) (jobs []*wire.Job, term time.Duration, err error) {
-	resp, err := m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
-		Kinds: kinds, Max: uint32(n), WaitMillis: uint64(leaseWait.Milliseconds())}}})
+func (m *Mover) lease(ctx context.Context, kinds []wire.JobKind, n int) (jobs []*wire.Job, term time.Duration, err error) {
+	req := &wire.LeaseJobs{Kinds: kinds, Max: uint32(n), WaitMillis: uint64(leaseWait.Milliseconds())}
+	if m.deps.Bucket != nil {
+		req.Bucket, req.Prefix = m.deps.Bucket.Name(), m.deps.Bucket.Prefix()
+	}
+	resp, err := m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: req}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -108,14 +124,19 @@ func (m *Mover) lease(ctx context.Context, n int) (jobs []*wire.Job, term time.D
 // work is one leased job under way.
 type work struct {
 	*Mover
-	job  *wire.Job
-	done atomic.Uint64 // units, of total
+	job         *wire.Job
+	done, total atomic.Uint64 // units
+	// leaseEnd is until when the lease is ours for certain, in nanoseconds of
+	// the clock.
+	leaseEnd atomic.Int64
 }
 
 // runJob works on one job while its lease is renewed beside it, and says how it
 // ended, unless the lease was lost or the mover stops.
 func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term time.Duration) {
 	w := &work{Mover: m, job: job}
+	w.total.Store(job.GetTotal())
+	w.leaseEnd.Store(endOf(asked, term).UnixNano())
 	m.deps.Metrics.Running.Inc()
 	defer m.deps.Metrics.Running.Dec()
 	jobCtx, cancel := context.WithCancelCause(ctx)
@@ -159,6 +180,20 @@ func kindName(k wire.JobKind) string {
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return "commit-step"
 	}
+	return moveName(k)
+}
+
+func moveName(k wire.JobKind) string {
+	switch k {
+	case wire.JobKind_JOB_KIND_FLUSH:
+		return "flush"
+	case wire.JobKind_JOB_KIND_STAGE:
+		return "stage"
+	case wire.JobKind_JOB_KIND_EVICT:
+		return "evict"
+	case wire.JobKind_JOB_KIND_DELETE_OBJECT:
+		return "delete-object"
+	}
 	return "unknown"
 }
 
@@ -169,6 +204,9 @@ func (w *work) do(ctx context.Context) error {
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return w.commitStep(ctx)
 	}
+	if slices.Contains(moveKinds, w.job.GetKind()) {
+		return w.move(ctx)
+	}
 	return &moraine.Error{Op: "mover", Kind: moraine.Unimplemented, Err: fmt.Errorf("jobs of kind %s", w.job.GetKind())}
 }
 
@@ -178,7 +216,8 @@ func (w *work) do(ctx context.Context) error {
 func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, renewed time.Time, term time.Duration) {
 	clk := w.deps.Clock
 	for {
-		end := renewed.Add(term - term/marginPart)
+		end := endOf(renewed, term)
+		w.leaseEnd.Store(end.UnixNano())
 		next := renewed.Add(term / renewPart)
 		select {
 		case <-clk.After(next.Sub(clk.Now())):
@@ -200,6 +239,9 @@ func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, re
 	}
 }
 
+// endOf is until when a lease is trusted that was asked for at a time.
+func endOf(asked time.Time, term time.Duration) time.Time { return asked.Add(term - term/marginPart) }
+
 // renew asks for the lease to be renewed, again and again while there is no
 // answer, for as long as given.
 func (w *work) renew(ctx context.Context, within time.Duration) (bool, error) {
@@ -219,7 +261,7 @@ func (w *work) renew(ctx context.Context, within time.Duration) (bool, error) {
 func (w *work) askRenewal(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RenewJob{RenewJob: &wire.RenewJob{
-			Id: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Done: w.done.Load(), Total: w.job.GetTotal()}}})
+			Id: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Done: w.done.Load(), Total: w.total.Load()}}})
 		if err == nil || leaseGone(err) || ctx.Err() != nil {
 			return err
 		}

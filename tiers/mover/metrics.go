@@ -13,6 +13,10 @@ type Metrics struct {
 	StripesStale   prometheus.Counter
 	ChunkErrors    *prometheus.CounterVec // by kind
 	RateWaits      prometheus.Counter
+	FilesFlushed   prometheus.Counter
+	BytesFlushed   prometheus.Counter
+	BytesStaged    prometheus.Counter
+	ObjectsDeleted prometheus.Counter
 }
 
 // Outcomes of a job, as Metrics.Jobs labels them.
@@ -40,11 +44,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		StripesStale:   counter("stale_stripes_total", "Stripes that had changed or died before their repair was committed."),
 		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_mover_chunk_errors_total",
 			Help: "Chunks that could not be rebuilt or put, by kind of error."}, []string{"kind"}),
-		RateWaits: counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
+		FilesFlushed:   counter("flushed_files_total", "Files whose content was uploaded to the bucket and recorded."),
+		BytesFlushed:   counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
+		BytesStaged:    counter("staged_bytes_total", "Bytes of files gone through by staging."),
+		ObjectsDeleted: counter("deleted_objects_total", "Objects deleted from the bucket because nothing refers to them."),
+		RateWaits:      counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.Jobs, m.JobSeconds, m.Running, m.LeasesLost, m.ChunksRepaired, m.BytesRepaired,
-			m.StripesStale, m.ChunkErrors, m.RateWaits)
+			m.StripesStale, m.ChunkErrors, m.RateWaits,
+			m.FilesFlushed, m.BytesFlushed, m.BytesStaged, m.ObjectsDeleted)
 	}
 	return m
 }

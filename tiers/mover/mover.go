@@ -1,7 +1,7 @@
 // Package mover does the work that the metadata service leases out: it rebuilds
-// and spreads the chunks of stripes below full protection, and checks and
-// commits checkpoints whose parts are all sealed. Every chunkserver process
-// runs one.
+// and spreads the chunks of stripes below full protection, checks and commits
+// checkpoints whose parts are all sealed, and, where it has a bucket, moves
+// files between stripes and objects. Every chunkserver process runs one.
 //
 // It decides nothing: which stripes, which targets and in which order is the
 // leader's. It keeps no state: a mover that stops leaves leases to run out and
@@ -12,6 +12,12 @@
 // puts it on its intent's device, and commits stripes in batches -> FinishJob.
 // Where the lease is lost, the work stops at once and says nothing more: the
 // lease's epoch fences what is still under way.
+//
+// The path of a flush: BeginObject records in Raft what is about to be done to
+// the key -> flush.go uploads the file in parts (parts.go) -> BeginObject says
+// that it is completing -> Complete, and a HEAD that confirms -> CommitFlush.
+// Whoever gets the job next finds the intent, and settles it first. Requests to
+// the store pass a fence that closes when the lease may be another's.
 package mover
 
 import (
@@ -25,6 +31,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
 
@@ -32,6 +39,12 @@ import (
 type Config struct {
 	// Jobs is how many jobs run at a time. Default 2.
 	Jobs int
+	// Moves is how many jobs of the object tier run at a time, beside the others.
+	// Default 4.
+	Moves int
+	// UploadBytes bounds the memory of parts on their way to the bucket. Default
+	// 128 MiB.
+	UploadBytes int64
 	// Stripes is how many stripes of one job are repaired at a time. Default 4.
 	Stripes int
 	// BytesPerSecond bounds the chunks rebuilt. Default 512 MiB; negative: no bound.
@@ -41,6 +54,12 @@ type Config struct {
 func (c *Config) setDefaults() {
 	if c.Jobs == 0 {
 		c.Jobs = 2
+	}
+	if c.Moves == 0 {
+		c.Moves = 4
+	}
+	if c.UploadBytes == 0 {
+		c.UploadBytes = 128 << 20
 	}
 	if c.Stripes == 0 {
 		c.Stripes = 4
@@ -54,6 +73,10 @@ func (c *Config) validate() error {
 	if c.Jobs < 1 || c.Jobs > 64 || c.Stripes < 1 || c.Stripes > 64 {
 		return &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument,
 			Err: fmt.Errorf("%d jobs of %d stripes at a time; 1 to 64 of each", c.Jobs, c.Stripes)}
+	}
+	if c.Moves < 1 || c.Moves > 64 || c.UploadBytes < pieceBytes {
+		return &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument,
+			Err: fmt.Errorf("%d moves at a time (1 to 64) in %d bytes (16 MiB at least)", c.Moves, c.UploadBytes)}
 	}
 	return nil
 }
@@ -76,9 +99,24 @@ type Deps struct {
 	// CheckStep checks a sealed checkpoint and writes its index. Default: with
 	// package ckpt, over Client, which must then be a *client.Client.
 	CheckStep func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error)
-	Clock     clock.Clock
-	Log       *slog.Logger
-	Metrics   *Metrics
+	// Bucket is the object tier; nil: none, and no job of it is leased.
+	Bucket Bucket
+	// Open opens a file's present content. Default: OpenInode of Client.
+	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
+	// Stage brings the evicted ranges within [off, off+n) of the file of a STAGE
+	// job back to stripes. Default: StageRange of Client, where it has that.
+	Stage   func(ctx context.Context, job *wire.Job, off, n int64) error
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// stager is a client that can bring evicted ranges back.
+type stager interface {
+	// StageRange reads the pieces of the evicted ranges within [off, off+n),
+	// verified, writes them as stripes and has them swapped in under the job's
+	// lease. Stale where the file has other content by now.
+	StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64) error
 }
 
 // Mover runs leased jobs.
@@ -86,6 +124,8 @@ type Mover struct {
 	cfg   Config
 	deps  Deps
 	limit *rate.Limiter // bytes; nil: none
+	// uploads bounds the memory of parts under way.
+	uploads *semaphore.Weighted
 }
 
 // New checks cfg and fills in defaults. It starts nothing.
@@ -102,6 +142,17 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 			return ckpt.CheckStep(ctx, c, key)
 		}
 	}
+	if s, ok := deps.Client.(stager); ok && deps.Stage == nil {
+		deps.Stage = func(ctx context.Context, job *wire.Job, off, n int64) error {
+			return s.StageRange(ctx, moraine.JobID(job.GetId()), job.GetLeaseEpoch(), job.GetMove().GetAttr(), job.GetMove().GetObject(), off, n)
+		}
+	}
+	if c, ok := deps.Client.(*client.Client); ok && deps.Open == nil {
+		deps.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.OpenInode(ctx, inode) }
+	}
+	if deps.Bucket != nil && deps.Open == nil {
+		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing opens files")}
+	}
 	if deps.CheckStep == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing checks steps")}
 	}
@@ -114,7 +165,7 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	m := &Mover{cfg: cfg, deps: deps}
+	m := &Mover{cfg: cfg, deps: deps, uploads: semaphore.NewWeighted(cfg.UploadBytes)}
 	if cfg.BytesPerSecond > 0 {
 		m.limit = rate.NewLimiter(rate.Limit(cfg.BytesPerSecond), 2*moraine.MaxChunkSize)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 
@@ -205,4 +206,22 @@ func TestSettings(t *testing.T) {
 func TestPredictETag(t *testing.T) {
 	require.Equal(t, "bb7b5c2ab3f1c4da5bd2d0c7e9e5a0e2-1"[32:], object.PredictETag([]object.Part{{ETag: "9a0364b9e99bb480dd25e1f0284c8555"}})[32:])
 	require.Empty(t, object.PredictETag([]object.Part{{ETag: "CRC64NVME-abc"}}))
+}
+
+func TestKeysAreMadeOnceAndKeptFromOthers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a", "keys")
+	keys, err := object.LoadKeys(file)
+	require.NoError(t, err)
+	require.Len(t, keys.Access, 19)
+	require.Len(t, keys.Secret, 48)
+	again, err := object.LoadKeys(file)
+	require.NoError(t, err)
+	require.Equal(t, keys, again)
+	require.NoError(t, os.Chmod(file, 0o644))
+	_, err = object.LoadKeys(file)
+	require.ErrorIs(t, err, moraine.PermissionDenied)
+	require.NoError(t, os.Chmod(file, 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("half"), 0o600))
+	_, err = object.LoadKeys(file)
+	require.ErrorIs(t, err, moraine.Corrupt)
 }

@@ -10,11 +10,8 @@ package localserver
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,6 +22,7 @@ import (
 	"github.com/versity/versitygw/embedgw"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers/object"
 )
 
 // Config is what an operator may write.
@@ -76,7 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "object-server", Kind: moraine.InvalidArgument, Err: err}
 	}
-	keys, err := LoadKeys(cfg.KeysFile)
+	keys, err := object.LoadKeys(cfg.KeysFile)
 	if err != nil {
 		return err
 	}
@@ -121,61 +119,3 @@ func openBackend(dir, buckets string) (*posix.Posix, error) {
 
 // HealthPath answers without a signature once the server serves.
 const HealthPath = "/healthz"
-
-// Keys are the credentials of the server's one user.
-type Keys struct{ Access, Secret string }
-
-// LoadKeys reads a file of keys (two lines), which it makes with random ones
-// where it is missing, readable by its owner alone. It refuses a file that
-// others may read.
-func LoadKeys(file string) (Keys, error) {
-	if err := makeKeys(file); err != nil {
-		return Keys{}, err
-	}
-	info, err := os.Stat(file)
-	if err != nil {
-		return Keys{}, err
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return Keys{}, &moraine.Error{Op: "object-server", Ref: file, Kind: moraine.PermissionDenied,
-			Err: errors.New("others may read the keys: chmod 600 it")}
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return Keys{}, err
-	}
-	lines := strings.Fields(string(data))
-	if len(lines) != 2 {
-		return Keys{}, &moraine.Error{Op: "object-server", Ref: file, Kind: moraine.Corrupt,
-			Err: errors.New("it must hold two lines: the access key and the secret key")}
-	}
-	return Keys{lines[0], lines[1]}, nil
-}
-
-// makeKeys makes the file under another name and links it: a reader never sees
-// half of it, and of two that make it at once one wins.
-func makeKeys(file string) error {
-	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	random := make([]byte, 30)
-	if _, err := rand.Read(random); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".keys-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(f, "MORAINE%s\n%s\n", strings.ToUpper(hex.EncodeToString(random[:6])), hex.EncodeToString(random[6:]))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Link(f.Name(), file); !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}

@@ -45,7 +45,7 @@ func Main(m *testing.M) int {
 // Server is a store that runs.
 type Server struct {
 	Endpoint string
-	Keys     localserver.Keys
+	Keys     object.Keys
 
 	dir  string
 	cmd  *exec.Cmd
@@ -110,7 +110,7 @@ func start() (*Server, error) {
 		s.stop()
 		return nil, err
 	}
-	s.Keys, err = localserver.LoadKeys(filepath.Join(dir, "keys"))
+	s.Keys, err = object.LoadKeys(filepath.Join(dir, "keys"))
 	return s, err
 }
 

@@ -1,0 +1,291 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// pieceBytes is the length of the pieces that are summed.
+	pieceBytes = 16 << 20
+	// sumsPerCommit is how many sums one request carries.
+	sumsPerCommit = 4096
+	// tries is how often a request that is safe to repeat is sent.
+	tries = 4
+)
+
+// flushing is one flush under way.
+//
+// The intents in Raft are what makes it safe. If we stop
+//   - before the upload's id is recorded: a successor aborts all uploads of the key;
+//   - before it is said to be completing: a successor aborts it, and Complete of
+//     an aborted upload makes nothing, however late it arrives;
+//   - after that: a successor aborts it and then asks what is at the key. Either
+//     the object is there, whole, and is recorded; or it will never be;
+//   - before CommitFlush: the same.
+type flushing struct {
+	*work
+	task *wire.MoveTask
+	key  string
+}
+
+func (w *work) flush(ctx context.Context, task *wire.MoveTask) error {
+	f := &flushing{work: w, task: task, key: task.GetKey()}
+	if f.key == "" || task.GetAttr() == nil {
+		return w.fault(moraine.Internal, "the job names no key or no file")
+	}
+	recorded, err := f.settle(ctx, task.GetIntent())
+	if err != nil || recorded {
+		return err
+	}
+	if w.job.GetState() == wire.JobState_JOB_STATE_CANCELED {
+		return nil
+	}
+	if task.GetKeepFirst() {
+		if err := f.keep(ctx); err != nil {
+			return err
+		}
+	}
+	return f.upload(ctx)
+}
+
+// settle ends what a former holder of the job had announced. recorded tells
+// that its object was there, and is recorded now.
+func (f *flushing) settle(ctx context.Context, in *wire.ObjectIntent) (recorded bool, err error) {
+	switch in.GetKind() {
+	case wire.IntentKind_INTENT_KIND_UPLOAD:
+	case wire.IntentKind_INTENT_KIND_COPY:
+		// A copy made again is the same; but one in parts may be left open.
+		return false, f.abortAll(ctx, in.GetKey(), "")
+	default:
+		return false, nil
+	}
+	// First the upload is ended: from then on, what is at the key is for good.
+	if err := f.abortAll(ctx, in.GetKey(), in.GetUploadId()); err != nil {
+		return false, err
+	}
+	if in.GetCompleting() {
+		info, err := f.deps.Bucket.Head(ctx, object.Ref{Key: in.GetKey()})
+		if err != nil && !errors.Is(err, moraine.NotFound) {
+			return false, err
+		}
+		if err == nil && f.isOurs(info, in) {
+			sums, err := f.sumsOf(ctx, info, in)
+			if err == nil {
+				return true, f.commit(ctx, info, in.GetGeneration(), in.GetCrc(), sums)
+			}
+			if !errors.Is(err, moraine.Corrupt) {
+				return false, err
+			}
+		}
+	}
+	return false, f.end(ctx)
+}
+
+// isOurs tells an object that an announced upload made from any other.
+func (f *flushing) isOurs(info object.Info, in *wire.ObjectIntent) bool {
+	if info.Size != int64(in.GetSize()) || info.HasCRC && info.CRC != in.GetCrc() {
+		return false
+	}
+	return info.Meta[uploadTag] == f.tag(in.GetGeneration(), in.GetLeaseEpoch()) || in.GetEtag() != "" && info.ETag == in.GetEtag()
+}
+
+// sumsOf reads back an object that another made, and sums its pieces. Corrupt
+// where they are not what was announced.
+func (f *flushing) sumsOf(ctx context.Context, info object.Info, in *wire.ObjectIntent) (sums []uint32, err error) {
+	buf := make([]byte, min(info.Size, pieceBytes))
+	whole := uint32(0)
+	for off := int64(0); off < info.Size; off += pieceBytes {
+		piece := buf[:min(pieceBytes, info.Size-off)]
+		if err := f.again(ctx, tries, func() error { return f.deps.Bucket.Get(ctx, info.Ref, off, piece) }); err != nil {
+			return nil, err
+		}
+		sum := crc.Sum(piece)
+		whole = crc.Combine(whole, sum, int64(len(piece)))
+		sums = append(sums, sum)
+	}
+	if whole != in.GetCrc() {
+		return nil, f.fault(moraine.Corrupt, "the object at %s has CRC32C %08x, announced was %08x", info.Key, whole, in.GetCrc())
+	}
+	return sums, nil
+}
+
+// keep copies the object that something still refers to away from the key.
+func (f *flushing) keep(ctx context.Context) error {
+	old, dst := f.task.GetObject(), f.task.GetKeepKey()
+	if old == nil || dst == "" {
+		return f.fault(moraine.Internal, "the job does not say what to keep, or where")
+	}
+	err := f.begin(ctx, &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_COPY, Key: dst, SourceKey: old.GetKey(), Object: old.GetId()})
+	if err != nil {
+		return err
+	}
+	info, err := f.deps.Bucket.Copy(ctx, refOf(old), int64(old.GetSize()), dst)
+	if err == nil && (info.Size != int64(old.GetSize()) || info.HasCRC && info.CRC != old.GetCrc()) {
+		return f.fault(moraine.Corrupt, "the copy at %s has %d bytes, CRC32C %08x; recorded are %d, %08x", dst, info.Size, info.CRC, old.GetSize(), old.GetCrc())
+	}
+	if err != nil {
+		if object.Refused(err) {
+			return errors.Join(err, f.end(ctx))
+		}
+		return err // it may be there yet: the intent stays
+	}
+	// COMMIT POINT of the move: the old key is free of the object.
+	_, err = f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MoveObject{MoveObject: &wire.MoveObject{
+		Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(),
+		Object: &wire.Object{Id: old.GetId(), Bucket: f.deps.Bucket.Name(), Key: dst, Version: info.Version, Etag: info.ETag}}}})
+	return err
+}
+
+// upload sends the file's present generation and records the object.
+func (f *flushing) upload(ctx context.Context) error {
+	attr := f.task.GetAttr()
+	content, err := f.deps.Open(ctx, moraine.InodeID(attr.GetInode()))
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	generation := uint64(content.Generation())
+	if content.Size() > object.MaxSize {
+		return f.fault(moraine.TooLarge, "%d bytes: an object holds %d at most", content.Size(), int64(object.MaxSize))
+	}
+	in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: f.key, Generation: generation}
+	if err := f.begin(ctx, in); err != nil {
+		return f.unlessStale(err)
+	}
+	id, err := f.deps.Bucket.NewUpload(ctx, f.key, f.meta(attr, generation))
+	if err != nil {
+		return f.giveUp(ctx, "", err)
+	}
+	in.UploadId = id
+	if err := f.begin(ctx, in); err != nil {
+		return f.giveUp(ctx, id, err)
+	}
+	parts, err := f.send(ctx, content, id)
+	if err != nil {
+		return f.giveUp(ctx, id, err)
+	}
+	in.Completing, in.Etag, in.Size, in.Crc = true, object.PredictETag(parts.list), uint64(content.Size()), parts.crc
+	if err := f.begin(ctx, in); err != nil {
+		return f.giveUp(ctx, id, err)
+	}
+	info, err := f.complete(ctx, in, parts)
+	if err != nil {
+		return err
+	}
+	f.deps.Metrics.BytesFlushed.Add(float64(content.Size()))
+	return f.commit(ctx, info, generation, parts.crc, parts.sums)
+}
+
+// giveUp ends an upload that is not completing, and its intent. Where that
+// fails, the intent tells the next holder of the job.
+func (f *flushing) giveUp(ctx context.Context, id string, cause error) error {
+	if ctx.Err() != nil {
+		return cause
+	}
+	if err := f.abortAll(ctx, f.key, id); err != nil {
+		return errors.Join(cause, err)
+	}
+	if err := f.end(ctx); err != nil {
+		return errors.Join(cause, err)
+	}
+	return f.unlessStale(cause)
+}
+
+// unlessStale drops an error that only says that the file has other content by
+// now: the service queues the flush of that when this job ends.
+func (f *flushing) unlessStale(err error) error {
+	if errors.Is(err, moraine.Stale) {
+		return nil
+	}
+	return err
+}
+
+// abortAll ends the upload of that id, if one is named, and all others of a key.
+func (f *flushing) abortAll(ctx context.Context, key, id string) error {
+	ids, err := f.deps.Bucket.Uploads(ctx, key)
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		err := f.again(ctx, tries, func() error { return f.deps.Bucket.Abort(ctx, key, id) })
+		if err != nil && !errors.Is(err, moraine.NotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete makes the object of the parts. An answer that was not seen is asked
+// for by HEAD; only what HEAD shows counts.
+func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *sentParts) (info object.Info, err error) {
+	for left := tries; ; left-- {
+		_, err = f.deps.Bucket.Complete(ctx, f.key, in.GetUploadId(), parts.list, parts.crc, true)
+		var headErr error
+		info, headErr = f.deps.Bucket.Head(ctx, object.Ref{Key: f.key})
+		if headErr == nil && f.isOurs(info, in) {
+			return info, nil
+		}
+		switch {
+		case err == nil && headErr == nil:
+			return info, f.fault(moraine.Corrupt, "the bucket has %d bytes at %s (ETag %s) after %d were uploaded", info.Size, f.key, info.ETag, in.GetSize())
+		case err == nil:
+			err = headErr
+		case object.Refused(err) && (headErr == nil || errors.Is(headErr, moraine.NotFound)):
+			return info, f.giveUp(ctx, in.GetUploadId(), err)
+		}
+		if left <= 1 || ctx.Err() != nil || errors.Is(err, moraine.Fenced) {
+			return info, err // the intent tells the next holder
+		}
+		if err := f.pause(ctx, firstPause); err != nil {
+			return info, err
+		}
+	}
+}
+
+// commit records an object that the store was seen to hold.
+func (f *flushing) commit(ctx context.Context, info object.Info, generation uint64, sum uint32, sums []uint32) error {
+	o := &wire.Object{Bucket: f.deps.Bucket.Name(), Key: info.Key, Version: info.Version, Etag: info.ETag, Size: uint64(info.Size),
+		Crc: sum, Inode: f.task.GetAttr().GetInode(), Generation: generation, Piece: pieceBytes}
+	for first := 0; ; first += sumsPerCommit {
+		n := min(sumsPerCommit, len(sums)-first)
+		req := &wire.CommitFlush{Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(), Object: o, Sums: sums[first : first+n],
+			FirstSum: uint64(first), Final: first+n == len(sums)}
+		// COMMIT POINT of the flush, where final: the record is what evictions and
+		// readers go by.
+		if _, err := f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitFlush{CommitFlush: req}}); err != nil {
+			return err
+		}
+		if req.Final {
+			f.deps.Metrics.FilesFlushed.Inc()
+			return nil
+		}
+	}
+}
+
+// uploadTag is the user metadata by which an object tells which flush made it.
+const uploadTag = "moraine-upload"
+
+func (f *flushing) tag(generation, epoch uint64) string {
+	return fmt.Sprintf("%016x-%016x-%016x-%016x", f.task.GetAttr().GetInode(), generation, f.job.GetId(), epoch)
+}
+
+// meta is the object's user metadata (docs/formats/object-keys.md).
+func (f *flushing) meta(attr *wire.Attr, generation uint64) map[string]string {
+	const second = 1e9
+	return map[string]string{
+		"file-owner": fmt.Sprint(attr.GetUid()), "file-group": fmt.Sprint(attr.GetGid()),
+		"file-permissions": fmt.Sprintf("%04o", attr.GetMode()&0o7777),
+		"file-mtime":       fmt.Sprintf("%d.%09d", attr.GetMtime()/second, attr.GetMtime()%second),
+		uploadTag:          f.tag(generation, f.job.GetLeaseEpoch()),
+	}
+}

@@ -1,0 +1,464 @@
+package mover_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/object/objecttest"
+	"github.com/morainefs/moraine/tiers/tiertest"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func refOf(key string) object.Ref { return object.Ref{Key: key} }
+
+func filled(n int, seed uint64) []byte {
+	data := make([]byte, n)
+	tiertest.Fill(data, seed)
+	return data
+}
+
+// small has one part; big has three, of which the last is short.
+var small, big = filled(5000, 1), filled(2*16<<20+1234, 2)
+
+// tabled is what the tables of faults flush: in their long form, several parts.
+func tabled() []byte {
+	if os.Getenv("MORAINE_TEST_LONG") != "" {
+		return big
+	}
+	return small
+}
+
+const flushKind = wire.JobKind_JOB_KIND_FLUSH
+
+// waitIdle waits, by the bubble's clock, until all jobs have ended.
+func (l *ledger) waitIdle(t *testing.T) {
+	t.Helper()
+	eventually(t, 10*time.Minute, "jobs end", l.idle)
+}
+
+func TestFlush(t *testing.T) {
+	for name, data := range map[string][]byte{"small": small, "big": big, "empty": {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(t, data)
+				l.queue(flushKind)
+				defer l.start("n1")()
+				l.waitIdle(t)
+				l.requireFlushed(t)
+				info, err := l.bucket.Head(t.Context(), refOf(l.key()))
+				require.NoError(t, err)
+				require.Equal(t, map[string]string{"file-owner": "1000", "file-group": "100", "file-permissions": "0640",
+					"file-mtime": "1700000000.123456789", "moraine-upload": fmt.Sprintf("%016x-%016x-%016x-%016x", 9, 3, ledgerJob, 1)}, info.Meta)
+				// The next generation takes the key over.
+				l.write(filled(777, 5))
+				l.queue(flushKind)
+				l.waitIdle(t)
+				l.requireFlushed(t)
+			})
+		})
+	}
+}
+
+// step is one request of a flush, to the service or to the store.
+type step struct {
+	name string
+	nth  int
+}
+
+// flushSteps lists the requests of a flush, in order, by running one.
+func flushSteps(t *testing.T, data []byte) (steps []step) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, data)
+		seen := map[string]int{}
+		l.watch(func(_, name string) (func(error) error, error) {
+			if name != "meta LeaseJobs" && name != "meta RenewJob" {
+				steps = append(steps, step{name, seen[name]})
+				seen[name]++
+			}
+			return nil, nil
+		})
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+	})
+	require.Greater(t, len(steps), 8)
+	return steps
+}
+
+// watch has fn see each request of every mover, to the service and to the store.
+func (l *ledger) watch(fn func(holder, name string) (func(error) error, error)) {
+	var mu sync.Mutex
+	l.onMeta(func(holder, op string) (func(error) error, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return fn(holder, "meta "+op)
+	})
+	l.bucket.SetHook(func(_ context.Context, op, _ string) (func(error) error, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return fn("", "store "+op)
+	})
+}
+
+// at calls fn when the n-th request of a step's kind comes, once.
+func (l *ledger) at(s step, fn func() (func(error) error, error)) {
+	n := 0
+	l.watch(func(_, name string) (func(error) error, error) {
+		if name != s.name {
+			return nil, nil
+		}
+		n++
+		if n != s.nth+1 {
+			return nil, nil
+		}
+		return fn()
+	})
+}
+
+// TestFlushFaults is the fault table of a flush: each request fails once, with
+// and without having taken effect, in a way that may and one that may not be
+// tried again.
+func TestFlushFaults(t *testing.T) {
+	for _, s := range flushSteps(t, tabled()) {
+		for _, c := range []struct {
+			name string
+			err  error
+			lost bool
+		}{
+			{"unavailable", objecttest.Failure(moraine.Unavailable, false), false},
+			{"refused", objecttest.Failure(moraine.PermissionDenied, true), false},
+			{"lost", objecttest.Failure(moraine.Unavailable, false), true},
+			{"timed out", objecttest.Failure(moraine.Timeout, false), true},
+		} {
+			t.Run(fmt.Sprintf("%s %d %s", s.name, s.nth, c.name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLedger(t, tabled())
+					fired := false
+					l.at(s, func() (func(error) error, error) {
+						fired = true
+						if c.lost {
+							return func(error) error { return c.err }, nil
+						}
+						return nil, c.err
+					})
+					l.queue(flushKind)
+					defer l.start("n1")()
+					l.waitIdle(t)
+					l.requireFlushed(t)
+					require.True(t, fired)
+				})
+			})
+		}
+	}
+}
+
+// TestFlushTakenOver kills the mover before and after each request; another
+// takes the job over when the lease has run out.
+func TestFlushTakenOver(t *testing.T) {
+	for _, s := range flushSteps(t, tabled()) {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %d after=%v", s.name, s.nth, after), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLedger(t, tabled())
+					dead := false
+					died := make(chan struct{})
+					n := 0
+					gone := objecttest.Failure(moraine.Unavailable, false)
+					l.watch(func(_, name string) (func(error) error, error) {
+						if dead {
+							return nil, gone
+						}
+						if name != s.name {
+							return nil, nil
+						}
+						if n++; n != s.nth+1 {
+							return nil, nil
+						}
+						dead = true
+						close(died)
+						if after {
+							return func(error) error { return gone }, nil
+						}
+						return nil, gone
+					})
+					l.queue(flushKind)
+					stop := l.start("n1")
+					<-died
+					stop()
+					l.watch(func(string, string) (func(error) error, error) { return nil, nil })
+					defer l.start("n2")()
+					l.waitIdle(t)
+					l.requireFlushed(t)
+				})
+			})
+		}
+	}
+}
+
+// TestFormerHolderWakes stops the mover at each request for a minute, in which
+// another finishes the job and the file is written and flushed again. What the
+// first one does then changes nothing.
+func TestFormerHolderWakes(t *testing.T) {
+	for _, s := range flushSteps(t, small) {
+		if s.name == "store new_upload" {
+			continue // one that arrives late is an upload that the next flush of the key ends: see TestLateUploadIsEnded
+		}
+		t.Run(fmt.Sprintf("%s %d", s.name, s.nth), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(t, small)
+				asleep, wake := make(chan struct{}), make(chan struct{})
+				var mu sync.Mutex
+				n := 0
+				stall := func(name string) {
+					mu.Lock()
+					hit := name == s.name
+					if hit {
+						n++
+						hit = n == s.nth+1
+					}
+					mu.Unlock()
+					if hit {
+						close(asleep)
+						<-wake
+					}
+				}
+				// While it sleeps, nothing else is heard of it: its lease runs out.
+				l.onMeta(func(holder, op string) (func(error) error, error) {
+					stall("meta " + op)
+					select {
+					case <-asleep:
+						if holder == "n1" {
+							<-wake
+						}
+					default:
+					}
+					return nil, nil
+				})
+				l.bucket.SetHook(func(_ context.Context, op, _ string) (func(error) error, error) {
+					stall("store " + op)
+					return nil, nil
+				})
+				l.queue(flushKind)
+				stop := l.start("n1")
+				<-asleep
+				stop2 := l.start("n2")
+				time.Sleep(time.Minute)
+				l.waitIdle(t)
+				l.write(filled(9999, 8))
+				l.queue(flushKind)
+				l.waitIdle(t)
+				l.requireFlushed(t)
+				stop2()
+				close(wake)
+				time.Sleep(time.Minute)
+				stop()
+				l.requireFlushed(t)
+			})
+		})
+	}
+}
+
+// TestLateUploadIsEnded: an upload that was begun after its lease was over is
+// known to nobody. The next flush of the key ends it.
+func TestLateUploadIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, small)
+		_, err := l.bucket.NewUpload(t.Context(), l.key(), nil)
+		require.NoError(t, err)
+		l.intent = &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: l.key(), Generation: 3, LeaseEpoch: 0}
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.requireFlushed(t)
+	})
+}
+
+// TestWritesWhileFlushing writes the file at each request of its flush: the
+// newest generation gets there in the end.
+func TestWritesWhileFlushing(t *testing.T) {
+	for _, s := range flushSteps(t, small) {
+		t.Run(fmt.Sprintf("%s %d", s.name, s.nth), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(t, small)
+				l.at(s, func() (func(error) error, error) {
+					l.write(filled(4321, 6))
+					return nil, nil
+				})
+				l.queue(flushKind)
+				defer l.start("n1")()
+				l.waitIdle(t)
+				if !l.file().Clean {
+					l.queue(flushKind) // written when the flush was over
+					l.waitIdle(t)
+				}
+				l.requireFlushed(t)
+			})
+		})
+	}
+}
+
+// TestKeepFirst copies the object that something refers to away before the key
+// is used again, also when each request fails or its answer is lost.
+func TestKeepFirst(t *testing.T) {
+	for _, op := range []string{"", "store copy", "meta MoveObject", "meta BeginObject", "meta EndObject"} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s lost=%v", op, lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLedger(t, small)
+					l.queue(flushKind)
+					defer l.start("n1")()
+					l.waitIdle(t)
+					l.write(filled(123, 4))
+					l.mu.Lock()
+					l.keep = true
+					l.mu.Unlock()
+					fail := objecttest.Failure(moraine.Unavailable, false)
+					l.at(step{op, 0}, func() (func(error) error, error) {
+						if lost {
+							return func(error) error { return fail }, nil
+						}
+						return nil, fail
+					})
+					l.queue(flushKind)
+					l.waitIdle(t)
+					kept := "tier/.moraine/kept/0000000000000064"
+					l.requireFlushed(t, kept)
+					require.Equal(t, small, l.bucket.Bytes(kept))
+					require.Equal(t, kept, l.objects[100].Key)
+				})
+			})
+		}
+	}
+}
+
+// TestCanceledFlushLeavesNothing: a canceled flush whose upload is open is
+// leased once more, to end it.
+func TestCanceledFlushLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, small)
+		id, err := l.bucket.NewUpload(t.Context(), l.key(), nil)
+		require.NoError(t, err)
+		l.kind, l.state = flushKind, wire.JobState_JOB_STATE_CANCELED
+		l.intent = &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: l.key(), UploadId: id}
+		defer l.start("n1")()
+		l.waitIdle(t)
+		require.Zero(t, l.bucket.Open())
+		require.Empty(t, l.bucket.Keys())
+		require.Nil(t, l.intent)
+	})
+}
+
+// TestForeignObjectIsNotTakenForOurs: what somebody else put at the key after a
+// flush was announced is not recorded as it.
+func TestForeignObjectIsNotTakenForOurs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, small)
+		l.bucket.Put(l.key(), filled(len(small), 99))
+		l.intent = &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: l.key(), Generation: 3, UploadId: "upload-gone",
+			Completing: true, Size: uint64(len(small)), Crc: 1}
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.requireFlushed(t)
+	})
+}
+
+func TestEvict(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil   func(l *ledger)
+		evicted bool
+	}{
+		"right":       {func(*ledger) {}, true},
+		"deleted":     {func(l *ledger) { _ = l.bucket.Delete(context.Background(), refOf(l.key())) }, false},
+		"overwritten": {func(l *ledger) { l.bucket.Put(l.key(), small) }, false},
+		"spoilt":      {func(l *ledger) { l.bucket.Spoil(l.key()) }, false},
+		"written": {func(l *ledger) {
+			l.at(step{"store head", 0}, func() (func(error) error, error) { l.write(small[:10]); return nil, nil })
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(t, small)
+				l.queue(flushKind)
+				defer l.start("n1")()
+				l.waitIdle(t)
+				c.spoil(l)
+				l.queue(wire.JobKind_JOB_KIND_EVICT)
+				eventually(t, 10*time.Minute, "an end", func() bool {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					return l.kind == 0 && len(l.kinds) == 0 || len(l.finished) > 0
+				})
+				if name == "written" {
+					require.Empty(t, l.finished, "the file changed: there is nothing to evict")
+				}
+				require.Equal(t, c.evicted, l.evicted)
+			})
+		})
+	}
+}
+
+func TestDeleteObject(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		op    string
+		err   error
+		lost  bool
+		final bool // an intent stays, since the answer was not seen
+	}{
+		{name: "right"},
+		{name: "head fails", op: "store head", err: objecttest.Failure(moraine.Unavailable, false)},
+		{name: "refused", op: "store delete", err: objecttest.Failure(moraine.PermissionDenied, true)},
+		{name: "lost", op: "store delete", err: objecttest.Failure(moraine.Unavailable, false), lost: true, final: true},
+		{name: "answer lost", op: "meta DeletedObject", err: objecttest.Failure(moraine.Unavailable, false)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(t, small)
+				l.queue(flushKind)
+				defer l.start("n1")()
+				l.waitIdle(t)
+				id := l.file().Object
+				open := false
+				l.at(step{c.op, 0}, func() (func(error) error, error) {
+					if c.lost {
+						return func(error) error {
+							open = true
+							return c.err
+						}, nil
+					}
+					return nil, c.err
+				})
+				l.queue(wire.JobKind_JOB_KIND_DELETE_OBJECT)
+				l.waitIdle(t)
+				require.Equal(t, []uint64{id}, l.deleted)
+				require.Empty(t, l.bucket.Keys())
+				require.Equal(t, c.final, open)
+			})
+		})
+	}
+}
+
+// TestDeleteLeavesOthersAlone: what somebody else put at the key stays.
+func TestDeleteLeavesOthersAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, small)
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.bucket.Put(l.key(), []byte("somebody else's"))
+		l.queue(wire.JobKind_JOB_KIND_DELETE_OBJECT)
+		l.waitIdle(t)
+		require.Len(t, l.deleted, 1)
+		require.Equal(t, []byte("somebody else's"), l.bucket.Bytes(l.key()))
+	})
+}

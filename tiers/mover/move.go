@@ -1,0 +1,220 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Bucket is what a mover needs of an *object.Bucket; what the methods promise is
+// said there.
+type Bucket interface {
+	Name() string
+	Prefix() string
+	Head(ctx context.Context, r object.Ref) (object.Info, error)
+	Get(ctx context.Context, r object.Ref, off int64, dst []byte) error
+	Delete(ctx context.Context, r object.Ref) error
+	Copy(ctx context.Context, src object.Ref, size int64, dst string) (object.Info, error)
+	NewUpload(ctx context.Context, key string, meta map[string]string) (string, error)
+	PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (object.Part, error)
+	Complete(ctx context.Context, key, id string, parts []object.Part, crc uint32, known bool) (object.Info, error)
+	Abort(ctx context.Context, key, id string) error
+	Uploads(ctx context.Context, key string) ([]string, error)
+}
+
+// Content is one generation of a file, as *client.Reader gives it.
+type Content interface {
+	Size() int64
+	Generation() moraine.Generation
+	// ReadRange fills dst from off on, or fails.
+	ReadRange(ctx context.Context, dst []byte, off int64) error
+	Close() error
+}
+
+var moveKinds = []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT,
+	wire.JobKind_JOB_KIND_DELETE_OBJECT}
+
+// move does a job of the object tier. Every request to the store is fenced by
+// the job's lease.
+func (w *work) move(ctx context.Context) error {
+	task := w.job.GetMove()
+	switch {
+	case w.deps.Bucket == nil:
+		return w.fault(moraine.Unimplemented, "this mover has no bucket")
+	case task == nil:
+		return w.fault(moraine.Internal, "the job says nothing of what to move")
+	case task.GetBucket() != "" && task.GetBucket() != w.deps.Bucket.Name():
+		return w.fault(moraine.Internal, "the job is about bucket %q, this mover serves %q", task.GetBucket(), w.deps.Bucket.Name())
+	}
+	ctx = object.WithFence(ctx, w.held)
+	switch w.job.GetKind() {
+	case wire.JobKind_JOB_KIND_FLUSH:
+		return w.flush(ctx, task)
+	case wire.JobKind_JOB_KIND_STAGE:
+		return w.stage(ctx, task)
+	case wire.JobKind_JOB_KIND_EVICT:
+		return w.evict(ctx, task)
+	}
+	return w.deleteObject(ctx, task)
+}
+
+// held is the fence: it fails once the lease may be another's.
+func (w *work) held() error {
+	if end := w.leaseEnd.Load(); w.deps.Clock.Now().UnixNano() >= end {
+		return errLeaseLost
+	}
+	return nil
+}
+
+func (w *work) fault(kind moraine.Kind, format string, args ...any) error {
+	return &moraine.Error{Op: "mover." + kindName(w.job.GetKind()), Ref: moraine.JobID(w.job.GetId()).String(), Kind: kind, Err: fmt.Errorf(format, args...)}
+}
+
+// begin records an intent before the store is asked for anything.
+func (w *work) begin(ctx context.Context, in *wire.ObjectIntent) error {
+	in.LeaseEpoch = w.job.GetLeaseEpoch()
+	in.Bucket = w.deps.Bucket.Name()
+	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginObject{BeginObject: &wire.BeginObject{
+		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Intent: in}}})
+	return err
+}
+
+// end settles the intent: nothing came of it, and nothing will.
+func (w *work) end(ctx context.Context) error {
+	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndObject{EndObject: &wire.EndObject{
+		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
+	return err
+}
+
+// evict asks the store whether it still has the object, byte for byte as far as
+// it says, and has the file's stripes dropped.
+func (w *work) evict(ctx context.Context, task *wire.MoveTask) error {
+	o := task.GetObject()
+	if o == nil {
+		return w.fault(moraine.Conflict, "no object holds the whole of the file's present content: flush it first")
+	}
+	if err := w.confirm(ctx, o); err != nil {
+		return err
+	}
+	// COMMIT POINT of the eviction.
+	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{
+		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Generation: task.GetAttr().GetGeneration(), Object: o.GetId()}}})
+	if errors.Is(err, moraine.Stale) {
+		return nil // the file has other content now: there is nothing to drop
+	}
+	return err
+}
+
+// confirm holds an object's record against what the store says now.
+func (w *work) confirm(ctx context.Context, o *wire.Object) error {
+	info, err := w.deps.Bucket.Head(ctx, refOf(o))
+	switch {
+	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
+		return w.fault(moraine.Lost, "the bucket does not have the object as it was recorded: %w", err)
+	case err != nil:
+		return err
+	case info.Size != int64(o.GetSize()):
+		return w.fault(moraine.Lost, "the bucket has %d bytes at %s, recorded are %d", info.Size, o.GetKey(), o.GetSize())
+	case info.HasCRC && info.CRC != o.GetCrc():
+		return w.fault(moraine.Lost, "the bucket has bytes of CRC32C %08x at %s, recorded is %08x", info.CRC, o.GetKey(), o.GetCrc())
+	}
+	return nil
+}
+
+func refOf(o *wire.Object) object.Ref {
+	return object.Ref{Key: o.GetKey(), Version: o.GetVersion(), ETag: o.GetEtag()}
+}
+
+// stageStep is how much of a file is staged between two looks at the lease.
+const stageStep = 64 << 20
+
+// stage brings the evicted ranges of a file back, in order.
+func (w *work) stage(ctx context.Context, task *wire.MoveTask) error {
+	if w.deps.Stage == nil {
+		return w.fault(moraine.Unimplemented, "this mover cannot stage")
+	}
+	o, size := task.GetObject(), int64(task.GetAttr().GetSize())
+	if o == nil {
+		return nil // nothing of it is in an object only
+	}
+	w.total.Store(uint64(size))
+	for off := int64(0); off < size; off += stageStep {
+		n := min(stageStep, size-off)
+		err := w.deps.Stage(ctx, w.job, off, n)
+		if errors.Is(err, moraine.Stale) {
+			return nil // the file has other content now
+		}
+		if err != nil {
+			return err
+		}
+		w.done.Store(uint64(off + n))
+		w.deps.Metrics.BytesStaged.Add(float64(n))
+	}
+	return nil
+}
+
+// deleteObject removes what nothing refers to any more. A DELETE whose answer
+// was not seen may reach the store late: then the intent stays, and the service
+// leaves the key alone until no signature of that time is taken any more.
+func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
+	o := task.GetObject()
+	if o == nil {
+		return w.fault(moraine.Internal, "the job names no object")
+	}
+	err := w.begin(ctx, &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_DELETE, Key: o.GetKey(), Object: o.GetId(), Etag: o.GetEtag()})
+	if errors.Is(err, moraine.Stale) {
+		return nil // something refers to it again, or the key was overwritten
+	}
+	if err != nil {
+		return err
+	}
+	switch _, err := w.deps.Bucket.Head(ctx, refOf(o)); {
+	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
+		// It is gone; what is there is not ours.
+	case err != nil:
+		return errors.Join(err, w.end(ctx)) // a HEAD changes nothing
+	default:
+		if err := w.deps.Bucket.Delete(ctx, object.Ref{Key: o.GetKey(), Version: o.GetVersion()}); err != nil {
+			if object.Refused(err) {
+				return errors.Join(err, w.end(ctx))
+			}
+			return err
+		}
+		w.deps.Metrics.ObjectsDeleted.Inc()
+	}
+	// COMMIT POINT of the deletion: the key is free.
+	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{
+		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
+	return err
+}
+
+// again calls fn until it succeeds, fails for good, or tries are used up: only
+// for requests that are safe to repeat.
+func (w *work) again(ctx context.Context, tries int, fn func() error) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := fn()
+		if err == nil || !errors.Is(err, moraine.Unavailable) {
+			return err
+		}
+		if tries--; tries <= 0 {
+			return err
+		}
+		if err := w.pause(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *work) pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-w.deps.Clock.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

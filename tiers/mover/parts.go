@@ -1,0 +1,81 @@
+package mover
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers/object"
+)
+
+// sentParts are the parts of an upload that the store has taken, and the sums of
+// what was sent.
+type sentParts struct {
+	list []object.Part
+	sums []uint32 // of each piece
+	crc  uint32   // of all
+}
+
+// partBytes is the length of the parts of a file: whole pieces, and as few as
+// let MaxParts parts hold it.
+func partBytes(size int64) int64 {
+	pieces := max(1, (size+pieceBytes-1)/pieceBytes)
+	return (pieces + object.MaxParts - 1) / object.MaxParts * pieceBytes
+}
+
+// send uploads a file in parts, as many at a time as there is memory for. A file
+// of more than 160 GB has parts of several pieces; past 1.2 TB one part is more
+// than the default bound, and is sent alone.
+func (f *flushing) send(ctx context.Context, content Content, id string) (*sentParts, error) {
+	size := content.Size()
+	length := partBytes(size)
+	count := int(max(1, (size+length-1)/length)) // an empty file is one empty part
+	p := &sentParts{list: make([]object.Part, count), sums: make([]uint32, (size+pieceBytes-1)/pieceBytes)}
+	f.total.Store(uint64(size))
+	budget := min(length, f.cfg.UploadBytes)
+	g, gctx := errgroup.WithContext(ctx)
+	for i := range count {
+		if err := f.uploads.Acquire(gctx, budget); err != nil {
+			break // a part failed, or the job ends
+		}
+		g.Go(func() error {
+			defer f.uploads.Release(budget)
+			off := int64(i) * length
+			return f.sendPart(gctx, content, id, p, i, off, min(length, size-off))
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	for i, part := range p.list {
+		p.crc = crc.Combine(p.crc, part.CRC, min(length, size-int64(i)*length))
+	}
+	return p, nil
+}
+
+// sendPart reads a part, sums it piece by piece, and uploads it.
+func (f *flushing) sendPart(ctx context.Context, content Content, id string, p *sentParts, i int, off, n int64) error {
+	data := make([]byte, n)
+	sum := uint32(0)
+	for at := int64(0); at < n; at += pieceBytes {
+		piece := data[at:min(at+pieceBytes, n)]
+		if err := content.ReadRange(ctx, piece, off+at); err != nil {
+			return err
+		}
+		s := crc.Sum(piece)
+		p.sums[(off+at)/pieceBytes] = s
+		sum = crc.Combine(sum, s, int64(len(piece)))
+	}
+	err := f.again(ctx, tries, func() (err error) {
+		p.list[i], err = f.deps.Bucket.PutPart(ctx, f.key, id, i+1, data, sum)
+		return err
+	})
+	if err == nil {
+		f.done.Add(uint64(n))
+	}
+	return err
+}
