@@ -9,7 +9,7 @@ import (
 
 // getTopology answers with the topology of now.
 func (l *leader) getTopology(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Topology{Topology: l.topology.view().wire}}, nil
@@ -18,7 +18,7 @@ func (l *leader) getTopology(ctx context.Context, _ *call) (*wire.MetaResponse, 
 // getCluster answers how the cluster is: what the state counts, and what only
 // this leader knows.
 func (l *leader) getCluster(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	reply := &wire.ClusterReply{}

@@ -51,7 +51,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	if err != nil {
 		return nil, err
 	}
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	asked := c.req.GetHeartbeat()

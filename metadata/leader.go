@@ -228,7 +228,7 @@ func (l *leader) mutate(ctx context.Context, c *call) (*wire.MetaResponse, error
 
 // read serves a request from a state that is current.
 func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	req := l.unconfined(c)
@@ -253,15 +253,6 @@ func (l *leader) unconfined(c *call) *wire.MetaRequest {
 		return c.req
 	}
 	return &wire.MetaRequest{Partition: c.req.Partition, RoutingEpoch: c.req.RoutingEpoch, Op: c.req.Op}
-}
-
-// barrier returns once the state shows all that was acknowledged before it was
-// called.
-func (l *leader) barrier(ctx context.Context) error {
-	began := l.deps.Clock.Now()
-	err := l.store.ReadBarrier(ctx)
-	l.deps.Metrics.ReadWait.Observe(l.deps.Clock.Now().Sub(began).Seconds())
-	return err
 }
 
 // signal wakes everybody who waits.

@@ -10,7 +10,6 @@ type Metrics struct {
 	BatchBytes    prometheus.Histogram   // bytes of one Raft entry
 	ProposeWait   prometheus.Histogram   // from a command's arrival to its result
 	QueueFull     prometheus.Counter     // commands that waited for a place in the queue
-	ReadWait      prometheus.Histogram   // of the round that makes a read current
 	Leading       prometheus.Gauge
 	Leaderships   prometheus.Counter
 	Ticks         prometheus.Counter
@@ -50,7 +49,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		BatchBytes:    histogram("entry_bytes", "Size of one Raft entry.", 64, 4, 8),
 		ProposeWait:   histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
 		QueueFull:     counter("queue_full_total", "Commands that found the queue full and waited."),
-		ReadWait:      histogram("read_barrier_seconds", "Wait until a read is known to be current.", 10e-6, 2, 18),
 		Leading:       gauge("leading", "1 while this server leads."),
 		Leaderships:   counter("leaderships_total", "How often this server began to lead."),
 		Ticks:         counter("ticks_total", "Steps of cluster time."),
@@ -71,7 +69,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull, m.ReadWait,
+		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
 			m.UnknownChunks, m.MissingChunks, m.StepsAborted)

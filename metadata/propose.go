@@ -89,7 +89,7 @@ func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *st
 	}
 	select {
 	case o := <-prop.done:
-		p.metrics.ProposeWait.Observe(p.clock.Now().Sub(began).Seconds())
+		p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
 		return o.result, o.err
 	case <-ctx.Done():
 		return state.Result{}, contextError("metadata.propose", ctx)

@@ -35,7 +35,7 @@ func (l *leader) scheduleRepairs(ctx context.Context) {
 			l.deps.Log.Warn("repairs could not be scheduled", "err", err)
 		}
 		at = look.next
-		rest := min(repairIdle*l.deps.Clock.Now().Sub(began), maxRepairRest)
+		rest := min(repairIdle*l.deps.Clock.Since(began), maxRepairRest)
 		if look.given > 0 {
 			rest = time.Duration(look.given) * time.Second / time.Duration(l.cfg.RepairsPerSecond)
 		}
@@ -138,7 +138,7 @@ func (l *leader) beginRepair(ctx context.Context, c *call) (*wire.MetaResponse, 
 	if !open {
 		return l.mutate(ctx, c)
 	}
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	req := proto.CloneOf(c.req)

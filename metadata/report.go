@@ -104,7 +104,7 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	if slice.To != 0 && slice.To <= slice.From {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a slice from stripe %x to %x", slice.From, slice.To)}
 	}
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	f := &findings{}

@@ -196,7 +196,7 @@ func (l *leader) renewSession(ctx context.Context, c *call) (*wire.MetaResponse,
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no session is named")}
 	}
 	began := l.deps.Clock.Now()
-	if err := l.barrier(ctx); err != nil {
+	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	if _, err := l.sessions.renew(c.req.Session, began); err != nil {

@@ -23,6 +23,7 @@ import (
 type shifted time.Duration
 
 func (s shifted) Now() time.Time                         { return time.Now().Add(time.Duration(s)) }
+func (s shifted) Since(t time.Time) time.Duration        { return s.Now().Sub(t) }
 func (s shifted) After(d time.Duration) <-chan time.Time { return time.After(d) }
 func (s shifted) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }
 

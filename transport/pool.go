@@ -174,7 +174,7 @@ func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 }
 
 // now is the clock of connections: nanoseconds since the pool was made.
-func (p *Pool) now() int64 { return int64(p.clock.Now().Sub(p.start)) }
+func (p *Pool) now() int64 { return int64(p.clock.Since(p.start)) }
 
 // Metadata implements Dialer.
 func (p *Pool) Metadata(addrs []string) Metadata {

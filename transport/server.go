@@ -188,7 +188,7 @@ func (s *Server) Addresses() []string {
 }
 
 // now is the clock of connections: nanoseconds since the server was made.
-func (s *Server) now() int64 { return int64(s.clock.Now().Sub(s.start)) }
+func (s *Server) now() int64 { return int64(s.clock.Since(s.start)) }
 
 // Run listens and serves until ctx ends; then it tells callers to go elsewhere,
 // gives requests under way DrainTimeout, and returns nil when all its

@@ -62,7 +62,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	metrics.Applied.Set(float64(last))
 	metrics.Entries.Add(float64(applied))
 	metrics.ApplyBatch.Observe(float64(applied))
-	metrics.ApplySeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+	metrics.ApplySeconds.Observe(s.deps.Clock.Since(start).Seconds())
 	return results
 }
 

@@ -71,7 +71,7 @@ func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
 // go on as a follower and append again: the node ends instead, and finds out on
 // its next start what the disk holds.
 func (l *raftLog) guard(what string, write func() error) error {
-	l.since.Store(int64(l.clock.Now().Sub(l.opened)) + 1)
+	l.since.Store(int64(l.clock.Since(l.opened)) + 1)
 	err := write()
 	l.since.Store(0)
 	if err != nil && l.fail != nil {
@@ -86,7 +86,7 @@ func (l *raftLog) stalled() time.Duration {
 	if since == 0 {
 		return 0
 	}
-	return l.clock.Now().Sub(l.opened) - time.Duration(since)
+	return l.clock.Since(l.opened) - time.Duration(since)
 }
 
 // StoreLogs implements raft.LogStore: when it returns nil the entries are
@@ -94,7 +94,7 @@ func (l *raftLog) stalled() time.Duration {
 func (l *raftLog) StoreLogs(logs []*raft.Log) error {
 	start := l.clock.Now()
 	err := l.guard("append to the log", func() error { return l.WAL.StoreLogs(logs) })
-	l.metrics.AppendSeconds.Observe(l.clock.Now().Sub(start).Seconds())
+	l.metrics.AppendSeconds.Observe(l.clock.Since(start).Seconds())
 	return err
 }
 

@@ -60,7 +60,7 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 		if s.fatal.err() != nil {
 			return nil, s.stopped(op)
 		}
-		s.deps.Metrics.ProposeSeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+		s.deps.Metrics.ProposeSeconds.Observe(s.deps.Clock.Since(start).Seconds())
 		return o.result, s.proposeError(op, o.err)
 	case <-s.fatal.ended:
 		return nil, s.stopped(op)

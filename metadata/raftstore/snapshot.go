@@ -386,7 +386,7 @@ func (c *checkpointSink) Close() error {
 		action = "received"
 	}
 	c.store.metrics.Snapshots.WithLabelValues(action).Inc()
-	c.store.metrics.SnapshotSeconds.Observe(c.store.clock.Now().Sub(start).Seconds())
+	c.store.metrics.SnapshotSeconds.Observe(c.store.clock.Since(start).Seconds())
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (s *Store) peerStatus(id raft.ServerID, own uint64) PeerStatus {
 		return ps
 	}
 	if a := s.transport.acks.peer(id); !a.at.IsZero() {
-		ps.LastIndex, ps.Contact = a.last, s.deps.Clock.Now().Sub(a.at)
+		ps.LastIndex, ps.Contact = a.last, s.deps.Clock.Since(a.at)
 	}
 	return ps
 }

@@ -395,7 +395,7 @@ func (s *Store) restore(source io.Reader) error {
 	}
 	s.machine.last.raise(index)
 	s.deps.Metrics.Snapshots.WithLabelValues("restored").Inc()
-	s.deps.Metrics.SnapshotSeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+	s.deps.Metrics.SnapshotSeconds.Observe(s.deps.Clock.Since(start).Seconds())
 	s.deps.Log.Info("state restored from a snapshot", "index", index)
 	return nil
 }
