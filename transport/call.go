@@ -58,12 +58,12 @@ type clientConn struct {
 
 	busy    atomic.Int32           // calls that chose this connection
 	pending atomic.Int64           // bytes of requests that were not answered
-	lastUse atomic.Int64           // start of the last call
+	lastUse atomic.Int64           // when a call last chose this connection
 	shown   atomic.Pointer[[]byte] // the token that the server has seen last
+	lastID  atomic.Uint64
 
 	mu     sync.Mutex // guards what follows
 	calls  map[uint64]*call
-	nextID uint64
 	err    error
 	closed bool
 	goAway bool
@@ -116,7 +116,6 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 		}
 	}
 	defer func() { <-c.slots }()
-	c.lastUse.Store(c.pool.now())
 	cl := calls.Get().(*call)
 	cl.Call = req
 	id, err := c.start(ctx, cl)
@@ -155,25 +154,20 @@ func (c *clientConn) start(ctx context.Context, cl *call) (uint64, error) {
 		return 0, &moraine.Error{Op: cl.Kind.String(), Kind: moraine.TooLarge, Err: fmt.Errorf("a payload of %d bytes, %d at most", payload, MaxPayload)}
 	}
 	h.payloadLen = uint32(payload)
-	c.mu.Lock()
-	if c.closed || c.goAway {
-		err := c.err
-		c.mu.Unlock()
-		if err == nil {
-			err = lost(c.addr, errShutdown)
-		}
-		return 0, errNotSent{err}
-	}
-	c.nextID++
-	h.id = c.nextID
-	c.mu.Unlock()
+	h.id = c.lastID.Add(1)
 	head, err := encodeFrame(&h, cl.Message)
 	if err != nil {
 		return 0, err
 	}
 	cl.size = int64(len(head.b) + payload)
 	cl.paid = payload > 0
-	inline := c.pending.Add(cl.size) <= inlineBytes
+	how := later
+	if c.pending.Add(cl.size) <= inlineBytes {
+		how = inline
+		if c.busy.Load() > 1 {
+			how = inCrowd
+		}
+	}
 	if err := c.register(h.id, cl); err != nil {
 		head.release()
 		c.pending.Add(-cl.size)
@@ -182,10 +176,10 @@ func (c *clientConn) start(ctx context.Context, cl *call) (uint64, error) {
 	// A failing send means that the connection is ending: close ends every call
 	// that is registered, this one too.
 	if !cl.paid {
-		c.w.sendSmall(head, inline) //nolint:errcheck // see above
+		c.w.sendSmall(head, how) //nolint:errcheck // see above
 	} else {
 		cl.frame.head, cl.frame.payload = head, cl.Payload
-		c.w.send(&cl.frame, inline) //nolint:errcheck // see above
+		c.w.send(&cl.frame, how) //nolint:errcheck // see above
 	}
 	return h.id, nil
 }
@@ -193,8 +187,11 @@ func (c *clientConn) start(ctx context.Context, cl *call) (uint64, error) {
 func (c *clientConn) register(id uint64, cl *call) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	switch {
+	case c.closed:
 		return errNotSent{c.err}
+	case c.goAway:
+		return errNotSent{lost(c.addr, errShutdown)}
 	}
 	if c.owed <= c.r.last.Load() {
 		c.owed = c.pool.now()
@@ -227,7 +224,7 @@ func (c *clientConn) cancel(id uint64, cl *call) {
 	}
 	head, err := encodeFrame(&header{class: c.class, kind: cl.Kind, flags: flagCancel, id: id}, nil)
 	if err == nil {
-		c.w.sendSmall(head, false) //nolint:errcheck // a connection that has ended cancels by itself
+		c.w.sendSmall(head, later) //nolint:errcheck // a connection that has ended cancels by itself
 	}
 }
 
@@ -421,7 +418,7 @@ func (c *clientConn) check(now int64, cfg *PoolConfig) {
 	case quiet > cfg.PingInterval:
 		head, err := encodeFrame(&header{class: c.class, kind: KindPing}, nil)
 		if err == nil {
-			c.w.sendSmall(head, false) //nolint:errcheck // a failed write closes the connection
+			c.w.sendSmall(head, later) //nolint:errcheck // a failed write closes the connection
 		}
 	}
 }

@@ -136,6 +136,7 @@ func (pr *peer) choose(class Class) (*clientConn, *attempt, error) {
 			pr.dialLocked(class)
 		}
 		best.busy.Add(1)
+		best.lastUse.Store(now)
 		return best, nil, nil
 	}
 	if a := pr.dialing[class]; a != nil {

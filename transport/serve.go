@@ -3,14 +3,12 @@ package transport
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
-	"google.golang.org/protobuf/proto"
 )
 
 // serverConn is the accepting end of one connection.
@@ -36,8 +34,10 @@ type serverConn struct {
 	payloadAt atomic.Int64
 
 	mu       sync.Mutex // guards what follows
-	requests map[uint64]context.CancelFunc
+	requests map[uint64]*request
 	inFlight int
+	expiry   *time.Timer // runs expire; nil before the first deadline
+	expireAt int64       // when expiry fires, 0 when it does not
 	goneAway bool
 	empty    chan struct{} // closed when nothing is in flight after goneAway
 	closed   bool
@@ -48,7 +48,7 @@ type serverConn struct {
 
 func newServerConn(ctx context.Context, s *Server, class Class, st stream, r *reader, peer *Peer, limit int, incarnation uint64) *serverConn {
 	c := &serverConn{server: s, class: class, stream: st, r: r, incarnation: incarnation, slots: make(chan struct{}, limit),
-		requests: make(map[uint64]context.CancelFunc), empty: make(chan struct{})}
+		requests: make(map[uint64]*request), empty: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.peer.Store(peer)
 	c.w = newWriter(st, s.now, c.routine.run, c.close)
@@ -89,10 +89,10 @@ func (c *serverConn) receive(h *header) (bool, error) {
 	switch {
 	case h.flags&flagCancel != 0:
 		c.mu.Lock()
-		cancel := c.requests[h.id]
+		q := c.requests[h.id]
 		c.mu.Unlock()
-		if cancel != nil {
-			cancel()
+		if q != nil {
+			q.end(context.Canceled)
 		}
 		fallthrough
 	case h.flags&(flagReply|flagGoAway) != 0, h.kind == KindPing:
@@ -112,7 +112,7 @@ func (c *serverConn) receive(h *header) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	q := &request{conn: c, header: *h, message: message, began: c.server.now()}
+	q := newRequest(c, h, message)
 	if h.payloadLen == 0 {
 		c.server.workers.start(task{c, q})
 		return true, nil
@@ -123,134 +123,6 @@ func (c *serverConn) receive(h *header) (bool, error) {
 		return false, nil
 	}
 	return true, c.r.discard(int(h.payloadLen))
-}
-
-// request is one request under way. It is its own context: it ends with the
-// connection, at the caller's deadline, or when the caller cancels.
-type request struct {
-	conn    *serverConn
-	header  header
-	message *buffer
-	payload *connPayload
-	peer    *Peer
-	began   int64
-	context.Context
-}
-
-// Value implements context.Context.
-func (q *request) Value(key any) any {
-	switch key {
-	case peerKey{}:
-		return q.peer
-	case traceKey{}:
-		return q.header.trace
-	}
-	return q.Context.Value(key)
-}
-
-// serve answers q.
-func (q *request) serve() {
-	c := q.conn
-	q.peer = c.peer.Load()
-	var cancel context.CancelFunc
-	if d := q.header.deadline; d > 0 {
-		q.Context, cancel = context.WithTimeout(c.ctx, time.Duration(d)*time.Millisecond)
-	} else {
-		q.Context, cancel = context.WithCancel(c.ctx)
-	}
-	gauge := c.server.metrics.sides[sideServer].inFlight[c.class]
-	gauge.Inc()
-	var resp *Response
-	err := c.begin(q.header.id, cancel)
-	if err == nil {
-		resp, err = q.handle()
-	}
-	q.message.release()
-	if err == nil && len(resp.Payload) > 0 && q.Err() != nil {
-		// The caller has gone: it would only read the payload to drop it.
-		if resp.Release != nil {
-			resp.Release()
-		}
-		resp, err = nil, q.Err()
-	}
-	cancel()
-	c.reply(&q.header, resp, err)
-	c.end(q.header.id)
-	gauge.Dec()
-	c.server.metrics.done(sideServer, q.header.kind, time.Duration(c.server.now()-q.began), err)
-	<-c.slots
-}
-
-// handle decodes the message and calls the handler.
-func (q *request) handle() (resp *Response, err error) {
-	c := q.conn
-	if err := c.permitted(q); err != nil {
-		return nil, err
-	}
-	m := newMessage(q.header.kind)
-	if m == nil {
-		return nil, &moraine.Error{Op: "transport", Kind: moraine.Unimplemented, Err: fmt.Errorf("request kind %d", q.header.kind)}
-	}
-	if err := proto.Unmarshal(q.message.b, m); err != nil {
-		return nil, &moraine.Error{Op: q.header.kind.String(), Kind: moraine.InvalidArgument, Err: err}
-	}
-	if t, ok := m.(*wire.RefreshToken); ok {
-		return c.refreshToken(t)
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			c.server.metrics.panics.Inc()
-			c.server.log.Error("handler panicked", "kind", q.header.kind.String(), "trace", q.header.trace.String(), "panic", v, "stack", string(debug.Stack()))
-			resp, err = nil, &moraine.Error{Op: q.header.kind.String(), Ref: c.server.cfg.Node, Kind: moraine.Internal, Err: fmt.Errorf("the server failed: %v", v)}
-		}
-	}()
-	req := &Request{Kind: q.header.kind, Class: c.class, Peer: q.peer, Message: m, Trace: q.header.trace}
-	if q.payload != nil {
-		req.Payload = q.payload
-	}
-	resp, err = c.server.deps.Handler.Serve(q, req)
-	if err == nil && (resp == nil || resp.Message == nil || !resp.Message.ProtoReflect().IsValid()) {
-		err = &moraine.Error{Op: q.header.kind.String(), Kind: moraine.Internal, Err: fmt.Errorf("the handler gave no answer")}
-	}
-	return resp, err
-}
-
-// newMessage returns an empty message of a request of kind k, nil for an
-// unknown one.
-func newMessage(k Kind) proto.Message {
-	switch k {
-	case KindMeta:
-		return new(wire.MetaRequest)
-	case KindPutChunk:
-		return new(wire.PutChunk)
-	case KindGetChunk:
-		return new(wire.GetChunk)
-	case KindGetPiece:
-		return new(wire.GetPiece)
-	case KindSyncDevices:
-		return new(wire.SyncDevices)
-	case KindStatDevices:
-		return new(wire.StatDevices)
-	case KindRefreshToken:
-		return new(wire.RefreshToken)
-	}
-	return nil
-}
-
-// permitted refuses what the connection may no longer do.
-func (c *serverConn) permitted(q *request) error {
-	if now := c.server.incarnation.Load(); now != c.incarnation && c.incarnation != 0 && now != 0 {
-		c.sendGoAway()
-		return &moraine.Error{Op: "transport", Ref: c.server.cfg.Node, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the cluster's metadata history changed from %d to %d: connect again", c.incarnation, now)}
-	}
-	if q.peer.Token == nil || q.header.kind == KindRefreshToken {
-		return nil
-	}
-	if err := checkExpiry(q.peer.Token, c.server.clock.Now()); err != nil {
-		return &moraine.Error{Op: "transport", Ref: q.peer.Node, Kind: moraine.Unauthenticated, Err: err}
-	}
-	return nil
 }
 
 func (c *serverConn) refreshToken(t *wire.RefreshToken) (*Response, error) {
@@ -268,24 +140,63 @@ func (c *serverConn) refreshToken(t *wire.RefreshToken) (*Response, error) {
 	return &Response{Message: &wire.Done{}}, nil
 }
 
-// begin makes a request known, so that it can be cancelled.
-func (c *serverConn) begin(id uint64, cancel context.CancelFunc) error {
+// begin makes a request known, so that it can be cancelled, and ends in time.
+func (c *serverConn) begin(q *request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFlight++
 	if c.goneAway {
 		return &moraine.Error{Op: "transport", Ref: c.server.cfg.Node, Kind: moraine.Unavailable, Err: errShutdown}
 	}
-	c.requests[id] = cancel
+	c.requests[q.header.id] = q
+	if q.until != 0 && (c.expireAt == 0 || q.until < c.expireAt) {
+		c.expireNextLocked(q.until)
+	}
 	return nil
 }
 
-func (c *serverConn) end(id uint64) {
+func (c *serverConn) end(q *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.requests, id)
+	delete(c.requests, q.header.id)
 	c.inFlight--
 	c.signalLocked()
+}
+
+// expireNextLocked has expire run at t. One timer serves all requests of a
+// connection: their deadlines come about in the order in which they did, so
+// that it is set anew once in the time that callers wait, not for each.
+func (c *serverConn) expireNextLocked(t int64) {
+	c.expireAt = t
+	left := time.Duration(t - c.server.now())
+	if c.expiry == nil {
+		c.expiry = time.AfterFunc(left, c.expire)
+	} else {
+		c.expiry.Reset(left)
+	}
+}
+
+// expire ends the requests whose deadline has come.
+func (c *serverConn) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	now, next := c.server.now(), int64(0)
+	for _, q := range c.requests {
+		switch {
+		case q.until == 0:
+		case q.until <= now:
+			q.end(context.DeadlineExceeded)
+		case next == 0 || q.until < next:
+			next = q.until
+		}
+	}
+	c.expireAt = 0
+	if next != 0 {
+		c.expireNextLocked(next)
+	}
 }
 
 // signalLocked tells who drains that nothing is in flight.
@@ -327,12 +238,16 @@ func (c *serverConn) reply(q *header, resp *Response, err error) {
 		}
 		resp = &Response{}
 	}
+	how := inline
+	if len(c.slots) > 1 {
+		how = inCrowd
+	}
 	// A failed send closes the connection, and releases.
 	if size == 0 && resp.Release == nil {
-		c.w.sendSmall(head, true) //nolint:errcheck // see above
+		c.w.sendSmall(head, how) //nolint:errcheck // see above
 		return
 	}
-	c.w.send(&outFrame{head: head, payload: resp.Payload, release: resp.Release}, true) //nolint:errcheck // see above
+	c.w.send(&outFrame{head: head, payload: resp.Payload, release: resp.Release}, how) //nolint:errcheck // see above
 }
 
 // sendGoAway tells the caller to use another connection.
@@ -346,15 +261,15 @@ func (c *serverConn) sendGoAway() {
 		return
 	}
 	if head, err := encodeFrame(&header{class: c.class, kind: KindPing, flags: flagGoAway}, nil); err == nil {
-		c.w.sendSmall(head, false) //nolint:errcheck // a connection that has ended needs no such news
+		c.w.sendSmall(head, later) //nolint:errcheck // a connection that has ended needs no such news
 	}
 }
 
 // drained is closed when, after sendGoAway, nothing is in flight.
 func (c *serverConn) drained() <-chan struct{} { return c.empty }
 
-// close ends the connection and, by their contexts, its requests. It may be
-// called more than once.
+// close ends the connection and the contexts of its requests. It may be called
+// more than once.
 func (c *serverConn) close(err error) {
 	c.mu.Lock()
 	if c.closed {
@@ -365,6 +280,12 @@ func (c *serverConn) close(err error) {
 	c.err = err
 	c.goneAway = true
 	c.signalLocked()
+	for _, q := range c.requests {
+		q.end(context.Canceled)
+	}
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
 	c.mu.Unlock()
 	c.cancel()
 	c.stream.Close() //nolint:errcheck // nothing is owed on it
@@ -389,7 +310,7 @@ func (c *serverConn) check(now int64) {
 		c.close(errIdle)
 	case inFlight > 0 && writing == 0 && since(c.w.last.Load()) >= cfg.PingInterval:
 		if head, err := encodeFrame(&header{class: c.class, kind: KindPing}, nil); err == nil {
-			c.w.sendSmall(head, false) //nolint:errcheck // a failed write closes the connection
+			c.w.sendSmall(head, later) //nolint:errcheck // a failed write closes the connection
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,17 +71,29 @@ func newWriter(out stream, now func() int64, spawn func(func()), fail func(error
 	return w
 }
 
+// sending says who writes a frame where nobody is writing yet.
+type sending int
+
+const (
+	// later: another goroutine; the sender never blocks.
+	later sending = iota
+	// inline: the sender, who may block.
+	inline
+	// inCrowd is inline where others are about to send on the connection, too:
+	// those that can run go first, so that their frames leave with this one.
+	inCrowd
+)
+
 // sendSmall sends a frame that has no payload, as send does. It takes head.
-func (w *writer) sendSmall(head *buffer, inline bool) error {
+func (w *writer) sendSmall(head *buffer, how sending) error {
 	f := outFrames.Get().(*outFrame)
 	f.head, f.pooled = head, true
-	return w.send(f, inline)
+	return w.send(f, how)
 }
 
-// send queues f. With inline the caller may write it, and block, unless
-// somebody else is writing; otherwise it returns at once. On error f was
-// finished.
-func (w *writer) send(f *outFrame, inline bool) error {
+// send queues f, and has it written as how says unless somebody is writing
+// already. On error f was finished.
+func (w *writer) send(f *outFrame, how sending) error {
 	for _, p := range f.payload {
 		f.size += len(p)
 	}
@@ -99,9 +112,12 @@ func (w *writer) send(f *outFrame, inline bool) error {
 	}
 	w.busy = true
 	w.mu.Unlock()
-	if !inline {
+	if how == later {
 		w.spawn(w.flush)
 		return nil
+	}
+	if how == inCrowd {
+		runtime.Gosched()
 	}
 	if w.writeBatch() {
 		w.spawn(w.flush)
