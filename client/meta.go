@@ -72,7 +72,7 @@ func (m *metaConn) do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 // doIn is do that also says under which session the request was answered.
 func (m *metaConn) doIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *session, error) {
 	began := m.clock.Now()
-	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Now().Sub(began).Seconds()) }()
+	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Since(began).Seconds()) }()
 	mutation := isMutation(req)
 	for range maxSessions {
 		s := m.current()
@@ -177,13 +177,18 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	resp *wire.MetaResponse, unknown bool, err error) {
 	m.metrics.MetaRequests.Inc()
 	wait := waitOf(req)
-	ctx, cancel := context.WithTimeout(ctx, m.patience+wait)
-	defer cancel()
+	began := m.clock.Now()
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
 		resp, err := m.try(ctx, stub, stamp(req, s, number), wait)
 		if err == nil {
 			return resp, unknown, nil
+		}
+		if try == 0 {
+			// Only now: an attempt is bounded by itself, and most requests make one.
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, began.Add(m.patience+wait))
+			defer cancel()
 		}
 		if ctx.Err() != nil {
 			return nil, true, gaveUpAfter(ctx, opName(req), err)
@@ -214,7 +219,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 
 func (m *metaConn) try(ctx context.Context, stub transport.Metadata, req *wire.MetaRequest, wait time.Duration) (
 	*wire.MetaResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.attempt+wait)
+	ctx, cancel := context.WithTimeout(ctx, min(m.attempt, m.patience)+wait)
 	defer cancel()
 	return stub.Do(ctx, req)
 }
