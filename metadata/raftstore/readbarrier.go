@@ -3,6 +3,7 @@ package raftstore
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -19,7 +20,9 @@ import (
 //  1. The round closes to newcomers and draws a tick. It notes the commit
 //     index, which covers every write acknowledged by this leader, and, since
 //     its barrier, by those before it.
-//  2. Each peer is sent an empty AppendEntries of this term.
+//  2. As many peers as make a majority are sent an empty AppendEntries of this
+//     term, those first that answered last; the others only if the round takes
+//     long: their answers would decide nothing, and cost both ends the same.
 //  3. The round is good when a majority of voters, this node among them, has
 //     acknowledged a message of this term sent at the tick or later, and this
 //     node is still in that term. A leader of a later term needs the vote of one
@@ -93,7 +96,7 @@ func (s *Store) ReadBarrier(ctx context.Context) error {
 	for {
 		risen := s.machine.last.reached(index)
 		if risen == nil {
-			s.deps.Metrics.BarrierSeconds.Observe(s.deps.Clock.Now().Sub(start).Seconds())
+			s.deps.Metrics.BarrierSeconds.Observe(s.deps.Clock.Since(start).Seconds())
 			return nil
 		}
 		select {
@@ -143,6 +146,7 @@ func (s *Store) runReads(ctx context.Context) {
 			}
 			return
 		}
+		runtime.Gosched() // reads that are about to join do so now, and wait for no other round
 		if round := s.reads.take(); round != nil {
 			s.deps.Metrics.ReadRounds.Inc()
 			s.deps.Metrics.ReadsShared.Observe(float64(round.reads))
@@ -151,6 +155,9 @@ func (s *Store) runReads(ctx context.Context) {
 		}
 	}
 }
+
+// longRound is how long a round waits for the peers that it asked first.
+const longRound = 5 * time.Millisecond
 
 func (s *Store) runRound(ctx context.Context, senders *senders) (uint64, error) {
 	lead := s.lead.Load()
@@ -161,10 +168,15 @@ func (s *Store) runRound(ctx context.Context, senders *senders) (uint64, error) 
 	voters := s.voters()
 	index := s.raft.CommitIndex()
 	tick := s.transport.acks.draw()
-	senders.send(ctx, lead, voters, tick)
+	peers := s.transport.acks.newestFirst(voters, self)
+	enough := min(len(voters)/2, len(peers))
+	senders.send(ctx, lead, peers[:enough], tick)
+	long := s.deps.Clock.After(longRound)
 	for !s.transport.acks.quorum(voters, self, lead.term, tick) {
 		select {
 		case <-s.transport.acks.changed:
+		case <-long:
+			senders.send(ctx, lead, peers[enough:], tick)
 		case <-lead.lost:
 			return 0, s.notLeader("raftstore.ReadBarrier")
 		case <-ctx.Done():
@@ -216,11 +228,8 @@ func newSenders(s *Store) *senders {
 
 // send asks each peer's sender to send for the round. One that is still busy
 // with an earlier round takes the newest when it is free.
-func (p *senders) send(ctx context.Context, lead *leadership, voters []raft.ServerID, tick uint64) {
-	for _, id := range voters {
-		if id == raft.ServerID(p.store.cfg.Node) {
-			continue
-		}
+func (p *senders) send(ctx context.Context, lead *leadership, peers []raft.ServerID, tick uint64) {
+	for _, id := range peers {
 		ch := p.peers[id]
 		if ch == nil {
 			ch = make(chan roundMessage, 1)

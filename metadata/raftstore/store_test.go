@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -479,3 +480,26 @@ func TestStartEndsWhateverFails(t *testing.T) {
 }
 
 func writes(k vfs.OpKind) bool { return k == vfs.OpWrite || k == vfs.OpSync }
+
+// A round asks first whom it needs, and the others when those do not answer:
+// whichever node falls silent, reads go on.
+func TestReadsGoOnWhileANodeIsSilent(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	g.startAll()
+	g.propose("set key v")
+	for _, silent := range g.names {
+		rest := slices.DeleteFunc(slices.Clone(g.names), func(name string) bool { return name == silent })
+		g.net.isolate(silent, true)
+		eventually(t, "reads go on without "+silent, func() bool {
+			return g.leader(rest...).store.ReadBarrier(ctxFor(5*time.Second)) == nil
+		})
+		g.net.isolate(silent, false)
+		back := time.Now()
+		eventually(t, silent+" answers again", func() bool {
+			peers := g.leader().store.Status().Peers
+			i := slices.IndexFunc(peers, func(p raftstore.PeerStatus) bool { return p.ID == silent })
+			return i >= 0 && peers[i].Contact >= 0 && peers[i].Contact < time.Since(back)
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"slices"
@@ -209,6 +210,19 @@ func (a *ackTable) quorum(voters []raft.ServerID, self raft.ServerID, term, tick
 		}
 	}
 	return count > len(voters)/2 && slices.Contains(voters, self)
+}
+
+// newestFirst returns the voters but self, those first whose last
+// acknowledgement is of the newest message.
+func (a *ackTable) newestFirst(voters []raft.ServerID, self raft.ServerID) []raft.ServerID {
+	peers := slices.DeleteFunc(slices.Clone(voters), func(id raft.ServerID) bool { return id == self })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slices.SortStableFunc(peers, func(x, y raft.ServerID) int {
+		px, py := a.peers[x], a.peers[y]
+		return cmp.Or(cmp.Compare(py.term, px.term), cmp.Compare(py.tick, px.tick))
+	})
+	return peers
 }
 
 func (a *ackTable) peer(id raft.ServerID) ack {
