@@ -68,12 +68,13 @@ func (s snapReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 
 // applyKV is the state while one batch of entries is applied: the database
 // below, what the batch wrote above it. Point reads are answered from a map of
-// what the batch has written, then from the records, then from the database,
-// which is what costs. The batch gets an index, which scans need to merge, when
+// what the batch has written, then from the records, then from the ends of
+// tables, then from the database, which is what costs. The batch gets an index, which scans need to merge, when
 // the first scan comes: creates and commits make none.
 type applyKV struct {
 	db      *pebble.DB
 	records *records
+	ends    *ends
 	at      uint64 // index that db has reached
 	batch   *pebble.Batch
 	indexed bool
@@ -90,7 +91,7 @@ var _ state.KV = (*applyKV)(nil)
 
 // newApplyKV begins a batch on the state as it is; nobody else may be writing.
 func (s *stateDB) newApplyKV() *applyKV {
-	return &applyKV{db: s.db, records: s.records, at: s.records.begun.Load(), batch: s.db.NewBatch(), writes: map[string]cell{}}
+	return &applyKV{db: s.db, records: s.records, ends: s.ends, at: s.records.begun.Load(), batch: s.db.NewBatch(), writes: map[string]cell{}}
 }
 
 // Get implements state.Reader. The slice is never changed.
@@ -101,9 +102,12 @@ func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	if value, ok := k.records.get(key, k.at); ok {
 		return value, true, nil
 	}
+	if k.ends.passed(key) {
+		return nil, false, nil
+	}
 	value, closer, err := k.db.Get(key)
 	if err == pebble.ErrNotFound {
-		return nil, false, nil
+		return nil, false, k.missed(key)
 	}
 	if err != nil {
 		return nil, false, err
@@ -142,6 +146,7 @@ func (k *applyKV) Set(key, value []byte) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
+	k.ends.wrote(key)
 	k.writes[string(key)] = cell{value: slices.Clip(append([]byte{}, value...)), there: true}
 	return k.batch.Set(key, value, nil)
 }

@@ -21,10 +21,20 @@ type recordHistory []map[string]string
 
 const recordKeys = 64
 
+// recordKey is a key of the state at about entry i: one of those that come again
+// and again, or one of a table among those that have come up so far.
+func recordKey(i uint64, random *rand.Rand) string {
+	n := random.IntN(recordKeys)
+	if n%2 == 0 {
+		return fmt.Sprint("key", n)
+	}
+	return fmt.Sprintf("keytable-%02d/%d", random.Uint64N(1+i/16), n)
+}
+
 // check reads some keys and holds them against the state after entry index.
 func (h recordHistory) check(r state.Reader, index uint64, random *rand.Rand) error {
 	for range 8 {
-		key := fmt.Sprint("key", random.IntN(recordKeys))
+		key := recordKey(index, random)
 		got, there, err := r.Get([]byte(key))
 		if err != nil {
 			return err
@@ -56,7 +66,7 @@ func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
 		return err
 	}
 	for range 1 + random.IntN(6) {
-		key := fmt.Sprint("key", random.IntN(recordKeys))
+		key := recordKey(i, random)
 		if random.IntN(4) == 0 {
 			delete(h[i], key)
 			if err := kv.Delete([]byte(key)); err != nil {
@@ -76,7 +86,7 @@ func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
 		if err := h.checkScan(kv, i); err != nil {
 			return err
 		}
-		key := fmt.Sprint("key", random.IntN(recordKeys))
+		key := recordKey(i, random)
 		h[i][key] = "written after a scan"
 		if err := kv.Set([]byte(key), []byte(h[i][key])); err != nil {
 			return err
@@ -122,4 +132,38 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 			wg.Wait()
 		})
 	}
+}
+
+// The end of a table that a batch finds holds what the batch itself has written.
+func TestEndOfATableThatIsBeingWritten(t *testing.T) {
+	s, err := raftstore.OpenStateForTest(vfs.NewMem(1), 1)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	absent := func(kv state.KV) {
+		for i := range 8 {
+			_, there, err := kv.Get(fmt.Appendf(nil, "keytable-00/absent-%d", i))
+			require.NoError(t, err)
+			require.False(t, there)
+		}
+	}
+	fresh := []byte("keytable-00/fresh")
+	require.NoError(t, s.Apply(1, func(kv state.KV) error {
+		require.NoError(t, kv.Set(fresh, []byte("v")))
+		absent(kv)
+		return nil
+	}))
+	require.NoError(t, s.Apply(2, func(kv state.KV) error { // so that no record of it is kept
+		for i := range 2000 {
+			require.NoError(t, kv.Set(fmt.Append(nil, "other", i), nil))
+		}
+		return nil
+	}))
+	require.NoError(t, s.Apply(3, func(kv state.KV) error {
+		absent(kv)
+		value, there, err := kv.Get(fresh)
+		require.NoError(t, err)
+		require.True(t, there)
+		require.Equal(t, "v", string(value))
+		return nil
+	}))
 }

@@ -46,6 +46,7 @@ type stateDB struct {
 	mu      sync.RWMutex
 	db      *pebble.DB
 	records *records // of db
+	ends    *ends    // of db; the apply loop's
 	number  uint64   // db is in dir/db-<number>
 
 	viewMu sync.Mutex
@@ -86,6 +87,7 @@ func (s *stateDB) open() error {
 	if s.db, s.records, err = s.openDB(s.number); err != nil {
 		return err
 	}
+	s.ends = newEnds()
 	if p == nil {
 		err = replaceFile(s.fs, s.dir, currentFile, encodeCurrent(s.number))
 	}
@@ -291,7 +293,7 @@ func (s *stateDB) exchange(number uint64) error {
 	if err != nil {
 		return err
 	}
-	s.db, s.records, s.number = db, records, number
+	s.db, s.records, s.ends, s.number = db, records, newEnds(), number
 	return s.removeOthers()
 }
 
