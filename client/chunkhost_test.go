@@ -34,6 +34,10 @@ type chunkHost struct {
 	puts   int
 	gets   int
 	gotten int64 // bytes
+
+	objects map[uint64][]byte // of its bucket
+	pieces  []*wire.GetPiece  // that were served
+	garble  bool              // other bytes of objects than it says
 }
 
 type heldChunk struct {
@@ -199,8 +203,23 @@ func (h *chunkHost) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 		ChunkLength: uint64(len(ch.data))}, [][]byte{data}, func() {}, nil
 }
 
-func (h *chunkHost) GetPiece(context.Context, *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
-	return nil, nil, nil, &moraine.Error{Op: "piece", Kind: moraine.Unavailable}
+func (h *chunkHost) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
+	if err := h.hook(ctx, req); err != nil {
+		return nil, nil, nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	data, ok := h.objects[req.Object]
+	if !ok {
+		return nil, nil, nil, &moraine.Error{Op: "piece", Ref: h.id, Kind: moraine.Lost}
+	}
+	h.pieces = append(h.pieces, req)
+	data = data[req.Offset:][:req.Length]
+	reply := &wire.GetPieceReply{PayloadCrc: crc.Sum(data)}
+	if h.garble {
+		data = bytesOf(99, len(data))
+	}
+	return reply, [][]byte{data}, func() {}, nil
 }
 
 func (h *chunkHost) SyncDevices(context.Context, *wire.SyncDevices) (*wire.SyncDevicesReply, error) {

@@ -38,10 +38,12 @@ type page struct {
 	extents  []located
 }
 
-// located is an extent with the record of its stripe.
+// located is an extent with the record of its stripe, or of the object that its
+// StripeOffset counts in.
 type located struct {
 	moraine.Extent
 	stripe *moraine.Stripe
+	object *objectRead
 }
 
 func newExtentMap(c *Client, inode, generation uint64) *extentMap {
@@ -143,10 +145,14 @@ func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 		}
 		stripes[w.Id] = s
 	}
+	objects := make(map[uint64]*objectRead, len(r.Objects))
+	for _, o := range r.Objects {
+		objects[o.Id] = &objectRead{object: o, inode: m.inode, generation: m.generation}
+	}
 	p := page{from: off, to: math.MaxInt64, extents: make([]located, 0, len(r.Extents))}
 	last := int64(0)
 	for _, w := range r.Extents {
-		e := located{stripe: stripes[w.Stripe], Extent: moraine.Extent{Offset: int64(w.Offset), Length: int64(w.Length),
+		e := located{stripe: stripes[w.Stripe], object: objects[w.Object], Extent: moraine.Extent{Offset: int64(w.Offset), Length: int64(w.Length),
 			Stripe: moraine.StripeID(w.Stripe), StripeOffset: int64(w.StripeOffset)}}
 		if err := checkExtent(e, last); err != nil {
 			return page{}, err
@@ -165,8 +171,14 @@ func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 
 // checkExtent refuses an extent that would make a reader return wrong bytes.
 func checkExtent(e located, after int64) error {
-	if e.stripe == nil || e.Length <= 0 || e.Offset < after || e.StripeOffset < 0 ||
-		e.StripeOffset > e.stripe.Length-e.Length {
+	var length int64 // of what it lies in
+	switch {
+	case e.stripe != nil && e.object == nil:
+		length = e.stripe.Length
+	case e.object != nil && e.stripe == nil && e.object.object.Piece > 0:
+		length = int64(e.object.object.Size)
+	}
+	if e.Length <= 0 || e.Offset < after || e.StripeOffset < 0 || e.StripeOffset > length-e.Length {
 		return &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt,
 			Err: fmt.Errorf("extent of %d bytes at %d does not fit", e.Length, e.Offset)}
 	}

@@ -246,3 +246,115 @@ func TestHandleErrorsAreReportedOnce(t *testing.T) {
 		require.True(t, bytes.Equal(old, read(t, c, cl, "/f")))
 	})
 }
+
+// When a session expires, what a handle put and did not commit is lost and said
+// so, once; what it still holds is sent again; and the handle goes on.
+func TestHandleAcrossSessionExpiry(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		h := openNew(t, c, cl, "f")
+		old := bytesOf(1, 600_000)
+		writeAt(t, c, h, old, 0)
+		require.NoError(t, h.Flush(c.ctx))
+
+		// Put, not committed: the service is out of reach when it is to be.
+		put := bytesOf(2, 600_000)
+		writeAt(t, c, h, put, 0)
+		cut := func() {
+			for m := range c.servers {
+				c.net.Partition("c1", m)
+			}
+			for _, h := range c.hosts {
+				c.net.Partition("c1", h.id)
+			}
+		}
+		before := c.puts()
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetCommit() != nil {
+				return nil, errKind(moraine.Unavailable)
+			}
+			return nil, nil
+		})
+		time.Sleep(5 * time.Second)
+		require.Greater(t, c.puts(), before)
+		requireContent(t, c, h, put)
+		first := cl.Session()
+		cut()
+		held := bytesOf(3, 1000)
+		writeAt(t, c, h, held, 700_000) // not put: no server is within reach
+		time.Sleep(100 * time.Second)
+		c.onMeta(nil)
+		c.net.Heal()
+
+		require.ErrorIs(t, h.Flush(c.ctx), moraine.IOError)
+		require.NotEqual(t, first, cl.Session())
+		require.NoError(t, h.Flush(c.ctx), "once")
+		want := make([]byte, 701_000)
+		copy(want, old)
+		copy(want[700_000:], held)
+		requireContent(t, c, h, want)
+		next := bytesOf(4, 1000)
+		writeAt(t, c, h, next, 5)
+		copy(want[5:], next)
+		require.NoError(t, h.Close(c.ctx))
+		require.True(t, bytes.Equal(want, read(t, c, cl, "/f")))
+	})
+}
+
+// Many handles share the client's memory: nobody waits for ever, and every byte
+// arrives.
+func TestHandlesShareLittleMemory(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cfg := config()
+		cfg.MemoryBytes = 16 << 20
+		cfg.ChunkBytes = 1 << 20
+		cl := c.dial("c1", cfg)
+		defer cl.Close()
+		var wg sync.WaitGroup
+		for i := range 12 {
+			h := openNew(t, c, cl, string(rune('a'+i)))
+			wg.Go(func() {
+				want := bytesOf(uint64(i), 3_000_000)
+				for _, off := range []int{2_000_000, 0, 1_000_000} { // runs at three places
+					for k := 0; k < 1_000_000; k += 125_000 {
+						writeAt(t, c, h, want[off+k:off+k+125_000], int64(off+k))
+					}
+				}
+				if i%3 == 0 {
+					off, _, err := h.Append(c.ctx, want[:2_000_000])
+					require.NoError(t, err)
+					require.EqualValues(t, len(want), off)
+					want = append(want, want[:2_000_000]...)
+				}
+				requireContent(t, c, h, want)
+				require.NoError(t, h.Close(c.ctx))
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A run of writes becomes full stripes, however it is cut, and small writes all
+// over a file share one.
+func TestHandleMakesFullStripes(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config()) // a stripe has 4 chunks of 64 KiB
+		defer cl.Close()
+		h := openNew(t, c, cl, "f")
+		before := c.puts()
+		for off := 0; off < 8*256<<10; off += 8 << 10 { // pairs that come the wrong way round
+			at := off ^ 8<<10
+			writeAt(t, c, h, bytesOf(uint64(at), 8<<10), int64(at))
+		}
+		require.NoError(t, h.Flush(c.ctx))
+		require.Equal(t, 8*6, c.puts()-before)
+		before = c.puts()
+		for i := range 30 {
+			writeAt(t, c, h, bytesOf(uint64(i), 700), int64(i*60_000+13))
+		}
+		require.NoError(t, h.Flush(c.ctx))
+		require.LessOrEqual(t, c.puts()-before, 2*3, "two stripes of three copies at most")
+		require.NoError(t, h.Close(c.ctx))
+	})
+}

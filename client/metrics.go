@@ -27,6 +27,8 @@ type Metrics struct {
 	BudgetWaits     prometheus.Counter // writes that waited for the memory budget
 	StripesCutShort prometheus.Counter // sent before they were full, to give memory to others
 	ReadaheadHits   prometheus.Counter // reads served from what was fetched ahead
+	PiecesGot       prometheus.Counter // reads of evicted ranges
+	PieceErrors     prometheus.Counter // and those that a server failed
 }
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
@@ -60,12 +62,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		BudgetWaits:     counter("budget_waits_total", "Writes that waited for the memory budget."),
 		StripesCutShort: counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
 		ReadaheadHits:   counter("readahead_hits_total", "Reads served from what was fetched ahead."),
+		PiecesGot:       counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
+		PieceErrors:     counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
 			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
-			m.StripesCutShort, m.ReadaheadHits)
+			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors)
 	}
 	return m
 }

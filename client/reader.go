@@ -166,6 +166,9 @@ func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, o
 	defer cancel()
 	var wrong atomic.Bool
 	run := func(e located, lo int64, part []byte) error {
+		if e.object != nil {
+			return c.readObject(ctx, e.object, e.StripeOffset+lo-e.Offset, part)
+		}
 		for try := 0; ; try++ {
 			sr := newStripeRead(c, e.stripe, e.StripeOffset+lo-e.Offset, part, trust)
 			err := sr.run(ctx)

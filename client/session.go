@@ -19,6 +19,14 @@ type session struct {
 	numbers *window
 	// tokenRenew is when, in unix seconds, a new token is asked for.
 	tokenRenew atomic.Int64
+	// renewed is when the last renewal that succeeded was sent, in nanoseconds of
+	// the client's clock.
+	renewed atomic.Int64
+}
+
+// doubtful reports whether the session may be over without our knowing.
+func (m *metaConn) doubtful(s *session) bool {
+	return m.clock.Now().UnixNano()-s.renewed.Load() > int64(s.term)*3/4
 }
 
 // current returns the present session.
@@ -41,6 +49,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce}}}
+	began := m.clock.Now()
 	resp, _, err := m.exchange(ctx, req, nil, 0)
 	if err != nil {
 		return nil, err
@@ -51,6 +60,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	}
 	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(),
 		term: time.Duration(r.TermMillis) * time.Millisecond}
+	s.renewed.Store(began.UnixNano())
 	m.takeToken(s, r)
 	m.session.Store(s)
 	m.metrics.Sessions.Inc()
@@ -77,6 +87,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	s := m.current()
 	wantToken = wantToken || m.clock.Now().Unix() >= s.tokenRenew.Load()
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken}}}
+	began := m.clock.Now()
 	resp, _, err := m.exchange(ctx, req, s, 0)
 	if isKind(err, moraine.SessionExpired) {
 		_, err = m.open(ctx, s)
@@ -85,6 +96,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	if err != nil {
 		return err
 	}
+	s.renewed.Store(began.UnixNano())
 	r := resp.GetSession()
 	m.takeToken(s, r)
 	m.sawTopology(r.GetTopologyVersion())

@@ -14,6 +14,7 @@ import (
 type topology struct {
 	version uint64
 	devices map[moraine.DeviceID]device
+	servers []server // live hosts that have a bucket
 }
 
 // device is where a device is, and how its host is reached.
@@ -67,6 +68,19 @@ func (t *topologyCache) find(ctx context.Context, id moraine.DeviceID) (device, 
 		return d, nil
 	}
 	return device{}, &moraine.Error{Op: "find device", Ref: deviceRef(id), Kind: moraine.Unavailable}
+}
+
+// fresh looks for a topology where there is none yet, and for a newer one where
+// this one is known to be old.
+func (t *topologyCache) fresh(ctx context.Context) error {
+	view := t.now.Load()
+	if view.version == 0 {
+		return t.refresh(ctx, view, t.meta.do)
+	}
+	if view.version != t.meta.topology.Load() || t.doubted.Load() {
+		t.refreshSoon(ctx, view)
+	}
+	return nil
 }
 
 // doubt has the next find look for a newer topology: a server did not answer
@@ -124,6 +138,9 @@ func (t *topologyCache) build(w *wire.Topology) *topology {
 	top := &topology{version: w.Version, devices: map[moraine.DeviceID]device{}}
 	for _, h := range w.Hosts {
 		chunks := t.dialer.Chunks(h.Id, h.Addresses)
+		if h.Alive && h.Bucket != "" {
+			top.servers = append(top.servers, server{id: h.Id, bucket: bucketOf(h.Bucket), chunks: chunks})
+		}
 		for _, d := range h.Devices {
 			top.devices[moraine.DeviceID(d.Id)] = device{host: h.Id, state: d.State,
 				alive: h.Alive && d.Alive, chunks: chunks}

@@ -56,6 +56,11 @@ func (s *sender) sendAnew(ctx context.Context, st *stripe, t *ticket) ([]sentStr
 	for try := 0; ; try++ {
 		sent, err := s.send(ctx, st, t)
 		t = nil
+		if err == nil && s.c.meta.doubtful(s.c.meta.current()) {
+			// Nothing can be committed now; what the bytes were put under may be
+			// over by the time it can. They are not let go before that is known.
+			_ = s.c.meta.renew(ctx, false)
+		}
 		if err == nil && !s.expired(sent) {
 			return sent, nil
 		}
