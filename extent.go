@@ -1,13 +1,15 @@
 package moraine
 
-// Extent maps a range of a file to bytes of a stripe. A range of a file that
-// no extent covers is a hole and reads as zeros.
+// Extent maps a range of a file to bytes of a stripe, or of an object. A range of
+// a file that no extent covers is a hole and reads as zeros.
 type Extent struct {
 	// Offset and Length are the range of the file, in bytes.
 	Offset, Length int64
-	// Stripe holds the bytes, from StripeOffset of its data on.
+	// Stripe holds the bytes, from StripeOffset of its data on; 0 where Object
+	// does, from that offset of the object on.
 	Stripe       StripeID
 	StripeOffset int64
+	Object       ObjectID
 }
 
 // End returns the first offset past the extent.

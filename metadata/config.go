@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/state"
 )
 
 // Config is what an operator may set. Zero values are replaced by the defaults
@@ -31,6 +32,10 @@ type Config struct {
 	// Suspect is how long a host may be silent before nothing new is placed on
 	// it (3 s).
 	Suspect time.Duration
+	// SettleTime is how long after the end of a mover's lease a change of the
+	// bucket whose reply nobody saw may still arrive: the age up to which the
+	// store takes a signature (15 min). Every server of a cluster has the same.
+	SettleTime time.Duration
 	// RepairGrace is how long a host may be silent before its devices are
 	// declared out and what they hold is rebuilt elsewhere (10 min).
 	RepairGrace time.Duration
@@ -77,6 +82,7 @@ func (c *Config) setDefaults() {
 	setDuration(&c.SessionTimeout, time.Minute)
 	setDuration(&c.Grace, time.Minute)
 	setDuration(&c.Suspect, 3*time.Second)
+	setDuration(&c.SettleTime, state.DefaultSettleMillis*time.Millisecond)
 	setDuration(&c.RepairGrace, 10*time.Minute)
 	setDuration(&c.TokenLife, 10*time.Minute)
 	setDuration(&c.KeyLife, 24*time.Hour)
@@ -111,6 +117,8 @@ func (c *Config) validate() error {
 		return bad("a node id is needed")
 	case c.Cluster.IsZero():
 		return bad("the cluster's identity is needed")
+	case c.SettleTime < time.Second:
+		return bad("a change of the bucket settles in %v: at least a second", c.SettleTime)
 	case c.RepairGrace < c.Suspect:
 		return bad("the grace before a repair (%v) is shorter than the time to be suspect (%v)", c.RepairGrace, c.Suspect)
 	case c.SessionTimeout < 2*tickEvery:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -20,8 +21,15 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	if asked.Count == 0 || asked.Count > maxPlace {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be asked for at once", asked.Count, maxPlace)}
 	}
+	scheme := asked.Scheme
+	if scheme == nil && asked.Inode != 0 {
+		var err error
+		if scheme, err = l.policyScheme(moraine.InodeID(asked.Inode)); err != nil {
+			return nil, err
+		}
+	}
 	v := l.topology.view()
-	want, err := v.request(asked.Scheme, asked.ChunkLength, asked.Avoid)
+	want, err := v.request(scheme, asked.ChunkLength, asked.Avoid)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +53,20 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
 	}
 	return resp, nil
+}
+
+// policyScheme is what the policy of a place says of new stripes there; nil
+// where it says nothing. It is advice, as placements are: the state of a moment
+// ago does.
+func (l *leader) policyScheme(at moraine.InodeID) (scheme *wire.Scheme, err error) {
+	err = l.store.View(func(r state.Reader, _ uint64) error {
+		s, err := l.machine.PolicyScheme(r, at)
+		if s.K > 0 {
+			scheme = schemeToWire(s)
+		}
+		return err
+	})
+	return scheme, err
 }
 
 // place says again where granted stripes are to go. Nothing is recorded: the

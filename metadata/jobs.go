@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -28,8 +29,12 @@ const (
 // moverJobs are the kinds that workers lease, leaderJobs those that the leader
 // runs itself.
 var (
-	moverJobs  = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
-	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES}
+	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+	// tierJobs are leased by movers that serve a bucket.
+	tierJobs = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT,
+		wire.JobKind_JOB_KIND_DELETE_OBJECT}
+	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES,
+		wire.JobKind_JOB_KIND_MOVE_TREE}
 )
 
 // lostJobPause is how long a mover that came too late for a job is kept from
@@ -45,7 +50,7 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 	req := proto.CloneOf(c.req)
 	asked := req.GetLeaseJobs()
 	asked.Host, asked.Max = host, min(max(asked.Max, 1), maxLease)
-	if asked.Kinds, err = moverKinds(asked.Kinds); err != nil {
+	if asked.Kinds, err = moverKinds(asked.Kinds, asked.Bucket); err != nil {
 		return nil, err
 	}
 	until := l.waitUntil(ctx, asked.WaitMillis)
@@ -77,16 +82,22 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 	}
 }
 
-func moverKinds(kinds []wire.JobKind) ([]wire.JobKind, error) {
+// moverKinds returns the kinds of jobs that a mover asks for, without those that
+// take a bucket where it serves none.
+func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 	if len(kinds) == 0 {
-		return moverJobs, nil
+		kinds = slices.Concat(moverJobs, tierJobs)
 	}
+	var out []wire.JobKind
 	for _, k := range kinds {
-		if k != wire.JobKind_JOB_KIND_REPAIR && k != wire.JobKind_JOB_KIND_COMMIT_STEP {
+		switch {
+		case slices.Contains(moverJobs, k), slices.Contains(tierJobs, k) && bucket != "":
+			out = append(out, k)
+		case !slices.Contains(tierJobs, k):
 			return nil, &moraine.Error{Ref: k.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("jobs of this kind are not leased")}
 		}
 	}
-	return kinds, nil
+	return out, nil
 }
 
 func (l *leader) jobsReady(kinds []wire.JobKind) (ready bool, err error) {

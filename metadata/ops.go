@@ -138,7 +138,7 @@ func newOpTable(m *Metrics) *opTable {
 		109: freeing("remove_step"),
 		110: reading("list_parts"),
 
-		120: growing("queue_move", (*leader).mutate),
+		120: {name: "queue_move", may: anyone, grows: true, serve: (*leader).mutate}, // a chunkserver has no session
 		121: serving("begin_object", (*leader).mutate),
 		122: serving("end_object", (*leader).mutate),
 		123: serving("commit_flush", (*leader).mutate),

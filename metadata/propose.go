@@ -39,6 +39,7 @@ type proposer struct {
 
 	maxCommands, maxBytes int
 	maxInFlight           int
+	settleMillis          uint64 // of each command; 0 is the default
 	queue                 chan *proposal
 	crowded               poke      // a crowd waits in the queue
 	buffers               sync.Pool // of *[]byte
@@ -57,8 +58,13 @@ type outcome struct {
 }
 
 func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Result)) *proposer {
+	settle := uint64(cfg.SettleTime.Milliseconds())
+	if settle == state.DefaultSettleMillis {
+		settle = 0
+	}
 	return &proposer{
-		store: store, clock: deps.Clock, metrics: deps.Metrics, observe: observe,
+		settleMillis: settle,
+		store:        store, clock: deps.Clock, metrics: deps.Metrics, observe: observe,
 		maxCommands: cfg.EntryCommands, maxBytes: cfg.EntryBytes, maxInFlight: cfg.EntriesInFlight,
 		queue:   make(chan *proposal, cfg.QueuedCommands),
 		crowded: newPoke(),
@@ -72,7 +78,7 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 // that the outcome is unknown, but for InvalidArgument and TooLarge.
 func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command, after func(*state.Result)) (state.Result, error) {
 	began := p.clock.Now()
-	cmd.Version, cmd.WallNanos = commandVersion, began.UnixNano()
+	cmd.Version, cmd.WallNanos, cmd.SettleMillis = commandVersion, began.UnixNano(), p.settleMillis
 	buf := p.buffers.Get().(*[]byte)
 	b, err := proto.MarshalOptions{}.MarshalAppend((*buf)[:0], cmd)
 	if err != nil {

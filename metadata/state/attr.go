@@ -44,6 +44,11 @@ func (m *Machine) setAttr(t *tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	}
 	i.ctime = t.now
 	t.putInode(i)
+	if has(wire.SetAttrField_SET_ATTR_SIZE) {
+		if err := m.flushOnCommit(t, i); err != nil {
+			return nil, err
+		}
+	}
 	return entryReply(i), nil
 }
 
@@ -77,5 +82,6 @@ func (t *tx) raiseGeneration(i *inode) error {
 		return err
 	}
 	i.generation = moraine.Generation(uint64(c.incarnation)<<56 | (uint64(i.generation)+1)&(1<<56-1))
+	i.level = min(i.level, moraine.NVMe) // no object holds this one yet
 	return nil
 }

@@ -21,11 +21,12 @@ func (m *Machine) Check(r Reader) ([]string, error) {
 	c := &checker{view: m.view(r), inodes: make(map[moraine.InodeID]*inode), names: make(map[moraine.InodeID]int),
 		content: make(map[uint64]*inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
 		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
-		chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool)}
+		chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool),
+		objectUses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
 	passes := []func() error{
 		c.sum, c.allSessions, c.allInodes, c.dentries, c.nameRows, c.attributes, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.counts,
 	}
-	for _, pass := range append(passes, c.clusterPasses()...) {
+	for _, pass := range append(append(passes, c.clusterPasses()...), c.objectPasses()...) {
 		if err := pass(); err != nil {
 			return c.problems, err
 		}
@@ -48,6 +49,10 @@ type checker struct {
 	sessions map[moraine.SessionID]bool
 	rows     map[string]bool // keys of names that must be
 	doomed   int
+
+	objectUses                                                         map[moraine.ObjectID]uint32 // tables
+	uploading                                                          map[moraine.ObjectID]bool
+	objectsSeen, objectBytes, intentsSeen, unsettledKeys, policiesSeen uint64
 }
 
 func (c *checker) problem(format string, args ...any) {
@@ -337,14 +342,14 @@ func (c *checker) allRefs() error {
 }
 
 func (c *checker) tables() error {
-	stored := make(map[moraine.TableID]int64)
+	stored, evicted := make(map[moraine.TableID]int64), make(map[moraine.TableID]int64)
 	err := c.each(tabTable, func(key, value []byte) error {
 		id := moraine.TableID(lastU64(key))
 		h, err := decodeTableHead(value)
 		if err != nil {
 			return err
 		}
-		stored[id] = h.bytes
+		stored[id], evicted[id] = h.bytes, h.evicted
 		if h.refs != c.refs[id] && !(h.refs == 0 && c.refs[id] == 1) {
 			c.problem("table %s counts %d references and has %d", id, h.refs, c.refs[id])
 		}
@@ -357,16 +362,17 @@ func (c *checker) tables() error {
 		return err
 	}
 	for _, i := range c.sorted() {
-		var sum int64
+		var sum, gone int64
 		err := c.refsFrom(i.content, -1, func(r ref) (bool, error) {
 			sum += stored[r.table]
+			gone += evicted[r.table]
 			return true, nil
 		})
 		if err != nil {
 			return err
 		}
-		if sum != i.stored {
-			c.problem("inode %s counts %d bytes stored and has %d", i.id, i.stored, sum)
+		if sum != i.stored || gone != i.evicted {
+			c.problem("inode %s counts %d bytes stored, %d of them in objects, and has %d and %d", i.id, i.stored, i.evicted, sum, gone)
 		}
 	}
 	return nil
@@ -381,6 +387,12 @@ func (c *checker) table(id moraine.TableID, h tableHead) error {
 	if len(exts) != int(h.count) || sumLengths(exts) != h.bytes || len(exts) > moraine.MaxTableExtents {
 		c.problem("table %s counts %d extents of %d bytes and has %d of %d", id, h.count, h.bytes, len(exts), sumLengths(exts))
 	}
+	if sumEvicted(exts) != h.evicted {
+		c.problem("table %s counts %d bytes in objects and has %d", id, h.evicted, sumEvicted(exts))
+	}
+	if err := c.useObjects(id, exts); err != nil {
+		return err
+	}
 	named := liveByStripe(exts)
 	end := int64(0)
 	for _, e := range exts {
@@ -388,6 +400,9 @@ func (c *checker) table(id moraine.TableID, h tableHead) error {
 			c.problem("table %s: extent at %d overlaps the one before it, or is empty", id, e.Offset)
 		}
 		end = e.End()
+		if e.Object != 0 {
+			continue
+		}
 		s := c.stripes[e.Stripe]
 		if s == nil {
 			if s, err = c.stripe(e.Stripe); err != nil {

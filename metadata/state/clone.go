@@ -69,6 +69,9 @@ func (m *Machine) clone(t *tx, op *wire.Clone) (*wire.MetaResponse, error) {
 		}
 	}
 	t.putInode(i)
+	if err := m.flushOnCommit(t, i); err != nil {
+		return nil, err
+	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
 		Attr: i.attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
 	}}}, nil
@@ -193,7 +196,7 @@ func (m *Machine) shareTable(t *tx, i *inode, r ref) error {
 	}
 	t.put(t.k.ref(i.content, r.end), r.encode())
 	i.refs++
-	i.stored += h.bytes
+	i.count(h)
 	i.lastEnd = max(i.lastEnd, r.end)
 	return nil
 }

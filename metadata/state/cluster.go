@@ -88,6 +88,9 @@ func (m *Machine) tick(t *tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 	if err := t.compareSums(op); err != nil {
 		return nil, err
 	}
+	if err := m.settleKeys(t); err != nil {
+		return nil, err
+	}
 	if t.count[cEndedSessions] == 0 {
 		return done(), nil
 	}

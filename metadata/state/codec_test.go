@@ -87,6 +87,14 @@ var codecs = append([]codec{
 		e, err := decodeExt(make([]byte, 8), b, 0)
 		return encodeExt(e), err
 	}},
+	{"table-with-objects", tableHead{refs: 1, count: 2, bytes: 1 << 32, evicted: 1 << 20}.encode(), func(b []byte) ([]byte, error) {
+		h, err := decodeTableHead(b)
+		return h.encode(), err
+	}},
+	{"extent-of-object", encodeExt(moraine.Extent{Length: 1 << 24, Object: 1<<40 | 8, StripeOffset: 4096}), func(b []byte) ([]byte, error) {
+		e, err := decodeExt(make([]byte, 8), b, 0)
+		return encodeExt(e), err
+	}},
 	{"grant", (&grant{first: 1<<40 | 1, count: 12, session: 1<<40 | 2, tenant: 3, used: []byte{0xff, 1}, endedAt: 10, endedSince: 20}).encode(), func(b []byte) ([]byte, error) {
 		g, err := decodeGrant(b)
 		return g.encode(), err

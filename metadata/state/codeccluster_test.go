@@ -47,6 +47,25 @@ var clusterCodecs = []codec{
 	{"job", (&job{kind: wire.JobKind_JOB_KIND_COMMIT_STEP, state: wire.JobState_JOB_STATE_RUNNING, holder: "n2", epoch: 3, until: 15000, done: 1,
 		total: 4, err: "no memory", created: 10, updated: 20, subject: "attempt-1/step-10", step: stepID{1<<40 | 9, 1, 10}, target: 8,
 		cursor: []byte{1, 2}, leases: 3, tries: 2, after: 12000, stripes: []moraine.StripeID{1<<40 | 1}}).encode(), again(func() *job { return &job{} })},
+	{"host-with-bucket", (&host{addresses: []string{"10.0.0.1:7000"}, bucket: "s3://b/p"}).encode(), again(func() *host { return &host{} })},
+	{"flush-job", (&job{kind: wire.JobKind_JOB_KIND_FLUSH, state: wire.JobState_JOB_STATE_RUNNING, holder: "n2", epoch: 3, until: 15000, subject: "f", target: 1<<40 | 9,
+		parent: 1<<40 | 3, again: true, made: true, ending: wire.JobState_JOB_STATE_CANCELED}).encode(), again(func() *job { return &job{} })},
+	{"tree-job", (&job{kind: wire.JobKind_JOB_KIND_MOVE_TREE, state: wire.JobState_JOB_STATE_PENDING, target: 1<<40 | 9, moves: wire.JobKind_JOB_KIND_EVICT}).encode(),
+		again(func() *job { return &job{} })},
+	{"tree-dir", putString([]byte{1}, "name"), func(b []byte) ([]byte, error) {
+		name, err := decodeTreeDir(b)
+		return putString([]byte{1}, name), err
+	}},
+	{"object", (&object{at: place{"b", "p/run/part"}, version: "v1", etag: "abc-2", size: 1 << 33, crc: 0xdeadbeef, inode: 1<<40 | 9, generation: 1<<56 | 4, refs: 2,
+		newest: true, piece: 1 << 24, tenant: 1, kept: true, job: 1<<40 | 7}).encode(), again(func() *object { return &object{} })},
+	{"policy", (&policy{flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, scheme: moraine.Scheme{K: 4, M: 2}}).encode(), again(func() *policy { return &policy{} })},
+	{"object-key", (&owner{object: 1<<40 | 2, job: 1<<40 | 7, until: 900000}).encode(), again(func() *owner { return &owner{} })},
+	{"object-sums", encodeSums([]uint32{1, 0xdeadbeef}), func(b []byte) ([]byte, error) {
+		sums, err := decodeSums(b)
+		return encodeSums(sums), err
+	}},
+	{"object-intent", (&objectIntent{kind: wire.IntentKind_INTENT_KIND_UPLOAD, at: place{"b", "p/f"}, generation: 1<<56 | 4, uploadID: "u", epoch: 2, completing: true,
+		etag: "abc-2", size: 9, crc: 7, source: "p/g", object: 1<<40 | 2}).encode(), again(func() *objectIntent { return &objectIntent{} })},
 	{"run", (&run{attempt: 3, committed: 17}).encode(), again(func() *run { return &run{} })},
 	{"attempt", (&attempt{launch: "slurm-77-1", job: "77", restart: 1, resolved: true, parent: stepID{1<<40 | 9, 1, 10}}).encode(), again(func() *attempt { return &attempt{} })},
 	{"open-step", (&step{state: stepOpen, world: 4, sealed: 1, dir: 1<<40 | 30, timeout: 60000, lastSeal: 5000, bytes: 100, level: moraine.NVMe, protects: 2}).encode(),

@@ -61,6 +61,9 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 		}
 	}
 	t.putInode(w.i)
+	if err := m.flushOnCommit(t, w.i); err != nil {
+		return nil, err
+	}
 	return m.commitReply(t, w)
 }
 

@@ -47,7 +47,18 @@ const (
 	cSpareMany
 	// From here on a counter is in the record only where it, or one after it, is
 	// not 0: what builds without them wrote stays the same bytes.
-	cNames // 1 where inodes keep their names
+	cNames  // 1 where inodes keep their names
+	cObject // last number issued
+	cObjects
+	cObjectBytes
+	cObjectIntents
+	cUnsettled // keys
+	cPolicies  // directories with one of their own
+	cMoves     // live FLUSH, STAGE and EVICT jobs
+	cFlushes
+	cStages
+	cEvictions
+	cDeletions // live DELETE_OBJECT jobs
 	numCounters
 )
 

@@ -123,6 +123,7 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 	}
 	had := h.devices
 	h.rack, h.addresses, h.admin, h.release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
+	h.bucket = w.GetBucket()
 	reply := &wire.RegisterHostReply{}
 	for _, wd := range w.GetDevices() {
 		d, err := m.registerDevice(t, h, wd)
@@ -154,6 +155,8 @@ func (m *Machine) checkHost(t *tx, w *wire.Host) error {
 		return bad("a host needs an id, of %d bytes at most, as its rack", moraine.MaxNameLen)
 	case t.caller.GetRole() == roleChunkserver && t.caller.GetNode() != w.GetId():
 		return fail(moraine.PermissionDenied, "register host", w.GetId(), "the caller is %q", t.caller.GetNode())
+	case len(w.GetBucket()) > maxToken:
+		return bad("a bucket of %d bytes", len(w.GetBucket()))
 	case len(w.GetDevices()) > MaxHostDevices || len(w.GetAddresses()) > MaxAddresses:
 		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), MaxHostDevices, MaxAddresses)
 	}

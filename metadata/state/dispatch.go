@@ -33,6 +33,31 @@ func (m *Machine) mutateCluster(t *tx, req *wire.MetaRequest) (*wire.MetaRespons
 	case *wire.MetaRequest_EndIntents:
 		return m.endIntents(t, op.EndIntents)
 	}
+	return m.mutateTier(t, req)
+}
+
+// mutateTier dispatches the mutations that concern the object tier.
+func (m *Machine) mutateTier(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_QueueMove:
+		return m.queueMove(t, op.QueueMove)
+	case *wire.MetaRequest_BeginObject:
+		return m.beginObject(t, op.BeginObject)
+	case *wire.MetaRequest_EndObject:
+		return m.endObject(t, op.EndObject)
+	case *wire.MetaRequest_CommitFlush:
+		return m.commitFlush(t, op.CommitFlush)
+	case *wire.MetaRequest_MoveObject:
+		return m.moveObject(t, op.MoveObject)
+	case *wire.MetaRequest_CommitEvict:
+		return m.commitEvict(t, op.CommitEvict)
+	case *wire.MetaRequest_CommitStage:
+		return m.commitStage(t, op.CommitStage)
+	case *wire.MetaRequest_SetPolicy:
+		return m.setPolicy(t, op.SetPolicy)
+	case *wire.MetaRequest_DeletedObject:
+		return m.deletedObject(t, op.DeletedObject)
+	}
 	return m.mutateCheckpoints(t, req)
 }
 
@@ -84,7 +109,8 @@ func (m *Machine) commandCluster(t *tx, cmd *statepb.Command) (resp *wire.MetaRe
 func isClusterRead(req *wire.MetaRequest) bool {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep, *wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps,
-		*wire.MetaRequest_ListParts:
+		*wire.MetaRequest_ListParts, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier,
+		*wire.MetaRequest_GetPolicy:
 		return true
 	case *wire.MetaRequest_ResolveStep:
 		return !op.ResolveStep.GetFix()
@@ -107,6 +133,12 @@ func (v *view) readCluster(sc scope, req *wire.MetaRequest) (*wire.MetaResponse,
 		return v.readParts(sc, op.ListParts)
 	case *wire.MetaRequest_ResolveStep:
 		return v.readResolve(sc, op.ResolveStep)
+	case *wire.MetaRequest_GetObject:
+		return v.readObject(sc, op.GetObject)
+	case *wire.MetaRequest_GetTier:
+		return v.readTier()
+	case *wire.MetaRequest_GetPolicy:
+		return v.readPolicy(sc, op.GetPolicy)
 	}
 	return nil, fail(moraine.Unimplemented, "read", "", "request %T is unknown, or no read", req.GetOp())
 }

@@ -35,15 +35,23 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 	if len(exts) > limit {
 		exts, reply.More = exts[:limit], true
 	}
-	seen := make(map[moraine.StripeID]bool, len(exts))
+	seen := make(map[source]bool, len(exts))
 	reply.Extents = make([]*wire.Extent, len(exts))
 	for n, e := range exts {
 		reply.Extents[n] = &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length),
-			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)}
-		if seen[e.Stripe] {
+			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset), Object: uint64(e.Object)}
+		if seen[sourceOf(e)] {
 			continue
 		}
-		seen[e.Stripe] = true
+		seen[sourceOf(e)] = true
+		if e.Object != 0 {
+			o, err := v.mustObject(e.Object)
+			if err != nil {
+				return nil, err
+			}
+			reply.Objects = append(reply.Objects, o.toWire())
+			continue
+		}
 		s, err := v.stripe(e.Stripe)
 		if err != nil {
 			return nil, err

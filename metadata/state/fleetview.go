@@ -20,7 +20,7 @@ func (m *Machine) Hosts(r Reader) ([]*wire.Host, error) {
 		if bad = h.decode(value); bad != nil {
 			return false
 		}
-		w := &wire.Host{Id: h.id, Rack: h.rack, Addresses: h.addresses, AdminAddress: h.admin}
+		w := &wire.Host{Id: h.id, Rack: h.rack, Addresses: h.addresses, AdminAddress: h.admin, Bucket: h.bucket}
 		out, byID[h.id] = append(out, w), w
 		return true
 	})

@@ -12,16 +12,24 @@ import (
 // lets a content die itself; a job takes the rest.
 const discardBudget = 384
 
-// tableUse is a table that refers to a stripe.
-type tableUse struct {
+// source is where the bytes of an extent are: a stripe, or an object.
+type source struct {
 	stripe moraine.StripeID
-	table  moraine.TableID
+	object moraine.ObjectID
 }
 
-// useStripe counts table as a user of a stripe, once a command. The table must
-// not have referred to it before the command.
-func (t *tx) useStripe(id moraine.StripeID, table moraine.TableID) error {
-	use := tableUse{id, table}
+func sourceOf(e moraine.Extent) source { return source{e.Stripe, e.Object} }
+
+// tableUse is a table that refers to a stripe or an object.
+type tableUse struct {
+	source
+	table moraine.TableID
+}
+
+// use counts table as a user of a source, once a command. The table must not
+// have referred to it before the command.
+func (t *tx) use(s source, table moraine.TableID) error {
+	use := tableUse{s, table}
 	if _, ok := t.uses[use]; ok {
 		return nil
 	}
@@ -29,6 +37,30 @@ func (t *tx) useStripe(id moraine.StripeID, table moraine.TableID) error {
 		t.uses = make(map[tableUse]struct{}, 8)
 	}
 	t.uses[use] = struct{}{}
+	if s.object != 0 {
+		return t.useObject(s.object)
+	}
+	return t.useStripe(s.stripe)
+}
+
+// shrink notes that a table names left of the bytes of a source, and no longer
+// was of them. Objects are whole or dead.
+func (t *tx) shrink(s source, was, left int64) error {
+	if s.object != 0 {
+		return nil
+	}
+	return t.shrinkStripe(s.stripe, was, left)
+}
+
+// releaseSource counts one user less.
+func (m *Machine) releaseSource(t *tx, s source) error {
+	if s.object != 0 {
+		return m.releaseObject(t, s.object)
+	}
+	return m.releaseStripe(t, s.stripe)
+}
+
+func (t *tx) useStripe(id moraine.StripeID) error {
 	s, err := t.mustStripe(id)
 	if err != nil {
 		return err
@@ -184,21 +216,22 @@ func (m *Machine) dropTable(t *tx, content uint64, r ref, stop int) (finished bo
 	if err != nil {
 		return false, err
 	}
-	left := make(map[moraine.StripeID]int, len(exts))
+	left := make(map[source]int, len(exts))
 	for _, e := range exts {
-		left[e.Stripe]++
+		left[sourceOf(e)]++
 	}
 	for n, e := range exts {
 		if len(t.order) >= stop {
-			h = tableHead{count: uint32(len(exts) - n), bytes: sumLengths(exts[n:]), sealed: h.sealed}
+			h = tableHead{count: uint32(len(exts) - n), bytes: sumLengths(exts[n:]), evicted: sumEvicted(exts[n:]), sealed: h.sealed}
 			t.put(t.k.extTable(r.table), h.encode())
 			return false, nil
 		}
 		t.del(t.k.ext(r.table, e.End()-r.base))
-		if left[e.Stripe]--; left[e.Stripe] > 0 {
+		s := sourceOf(e)
+		if left[s]--; left[s] > 0 {
 			continue
 		}
-		if err := m.releaseStripe(t, e.Stripe); err != nil {
+		if err := m.releaseSource(t, s); err != nil {
 			return false, err
 		}
 	}

@@ -25,6 +25,7 @@ type bench struct {
 	// fence, if set, is what commands and reads see of kv.
 	fence     *statetest.Fenced
 	partition uint32
+	settle    uint64 // of commands, milliseconds; 0 is the default
 	// entries is the log so far.
 	entries [][]byte
 }
@@ -71,7 +72,7 @@ func (b *bench) registerHost(name string, devices int) *wire.RegisterHostReply {
 // command fills in what the proposer brings.
 func (b *bench) command(cmd *statepb.Command) *statepb.Command {
 	b.wall += 1_000_000
-	cmd.Version, cmd.WallNanos = 1, b.wall
+	cmd.Version, cmd.WallNanos, cmd.SettleMillis = 1, b.wall, b.settle
 	return cmd
 }
 

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"errors"
+
 	"github.com/morainefs/moraine"
 )
 
@@ -13,12 +15,21 @@ type host struct {
 	release   string
 	devices   []moraine.DeviceID // those that were last seen on it, in order
 	live      uint32             // how many of them are not retired
+	bucket    string             // that its mover serves; a record with one is of version 2
 }
 
-const hostVersion = 1
+// marks and the fleet are of version 1.
+const (
+	hostVersion  = 2
+	hostVersion1 = 1
+)
 
 func (h *host) encode() []byte {
-	b := putString([]byte{hostVersion}, h.rack)
+	version := byte(hostVersion1)
+	if h.bucket != "" {
+		version = hostVersion
+	}
+	b := putString([]byte{version}, h.rack)
 	b = putUvarint(b, uint64(len(h.addresses)))
 	for _, a := range h.addresses {
 		b = putString(b, a)
@@ -29,12 +40,16 @@ func (h *host) encode() []byte {
 	for _, d := range h.devices {
 		b = putUvarint(b, uint64(d))
 	}
-	return putUvarint(b, uint64(h.live))
+	b = putUvarint(b, uint64(h.live))
+	if h.bucket != "" {
+		b = putString(b, h.bucket)
+	}
+	return b
 }
 
 func (h *host) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(hostVersion)
+	version := d.version(hostVersion)
 	h.rack = d.string()
 	for range d.count(1) {
 		h.addresses = append(h.addresses, d.string())
@@ -45,6 +60,11 @@ func (h *host) decode(b []byte) error {
 		h.devices = append(h.devices, moraine.DeviceID(d.u32()))
 	}
 	h.live = d.u32()
+	if version > hostVersion1 {
+		if h.bucket = d.string(); h.bucket == "" {
+			d.fail(errors.New("version 2 without need"))
+		}
+	}
 	return d.end("host")
 }
 
@@ -65,12 +85,12 @@ func (t *tx) putHost(h *host) { t.put(t.k.host(h.id), h.encode()) }
 type fleet struct{ hosts, devices uint64 }
 
 func (f *fleet) encode() []byte {
-	return putUvarint(putUvarint([]byte{hostVersion}, f.hosts), f.devices)
+	return putUvarint(putUvarint([]byte{hostVersion1}, f.hosts), f.devices)
 }
 
 func (f *fleet) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(hostVersion)
+	d.version(hostVersion1)
 	f.hosts, f.devices = d.uvarint(), d.uvarint()
 	return d.end("fleet")
 }

@@ -210,6 +210,17 @@ func (i *inode) attr() *wire.Attr {
 	}
 }
 
+// count and uncount keep the sums of what the tables of the file hold.
+func (i *inode) count(h tableHead) {
+	i.stored += h.bytes
+	i.evicted += h.evicted
+}
+
+func (i *inode) uncount(h tableHead) {
+	i.stored -= h.bytes
+	i.evicted -= h.evicted
+}
+
 // clean reports whether an object holds the whole of the present generation.
 func (i *inode) clean() bool { return i.object != 0 && i.objectGen == i.generation }
 
@@ -271,6 +282,18 @@ func (t *tx) putInode(i *inode) {
 
 // delInode takes an inode's record away, with what hangs on it alone.
 func (t *tx) delInode(i *inode) error {
+	if err := t.m.forgetMoves(t, i); err != nil {
+		return err
+	}
+	if i.object != 0 {
+		if err := t.m.releaseNewest(t, i); err != nil {
+			return err
+		}
+	}
+	if i.policy {
+		t.del(t.k.policy(i.id))
+		t.count[cPolicies]--
+	}
 	if i.xattrs {
 		keys, err := t.keysUnder(t.k.xattrs(i.id), MaxXattrs)
 		if err != nil {

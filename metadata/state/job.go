@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/morainefs/moraine"
@@ -43,13 +44,35 @@ type job struct {
 	tries   uint32 // that failed
 	after   uint64 // not before: cluster time
 	stripes []moraine.StripeID
+
+	// Of jobs of the object tier, from version 2 on. Their target is the inode,
+	// or the object that is to be deleted.
+	parent moraine.JobID // MOVE_TREE that counts it
+	moves  wire.JobKind  // what a MOVE_TREE queues
+	again  bool          // FLUSH: another is to follow
+	made   bool          // FLUSH: it has recorded an object
+	ending wire.JobState // it only settles what it had begun, and ends so
 }
 
-const jobVersion = 1
+// jobVersion is the newest version of the record; one that needs none of its
+// fields is of version 1, as marks are.
+const (
+	jobVersion  = 2
+	jobVersion1 = 1
+)
+
+// ofV2 reports whether the record needs version 2.
+func (j *job) ofV2() bool {
+	return j.parent != 0 || j.moves != 0 || j.again || j.made || j.ending != 0
+}
 
 func (j *job) encode() []byte {
 	b := make([]byte, 0, 96+len(j.subject)+len(j.cursor)+8*len(j.stripes))
-	b = append(b, jobVersion, byte(j.kind), byte(j.state))
+	version := byte(jobVersion1)
+	if j.ofV2() {
+		version = jobVersion
+	}
+	b = append(b, version, byte(j.kind), byte(j.state))
 	b = putString(b, j.holder)
 	b = putUvarint(b, j.epoch)
 	b = putUvarint(b, j.until)
@@ -69,12 +92,16 @@ func (j *job) encode() []byte {
 	for _, s := range j.stripes {
 		b = putFixed64(b, uint64(s))
 	}
-	return b
+	if version == jobVersion1 {
+		return b
+	}
+	b = append(putFixed64(b, uint64(j.parent)), byte(j.moves))
+	return append(putBool(putBool(b, j.again), j.made), byte(j.ending))
 }
 
 func (j *job) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(jobVersion)
+	version := d.version(jobVersion)
 	j.kind = wire.JobKind(d.byte())
 	j.state = wire.JobState(d.byte())
 	j.holder = d.string()
@@ -95,6 +122,13 @@ func (j *job) decode(b []byte) error {
 	for range d.count(8) {
 		j.stripes = append(j.stripes, moraine.StripeID(d.fixed64()))
 	}
+	if version > jobVersion1 {
+		j.parent, j.moves = moraine.JobID(d.fixed64()), wire.JobKind(d.byte())
+		j.again, j.made, j.ending = d.bool(), d.bool(), wire.JobState(d.byte())
+		if !j.ofV2() {
+			d.fail(errors.New("version 2 without need"))
+		}
+	}
 	return d.end("job")
 }
 
@@ -111,6 +145,9 @@ func (j *job) toWire() *wire.Job {
 	}
 	if j.step != (stepID{}) {
 		w.Step = j.step.toWire()
+	}
+	if ofFile(j.kind) || j.kind == wire.JobKind_JOB_KIND_MOVE_TREE {
+		w.Inode, w.Moves = j.target, j.moves
 	}
 	return w
 }
@@ -139,6 +176,9 @@ type jobSpec struct {
 	cursor  []byte
 	stripes []moraine.StripeID
 	total   uint64
+	after   uint64
+	parent  moraine.JobID
+	moves   wire.JobKind
 }
 
 // addJob makes a job that is ready to be leased or run.
@@ -150,9 +190,11 @@ func (m *Machine) addJob(t *tx, spec jobSpec) (moraine.JobID, error) {
 	j := &job{
 		id: moraine.JobID(id), kind: spec.kind, state: wire.JobState_JOB_STATE_PENDING, created: t.clusterTime(),
 		subject: spec.subject, step: spec.step, target: spec.target, cursor: spec.cursor, stripes: spec.stripes, total: spec.total,
+		after: spec.after, parent: spec.parent, moves: spec.moves,
 	}
 	t.putJob(j)
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion})
+	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion1})
+	t.countMoves(j, 1)
 	t.events.JobsReady = true
 	return j.id, nil
 }
@@ -171,7 +213,7 @@ func (m *Machine) retryJob(t *tx, j *job) {
 	t.unindexJob(j)
 	j.state, j.holder, j.until = wire.JobState_JOB_STATE_PENDING, "", 0
 	j.after = t.clusterTime() + backoff(j.tries)
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion})
+	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion1})
 	t.putJob(j)
 }
 
@@ -187,12 +229,13 @@ func backoff(tries uint32) uint64 {
 // ended ones past their bound. The same job may be ended once only.
 func (m *Machine) endJob(t *tx, j *job, state wire.JobState, reason string) error {
 	t.unindexJob(j)
+	t.countMoves(j, -1)
 	if err := m.releaseJob(t, j, state, reason); err != nil {
 		return err
 	}
 	j.state, j.err, j.until, j.stripes, j.cursor = state, reason, 0, nil, nil
 	t.putJob(j)
-	t.put(t.k.jobEnded(j.updated, j.id), []byte{jobVersion})
+	t.put(t.k.jobEnded(j.updated, j.id), []byte{jobVersion1})
 	t.count[cJobsEnded]++
 	for t.count[cJobsEnded] > MaxEndedJobs {
 		keys, err := t.keysUnder(t.k.table(tabJobEnded), 1)
@@ -214,6 +257,12 @@ func (m *Machine) releaseJob(t *tx, j *job, state wire.JobState, reason string) 
 	switch j.kind {
 	case wire.JobKind_JOB_KIND_REPAIR:
 		return m.releaseRepairs(t, j, state == wire.JobState_JOB_STATE_FAILED)
+	case wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT:
+		why := ""
+		if state != wire.JobState_JOB_STATE_DONE {
+			why = j.subject + ": " + reason
+		}
+		return m.childEnded(t, j.parent, why)
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		if state != wire.JobState_JOB_STATE_DONE {
 			return m.checkGivenUp(t, j, reason)

@@ -67,6 +67,15 @@ const (
 	tabRunCommit = 0x4a // run | attempt | step, inverted -> level: committed steps, latest first
 	tabRunJob    = 0x4c // run | scheduler's job -> its highest restart
 	tabStepBlock = 0x4b // run | attempt | step | rank/1024 -> which ranks have sealed
+
+	tabObject       = 0x50 // object -> record
+	tabObjectKey    = 0x51 // bucket | 0 | key -> who owns it
+	tabObjectSums   = 0x52 // object | block -> CRC32C of 1,024 pieces
+	tabObjectIntent = 0x53 // job -> announced change of a key
+	tabMove         = 0x54 // inode | kind -> live job
+	tabUnsettled    = 0x55 // until | bucket | 0 | key: keys with a change under way whose end nobody saw
+	tabTreeDir      = 0x56 // job | directory -> last name seen: what a MOVE_TREE has yet to list
+	tabPolicy       = 0x57 // directory -> its own policy
 )
 
 // Singletons under tabMeta.
@@ -246,6 +255,30 @@ func (k keys) jobLease(until uint64, j moraine.JobID) []byte {
 func (k keys) jobEnded(updated uint64, j moraine.JobID) []byte {
 	return k.u64x2(tabJobEnded, updated, uint64(j))
 }
+
+// The object tier.
+
+func (k keys) object(o moraine.ObjectID) []byte { return k.u64(tabObject, uint64(o)) }
+func (k keys) objectKey(p place) []byte         { return p.append(k.key(tabObjectKey, p.len())) }
+func (k keys) objectSums(o moraine.ObjectID) []byte {
+	return k.u64(tabObjectSums, uint64(o))
+}
+func (k keys) objectSum(o moraine.ObjectID, block uint64) []byte {
+	return k.u64x2(tabObjectSums, uint64(o), block)
+}
+func (k keys) objectIntent(j moraine.JobID) []byte { return k.u64(tabObjectIntent, uint64(j)) }
+func (k keys) moves(i moraine.InodeID) []byte      { return k.u64(tabMove, uint64(i)) }
+func (k keys) move(i moraine.InodeID, kind uint8) []byte {
+	return append(be64(k.key(tabMove, 9), uint64(i)), kind)
+}
+func (k keys) unsettled(until uint64, p place) []byte {
+	return p.append(be64(k.key(tabUnsettled, 8+p.len()), until))
+}
+func (k keys) treeDirs(j moraine.JobID) []byte { return k.u64(tabTreeDir, uint64(j)) }
+func (k keys) treeDir(j moraine.JobID, i moraine.InodeID) []byte {
+	return k.u64x2(tabTreeDir, uint64(j), uint64(i))
+}
+func (k keys) policy(dir moraine.InodeID) []byte { return k.u64(tabPolicy, uint64(dir)) }
 
 // Checkpoints.
 

@@ -11,7 +11,7 @@ import (
 // leased reports whether workers lease jobs of a kind; the others the leader
 // runs by itself.
 func leased(kind wire.JobKind) bool {
-	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_COMMIT_STEP
+	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || ofTier(kind)
 }
 
 // leaseJobs gives ready jobs to a worker, and those whose holder let the lease
@@ -28,20 +28,34 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 			return nil, fail(moraine.InvalidArgument, "lease jobs", k.String(), "jobs of this kind are not leased")
 		}
 	}
-	ready, err := t.readyJobs(op.GetKinds(), t.clusterTime(), int(min(max(op.GetMax(), 1), MaxLeaseJobs)))
+	kinds := op.GetKinds()
+	if op.GetBucket() == "" {
+		kinds = slices.DeleteFunc(slices.Clone(kinds), ofTier)
+	}
+	ready, err := t.readyJobs(kinds, t.clusterTime(), int(min(max(op.GetMax(), 1), MaxLeaseJobs)))
 	if err != nil {
 		return nil, err
 	}
 	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
 	for _, j := range ready {
+		var move *wire.MoveTask
+		if ofTier(j.kind) {
+			if move, err = m.prepareMove(t, j, op.GetBucket(), op.GetPrefix()); err != nil {
+				return nil, err
+			}
+			if move == nil {
+				continue
+			}
+		}
 		t.unindexJob(j)
 		j.state, j.holder = wire.JobState_JOB_STATE_RUNNING, op.GetHost()
 		j.epoch++
 		j.leases++
 		j.until = t.clusterTime() + JobLeaseMillis
-		t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
+		t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion1})
 		t.putJob(j)
 		w := j.toWire()
+		w.Move = move
 		if w.Repairs, err = t.repairTasks(j); err != nil {
 			return nil, err
 		}
@@ -141,7 +155,7 @@ func (m *Machine) renewJob(t *tx, op *wire.RenewJob) (*wire.MetaResponse, error)
 	t.del(t.k.jobLease(j.until, j.id))
 	j.until = t.clusterTime() + JobLeaseMillis
 	j.done, j.total = op.GetDone(), max(op.GetTotal(), op.GetDone())
-	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
+	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion1})
 	t.putJob(j)
 	return done(), nil
 }
@@ -158,6 +172,9 @@ func (m *Machine) finishJob(t *tx, op *wire.FinishJob) (*wire.MetaResponse, erro
 	}
 	if j, err = t.heldJob("finish job", op.GetId(), op.GetLeaseEpoch()); err != nil {
 		return nil, err
+	}
+	if ofTier(j.kind) {
+		return done(), m.finishMove(t, j, op)
 	}
 	if op.GetError() == "" {
 		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
@@ -196,6 +213,10 @@ func (m *Machine) cancelJob(t *tx, op *wire.CancelJob) (*wire.MetaResponse, erro
 		return nil, fail(moraine.NotFound, "cancel job", moraine.JobID(op.GetId()).String(), "")
 	case !j.live():
 		return done(), nil
+	case ofTier(j.kind):
+		return done(), m.cancelMove(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
+	case j.kind == wire.JobKind_JOB_KIND_MOVE_TREE:
+		return done(), m.cancelTree(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
 	case !leased(j.kind):
 		return nil, fail(moraine.InvalidArgument, "cancel job", j.id.String(), "a %s job finishes what is half done, and cannot be stopped", j.kind)
 	}

@@ -73,6 +73,7 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 	t := b.begin()
 	t.now = int64(b.count[cWall])
 	t.caller = cmd.GetCaller()
+	t.settleTime = cmd.GetSettleMillis()
 	var resp *wire.MetaResponse
 	var err error
 	if req, ok := cmd.GetOp().(*statepb.Command_Request); ok {

@@ -64,7 +64,7 @@ func (m *Machine) linkName(t *tx, op *wire.Link) (*wire.MetaResponse, error) {
 	m.link(t, dir, op.GetName(), i)
 	i.ctime = t.now
 	t.putInode(i)
-	return entryReply(i), nil
+	return entryReply(i), m.flushOnCommit(t, i)
 }
 
 // anotherName counts one more name of i. With the second one its names get

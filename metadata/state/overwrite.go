@@ -155,7 +155,7 @@ func (m *Machine) swapTables(t *tx, i *inode, hit []ref, exts []moraine.Extent) 
 		if err != nil {
 			return err
 		}
-		i.stored -= h.bytes
+		i.uncount(h)
 		i.refs--
 		t.del(t.k.ref(i.content, r.end))
 		t.abandon(r.table)
@@ -200,9 +200,9 @@ func (m *Machine) editTable(t *tx, i *inode, r ref, old, now []moraine.Extent) (
 	if err := m.recount(t, r.table, old, now); err != nil {
 		return false, err
 	}
-	bytes := sumLengths(now)
-	i.stored += bytes - h.bytes
-	h.count, h.bytes = uint32(len(now)), bytes
+	i.uncount(h)
+	h.count, h.bytes, h.evicted = uint32(len(now)), sumLengths(now), sumEvicted(now)
+	i.count(h)
 	t.put(t.k.extTable(r.table), h.encode())
 	if end := now[len(now)-1].End(); end != r.end {
 		t.del(t.k.ref(i.content, r.end))
@@ -229,6 +229,16 @@ func minus(a, b []moraine.Extent) []moraine.Extent {
 	return out
 }
 
+// sumEvicted counts the bytes that are in objects.
+func sumEvicted(exts []moraine.Extent) (n int64) {
+	for _, e := range exts {
+		if e.Object != 0 {
+			n += e.Length
+		}
+	}
+	return n
+}
+
 func sumLengths(exts []moraine.Extent) (n int64) {
 	for _, e := range exts {
 		n += e.Length
@@ -236,42 +246,43 @@ func sumLengths(exts []moraine.Extent) (n int64) {
 	return n
 }
 
-// recount brings the stripes' counts in step with a table whose extents change
-// from old to now.
+// recount brings the counts of stripes and objects in step with a table whose
+// extents change from old to now.
 func (m *Machine) recount(t *tx, table moraine.TableID, old, now []moraine.Extent) error {
-	was, is := bytesByStripe(old), bytesByStripe(now)
+	was, is := bytesBySource(old), bytesBySource(now)
 	for _, e := range now {
-		if _, ok := was[e.Stripe]; ok {
+		if _, ok := was[sourceOf(e)]; ok {
 			continue
 		}
-		if err := t.useStripe(e.Stripe, table); err != nil {
+		if err := t.use(sourceOf(e), table); err != nil {
 			return err
 		}
 	}
-	done := make(map[moraine.StripeID]bool)
+	done := make(map[source]bool)
 	for _, e := range old { // in order of the file, so that every replica does the same
-		left, kept := is[e.Stripe]
-		if done[e.Stripe] || (kept && left == was[e.Stripe]) {
+		s := sourceOf(e)
+		left, kept := is[s]
+		if done[s] || (kept && left == was[s]) {
 			continue
 		}
-		done[e.Stripe] = true
+		done[s] = true
 		if kept {
-			if err := t.shrinkStripe(e.Stripe, was[e.Stripe], left); err != nil {
+			if err := t.shrink(s, was[s], left); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := m.releaseStripe(t, e.Stripe); err != nil {
+		if err := m.releaseSource(t, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func bytesByStripe(exts []moraine.Extent) map[moraine.StripeID]int64 {
-	out := make(map[moraine.StripeID]int64, len(exts))
+func bytesBySource(exts []moraine.Extent) map[source]int64 {
+	out := make(map[source]int64, len(exts))
 	for _, e := range exts {
-		out[e.Stripe] += e.Length
+		out[sourceOf(e)] += e.Length
 	}
 	return out
 }

@@ -99,6 +99,9 @@ func (m *Machine) publish(t *tx, r *run, runDir *inode, s *step) error {
 	}
 	m.link(t, attemptDir, s.id.name(), dir)
 	t.putInode(dir)
+	if err := m.flushTree(t, dir); err != nil {
+		return err
+	}
 	if s.level == 0 {
 		s.level = moraine.NVMe // no file of it has content that could be less safe
 	}

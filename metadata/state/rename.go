@@ -38,7 +38,9 @@ func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
 		return nil, fail(moraine.NotFound, "rename", op.GetNewName(), "nothing to exchange with")
 	}
 	if !ok {
-		m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child)
+		if err := m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
+			return nil, err
+		}
 		return entryReply(child), nil
 	}
 	target, err := t.inode(e.inode)
@@ -82,11 +84,15 @@ func (m *Machine) mayRename(t *tx, child, dir, newDir *inode) error {
 }
 
 // move takes child from one name to another that is free.
-func (m *Machine) move(t *tx, dir *inode, name string, newDir *inode, newName string, child *inode) {
+func (m *Machine) move(t *tx, dir *inode, name string, newDir *inode, newName string, child *inode) error {
 	m.unlink(t, dir, name, child)
 	m.link(t, newDir, newName, child)
 	child.ctime = t.now
 	t.putInode(child)
+	if dir.id == newDir.id {
+		return nil
+	}
+	return m.flushMoved(t, child)
 }
 
 // replace is a move onto a name whose present holder loses it.
@@ -105,7 +111,9 @@ func (m *Machine) replace(t *tx, op *wire.Rename, dir, newDir, child, target *in
 	} else if err := m.dropName(t, target, op.GetNewName()); err != nil {
 		return nil, err
 	}
-	m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child)
+	if err := m.move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
+		return nil, err
+	}
 	return entryReply(child), nil
 }
 
@@ -121,5 +129,8 @@ func (m *Machine) exchange(t *tx, op *wire.Rename, dir, newDir, child, target *i
 	child.ctime, target.ctime = t.now, t.now
 	t.putInode(child)
 	t.putInode(target)
-	return entryReply(child), nil
+	if err := m.flushMoved(t, child); err != nil {
+		return nil, err
+	}
+	return entryReply(child), m.flushMoved(t, target)
 }

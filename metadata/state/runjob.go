@@ -19,7 +19,7 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	if err != nil {
 		return nil, err
 	}
-	if j == nil || !j.live() {
+	if j == nil || !j.live() || (j.kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.state == wire.JobState_JOB_STATE_RUNNING) {
 		return done(), nil
 	}
 	limit := int(op.GetLimit())
@@ -39,6 +39,13 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 		n, finished, err = m.runDropContent(t, j.cursor, limit)
 	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
 		n, finished, err = m.runScan(t, j, limit)
+	case wire.JobKind_JOB_KIND_MOVE_TREE:
+		over, err := m.runMoveTree(t, j, limit)
+		if err == nil && !over {
+			t.putJob(j)
+			t.events.JobsReady = true
+		}
+		return done(), err
 	default:
 		return nil, fail(moraine.InvalidArgument, "run job", j.id.String(), "workers lease jobs of kind %s", j.kind)
 	}

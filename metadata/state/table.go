@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"math"
 
 	"github.com/morainefs/moraine"
@@ -41,21 +42,37 @@ type tableHead struct {
 	count  uint32
 	bytes  int64 // sum of the extents' lengths
 	sealed bool
+	// evicted is how many of the bytes are in objects. A header with some is of
+	// version 2.
+	evicted int64
 }
 
-const tableVersion = 1
+const tableVersion = 2
 
 func (h tableHead) encode() []byte {
-	b := putUvarint([]byte{tableVersion}, uint64(h.refs))
+	version := byte(1)
+	if h.evicted != 0 {
+		version = tableVersion
+	}
+	b := putUvarint([]byte{version}, uint64(h.refs))
 	b = putUvarint(b, uint64(h.count))
-	return putBool(putUvarint(b, uint64(h.bytes)), h.sealed)
+	b = putBool(putUvarint(b, uint64(h.bytes)), h.sealed)
+	if h.evicted != 0 {
+		b = putUvarint(b, uint64(h.evicted))
+	}
+	return b
 }
 
 func decodeTableHead(b []byte) (tableHead, error) {
 	d := dec{b: b}
-	d.version(tableVersion)
+	version := d.version(tableVersion)
 	h := tableHead{refs: d.u32(), count: d.u32(), bytes: int64(d.uvarint())}
 	h.sealed = d.bool()
+	if version > 1 {
+		if h.evicted = int64(d.uvarint()); h.evicted == 0 {
+			d.fail(errNoneEvicted)
+		}
+	}
 	return h, d.end("extent table")
 }
 
@@ -70,28 +87,39 @@ func (v *view) tableHead(id moraine.TableID) (tableHead, error) {
 	return decodeTableHead(b)
 }
 
-// Extents in a table are relative to it. Their value has the length; the key
-// has the end.
+var errNoneEvicted = errors.New("version 2, and nothing is in objects")
 
-const extVersion = 1
+// Extents in a table are relative to it. Their value has the length; the key
+// has the end. Those of stripes are of version 1, those of objects of version 2.
+
+const extVersion = 2
 
 func encodeExt(e moraine.Extent) []byte {
-	b := putUvarint([]byte{extVersion}, uint64(e.Length))
-	b = putFixed64(b, uint64(e.Stripe))
-	return putUvarint(b, uint64(e.StripeOffset))
+	version, id := byte(1), uint64(e.Stripe)
+	if e.Object != 0 {
+		version, id = extVersion, uint64(e.Object)
+	}
+	b := putUvarint([]byte{version}, uint64(e.Length))
+	return putUvarint(putFixed64(b, id), uint64(e.StripeOffset))
 }
 
 // decodeExt returns an extent of a table whose offset 0 is at base of the file.
 func decodeExt(key, value []byte, base int64) (moraine.Extent, error) {
 	d := dec{b: value}
-	d.version(extVersion)
+	version := d.version(extVersion)
 	var e moraine.Extent
 	e.Length = int64(d.uvarint())
 	e.Offset = base + int64(lastU64(key)) - e.Length
-	e.Stripe = moraine.StripeID(d.fixed64())
+	if id := d.fixed64(); version == 1 {
+		e.Stripe = moraine.StripeID(id)
+	} else if e.Object = moraine.ObjectID(id); id == 0 {
+		d.fail(errNoObject)
+	}
 	e.StripeOffset = int64(d.uvarint())
 	return e, d.end("extent")
 }
+
+var errNoObject = errors.New("an extent of no object")
 
 // refsFrom calls fn with the references whose ranges end past from, in order.
 func (v *view) refsFrom(content uint64, from int64, fn func(ref) (more bool, err error)) error {
@@ -166,13 +194,14 @@ func (m *Machine) growLast(t *tx, i *inode, exts []moraine.Extent) (int, error) 
 		return 0, err
 	}
 	n := min(len(exts), moraine.MaxTableExtents-int(h.count))
-	added, err := m.fillTable(t, r, exts[:n])
-	if err != nil {
+	if err := m.fillTable(t, r, exts[:n]); err != nil {
 		return 0, err
 	}
+	i.uncount(h)
 	h.count += uint32(n)
-	h.bytes += added
-	i.stored += added
+	h.bytes += sumLengths(exts[:n])
+	h.evicted += sumEvicted(exts[:n])
+	i.count(h)
 	t.put(t.k.extTable(r.table), h.encode())
 	t.del(key)
 	r.end = exts[n-1].End()
@@ -181,17 +210,16 @@ func (m *Machine) growLast(t *tx, i *inode, exts []moraine.Extent) (int, error) 
 	return n, nil
 }
 
-// fillTable writes extents into a table, counts it as a user of their stripes,
-// and returns the sum of their lengths.
-func (m *Machine) fillTable(t *tx, r ref, exts []moraine.Extent) (bytes int64, err error) {
+// fillTable writes extents into a table, and counts it as a user of their
+// stripes and objects.
+func (m *Machine) fillTable(t *tx, r ref, exts []moraine.Extent) error {
 	for _, e := range exts {
-		if err := t.useStripe(e.Stripe, r.table); err != nil {
-			return 0, err
+		if err := t.use(sourceOf(e), r.table); err != nil {
+			return err
 		}
 		t.put(t.k.ext(r.table, e.End()-r.base), encodeExt(e))
-		bytes += e.Length
 	}
-	return bytes, nil
+	return nil
 }
 
 // addTables makes tables of exts and refers to them; the range that they cover
@@ -216,14 +244,14 @@ func (m *Machine) addTable(t *tx, i *inode, exts []moraine.Extent) error {
 		i.content = t.next(cContent)
 	}
 	r := ref{table: moraine.TableID(id), base: exts[0].Offset, end: exts[len(exts)-1].End()}
-	bytes, err := m.fillTable(t, r, exts)
-	if err != nil {
+	if err := m.fillTable(t, r, exts); err != nil {
 		return err
 	}
-	t.insert(t.k.extTable(r.table), tableHead{refs: 1, count: uint32(len(exts)), bytes: bytes}.encode())
+	h := tableHead{refs: 1, count: uint32(len(exts)), bytes: sumLengths(exts), evicted: sumEvicted(exts)}
+	t.insert(t.k.extTable(r.table), h.encode())
 	t.put(t.k.ref(i.content, r.end), r.encode())
 	i.refs++
-	i.stored += bytes
+	i.count(h)
 	i.lastEnd = max(i.lastEnd, r.end)
 	return nil
 }

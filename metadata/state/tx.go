@@ -191,9 +191,10 @@ type tx struct {
 	// now is the wall time of the command in nanoseconds, clamped to rise.
 	now int64
 	// index is the log index of the entry.
-	index  uint64
-	caller *statepb.Caller
-	scope  scope
+	index      uint64
+	caller     *statepb.Caller
+	scope      scope
+	settleTime uint64 // milliseconds; 0 is the default
 	// session is the session of the request, nil where it names none.
 	session *session
 

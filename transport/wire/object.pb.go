@@ -462,6 +462,7 @@ type MoveTask struct {
 	Intent        *ObjectIntent          `protobuf:"bytes,6,opt,name=intent,proto3" json:"intent,omitempty"`                         // what a former holder had announced and nobody settled
 	KeepFirst     bool                   `protobuf:"varint,7,opt,name=keep_first,json=keepFirst,proto3" json:"keep_first,omitempty"` // FLUSH: object must be copied away before the key is overwritten
 	KeepKey       string                 `protobuf:"bytes,8,opt,name=keep_key,json=keepKey,proto3" json:"keep_key,omitempty"`        // FLUSH with keep_first: where to
+	Cleanup       bool                   `protobuf:"varint,9,opt,name=cleanup,proto3" json:"cleanup,omitempty"`                      // only settle the intent, and finish: the file is gone, or the job was canceled or given up
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -550,6 +551,13 @@ func (x *MoveTask) GetKeepKey() string {
 		return x.KeepKey
 	}
 	return ""
+}
+
+func (x *MoveTask) GetCleanup() bool {
+	if x != nil {
+		return x.Cleanup
+	}
+	return false
 }
 
 // BeginObject records an intent under a job's lease, before the store is asked
@@ -1556,7 +1564,7 @@ const file_object_proto_rawDesc = "" +
 	" \x01(\aR\x03crc\x12\x1d\n" +
 	"\n" +
 	"source_key\x18\v \x01(\tR\tsourceKey\x12\x16\n" +
-	"\x06object\x18\f \x01(\x06R\x06object\"\x8c\x02\n" +
+	"\x06object\x18\f \x01(\x06R\x06object\"\xa6\x02\n" +
 	"\bMoveTask\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -1566,7 +1574,8 @@ const file_object_proto_rawDesc = "" +
 	"\x06intent\x18\x06 \x01(\v2\x1a.moraine.wire.ObjectIntentR\x06intent\x12\x1d\n" +
 	"\n" +
 	"keep_first\x18\a \x01(\bR\tkeepFirst\x12\x19\n" +
-	"\bkeep_key\x18\b \x01(\tR\akeepKey\"t\n" +
+	"\bkeep_key\x18\b \x01(\tR\akeepKey\x12\x18\n" +
+	"\acleanup\x18\t \x01(\bR\acleanup\"t\n" +
 	"\vBeginObject\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +

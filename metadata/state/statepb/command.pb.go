@@ -26,10 +26,11 @@ const (
 // Raft entry (see docs/formats/log-entry.md). The proposer brings everything
 // that is not a function of the state: wall time, the caller, chosen devices.
 type Command struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Version   uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                      // of the command's meaning; 1
-	WallNanos int64                  `protobuf:"varint,2,opt,name=wall_nanos,json=wallNanos,proto3" json:"wall_nanos,omitempty"` // for mtime; the state clamps it to rise
-	Caller    *Caller                `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Version      uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                      // of the command's meaning; 1
+	WallNanos    int64                  `protobuf:"varint,2,opt,name=wall_nanos,json=wallNanos,proto3" json:"wall_nanos,omitempty"` // for mtime; the state clamps it to rise
+	Caller       *Caller                `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
+	SettleMillis uint64                 `protobuf:"varint,4,opt,name=settle_millis,json=settleMillis,proto3" json:"settle_millis,omitempty"` // how long a change of a bucket whose reply was not seen may still arrive; 0: 15 minutes
 	// Types that are valid to be assigned to Op:
 	//
 	//	*Command_Request
@@ -99,6 +100,13 @@ func (x *Command) GetCaller() *Caller {
 		return x.Caller
 	}
 	return nil
+}
+
+func (x *Command) GetSettleMillis() uint64 {
+	if x != nil {
+		return x.SettleMillis
+	}
+	return 0
 }
 
 func (x *Command) GetOp() isCommand_Op {
@@ -1133,12 +1141,13 @@ var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xb1\a\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xd6\a\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
 	"wall_nanos\x18\x02 \x01(\x03R\twallNanos\x12-\n" +
-	"\x06caller\x18\x03 \x01(\v2\x15.moraine.state.CallerR\x06caller\x125\n" +
+	"\x06caller\x18\x03 \x01(\v2\x15.moraine.state.CallerR\x06caller\x12#\n" +
+	"\rsettle_millis\x18\x04 \x01(\x04R\fsettleMillis\x125\n" +
 	"\arequest\x18\n" +
 	" \x01(\v2\x19.moraine.wire.MetaRequestH\x00R\arequest\x12)\n" +
 	"\x04tick\x18\x14 \x01(\v2\x13.moraine.state.TickH\x00R\x04tick\x12H\n" +

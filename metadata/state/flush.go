@@ -1,0 +1,416 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxFlushSums is the most sums of one CommitFlush.
+const MaxFlushSums = 4096
+
+// commitFlush keeps sums of the object that is being uploaded and, in the last
+// request, records the object that the store confirmed.
+func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
+	const name = "commit flush"
+	j, err := t.heldMove(name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH)
+	if err != nil {
+		return nil, err
+	}
+	in, err := t.objectIntent(j.id)
+	if err != nil {
+		return nil, err
+	}
+	if in == nil {
+		return m.flushedBefore(t, op)
+	}
+	if in.kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		return nil, fail(moraine.Conflict, name, in.at.String(), "the job has announced no upload")
+	}
+	if err := t.takeSums(in, op); err != nil {
+		return nil, err
+	}
+	if !op.GetFinal() {
+		return done(), nil
+	}
+	o, err := confirmed(in, op.GetObject())
+	if err != nil {
+		return nil, err
+	}
+	i, err := t.inode(moraine.InodeID(j.target))
+	if moraineKind(err) == moraine.NotFound {
+		i, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.inode = moraine.InodeID(j.target)
+	useful := i != nil
+	if i != nil {
+		o.tenant = i.tenant
+		if i.generation == o.generation && uint64(i.size) != o.size {
+			return nil, fail(moraine.InvalidArgument, name, in.at.String(), "the file has %d bytes, the object %d", i.size, o.size)
+		}
+		switch err := t.allSums(o); {
+		case err == nil:
+		case moraineKind(err) == moraine.InvalidArgument && in.epoch != j.epoch:
+			// A former holder did not get to send them. Without its sums the object
+			// is of no use: the next flush writes over it.
+			useful = false
+		default:
+			return nil, err
+		}
+	}
+	if err := m.recordObject(t, in, o, i, useful); err != nil {
+		return nil, err
+	}
+	if useful {
+		j.made = true
+		t.putJob(j)
+	}
+	return objectReply(o), nil
+}
+
+func objectReply(o *object) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: &wire.ObjectReply{Object: o.toWire()}}}
+}
+
+// flushedBefore answers where the object is recorded already, just so, and the
+// answer was lost.
+func (m *Machine) flushedBefore(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
+	const name = "commit flush"
+	want := op.GetObject()
+	p := place{want.GetBucket(), want.GetKey()}
+	if err := p.check(name); err != nil {
+		return nil, err
+	}
+	w, err := t.owner(p)
+	if err != nil {
+		return nil, err
+	}
+	if op.GetFinal() && w.object != 0 {
+		o, err := t.mustObject(w.object)
+		if err != nil {
+			return nil, err
+		}
+		if o.etag == want.GetEtag() && o.size == want.GetSize() && o.crc == want.GetCrc() && uint64(o.generation) == want.GetGeneration() {
+			return objectReply(o), nil
+		}
+	}
+	return nil, fail(moraine.Conflict, name, p.String(), "the job has announced no upload")
+}
+
+// takeSums keeps what a CommitFlush brings of the sums of pieces. Blocks come
+// whole, but for the last one, and may come again.
+func (t *tx) takeSums(in *objectIntent, op *wire.CommitFlush) error {
+	sums, first := op.GetSums(), op.GetFirstSum()
+	bad := func(format string, args ...any) error {
+		return fail(moraine.InvalidArgument, "commit flush", in.at.String(), format, args...)
+	}
+	switch {
+	case len(sums) == 0:
+		return nil
+	case len(sums) > MaxFlushSums:
+		return fail(moraine.TooLarge, "commit flush", in.at.String(), "%d sums, %d at most", len(sums), MaxFlushSums)
+	case first%sumsPerBlock != 0:
+		return bad("sums from piece %d on; they come from a multiple of %d on", first, sumsPerBlock)
+	case first > MaxPieces-uint64(len(sums)):
+		return fail(moraine.TooLarge, "commit flush", in.at.String(), "more than %d pieces", MaxPieces)
+	}
+	for len(sums) > 0 {
+		n := min(len(sums), sumsPerBlock)
+		t.put(t.k.objectSum(in.object, first/sumsPerBlock), encodeSums(sums[:n]))
+		first += sumsPerBlock
+		sums = sums[n:]
+	}
+	return nil
+}
+
+// allSums fails where the sums of an object's pieces are not all there.
+func (t *tx) allSums(o *object) error {
+	want := o.pieces()
+	for block := uint64(0); block*sumsPerBlock < want; block++ {
+		sums, err := t.sums(o.id, block)
+		if err != nil {
+			return err
+		}
+		if n := min(want-block*sumsPerBlock, sumsPerBlock); uint64(len(sums)) != n {
+			return fail(moraine.InvalidArgument, "commit flush", o.at.String(), "%d sums from piece %d on are here, the object has %d", len(sums), block*sumsPerBlock, n)
+		}
+	}
+	return nil
+}
+
+// confirmed is the object that the store has, held against what was announced.
+func confirmed(in *objectIntent, w *wire.Object) (*object, error) {
+	const op = "commit flush"
+	o := &object{id: in.object, at: in.at, version: w.GetVersion(), etag: w.GetEtag(), size: w.GetSize(), crc: w.GetCrc(),
+		generation: in.generation, piece: w.GetPiece()}
+	switch {
+	case !in.completing:
+		return nil, fail(moraine.Conflict, op, in.at.String(), "that the upload is completed was not announced")
+	case o.at != place{w.GetBucket(), w.GetKey()} || o.size != in.size || o.crc != in.crc || (in.etag != "" && o.etag != in.etag):
+		return nil, fail(moraine.Conflict, op, in.at.String(), "another object was announced")
+	case o.etag == "" || len(o.etag) > maxToken || len(o.version) > maxToken:
+		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
+	case o.size > MaxFileSize || (o.size > 0 && o.piece == 0) || o.pieces() > MaxPieces:
+		return nil, fail(moraine.TooLarge, op, in.at.String(), "%d bytes in pieces of %d; %d pieces at most", o.size, o.piece, MaxPieces)
+	}
+	return o, nil
+}
+
+// recordObject makes an uploaded object the one at its key, and the newest of
+// its file. One that is of no use, as where the file is gone (i is nil), is to be
+// deleted.
+func (m *Machine) recordObject(t *tx, in *objectIntent, o *object, i *inode, useful bool) error {
+	if err := m.unclaim(t, in, 0); err != nil {
+		return err
+	}
+	w, err := t.owner(in.at)
+	if err != nil {
+		return err
+	}
+	if w.object != 0 {
+		if err := m.overwritten(t, w.object, i); err != nil {
+			return err
+		}
+	}
+	w.object = o.id
+	t.putOwner(w)
+	t.count[cObjects]++
+	t.count[cObjectBytes] += o.size
+	if !useful {
+		if err := m.condemn(t, o, t.clusterTime()+residueDelay); err != nil {
+			return err
+		}
+		t.putObject(o)
+		if i != nil {
+			t.putInode(i)
+		}
+		return nil
+	}
+	if i.object != 0 {
+		if err := m.releaseNewest(t, i); err != nil {
+			return err
+		}
+	}
+	o.refs, o.newest = 1, true
+	t.putObject(o)
+	i.object, i.objectGen = o.id, o.generation
+	if i.clean() {
+		i.level = moraine.Object
+	}
+	t.putInode(i)
+	return nil
+}
+
+// overwritten drops the record of an object whose bytes another one's have
+// replaced. Only what nothing needed was: BeginObject saw to that.
+func (m *Machine) overwritten(t *tx, id moraine.ObjectID, i *inode) error {
+	old, err := t.mustObject(id)
+	if err != nil {
+		return err
+	}
+	if old.refs > 0 && (i == nil || old.mustStay(i.id)) {
+		return &moraine.Error{Op: "commit flush", Ref: old.at.String(), Kind: moraine.Corrupt}
+	}
+	if i != nil && i.object == old.id {
+		i.object, i.objectGen = 0, 0
+	}
+	return m.dropObject(t, old)
+}
+
+// residueDelay is how long the bytes that a moved object left at its old key
+// wait for the flush that wants the key to overwrite them, before a job deletes
+// them, in milliseconds of cluster time.
+const residueDelay = 10 * 60 * 1000
+
+// moveObject records that an object was copied to another key, under the job's
+// intent. The bytes at the old key are nobody's from then on: they get a record
+// of their own, so that they go even if nothing overwrites them.
+func (m *Machine) moveObject(t *tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
+	const name = "move object"
+	j, err := t.heldMove(name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH)
+	if err != nil {
+		return nil, err
+	}
+	w := op.GetObject()
+	o, err := t.object(moraine.ObjectID(w.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	in, err := t.objectIntent(j.id)
+	switch {
+	case err != nil:
+		return nil, err
+	case o == nil:
+		return nil, fail(moraine.NotFound, name, moraine.ObjectID(w.GetId()).String(), "")
+	case in == nil && o.at == place{w.GetBucket(), w.GetKey()}:
+		return objectReply(o), nil // the answer was lost
+	case in == nil || in.kind != wire.IntentKind_INTENT_KIND_COPY || in.object != o.id || in.at != place{w.GetBucket(), w.GetKey()} || o.at.key != in.source:
+		return nil, fail(moraine.Conflict, name, o.at.String(), "the job has not announced this copy")
+	case in.epoch != j.epoch:
+		return nil, fail(moraine.Conflict, name, o.at.String(), "a former holder of the job announced the copy")
+	case w.GetEtag() == "" || len(w.GetEtag()) > maxToken || len(w.GetVersion()) > maxToken:
+		return nil, fail(moraine.InvalidArgument, name, o.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
+	}
+	if err := m.unclaim(t, in, 0); err != nil {
+		return nil, err
+	}
+	if err := m.leaveResidue(t, o); err != nil {
+		return nil, err
+	}
+	o.at, o.etag, o.version, o.kept = in.at, w.GetEtag(), w.GetVersion(), true
+	t.putObject(o)
+	to, err := t.owner(o.at)
+	if err != nil {
+		return nil, err
+	}
+	to.object = o.id
+	t.putOwner(to)
+	return objectReply(o), nil
+}
+
+// leaveResidue records the bytes that o leaves behind at its key as an object of
+// nobody, which is to be deleted.
+func (m *Machine) leaveResidue(t *tx, o *object) error {
+	id, err := t.nextID(cObject)
+	if err != nil {
+		return err
+	}
+	left := &object{id: moraine.ObjectID(id), at: o.at, version: o.version, etag: o.etag, size: o.size, crc: o.crc, tenant: o.tenant}
+	if err := m.condemn(t, left, t.clusterTime()+residueDelay); err != nil {
+		return err
+	}
+	t.putObject(left)
+	t.count[cObjects]++
+	t.count[cObjectBytes] += left.size
+	w, err := t.owner(left.at)
+	if err != nil {
+		return err
+	}
+	w.object = left.id
+	t.putOwner(w)
+	return nil
+}
+
+// commitEvict swaps all extents of a clean file for one of its object, as the
+// holder of the job has asked the store for it.
+func (m *Machine) commitEvict(t *tx, op *wire.CommitEvict) (*wire.MetaResponse, error) {
+	const name = "commit evict"
+	j, err := t.heldMove(name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_EVICT)
+	if err != nil {
+		return nil, err
+	}
+	i, err := t.inode(moraine.InodeID(j.target))
+	if err != nil {
+		return nil, err
+	}
+	ref := i.id.String()
+	if moraine.Generation(op.GetGeneration()) != i.generation || !i.clean() || moraine.ObjectID(op.GetObject()) != i.object {
+		return nil, fail(moraine.Stale, name, ref, "object %s of generation %d is not the whole of the file any more", moraine.ObjectID(op.GetObject()), op.GetGeneration())
+	}
+	if i.evicted == i.size {
+		return entryReply(i), nil // nothing is left to evict, or the answer was lost
+	}
+	o, err := t.mustObject(i.object)
+	if err != nil {
+		return nil, err
+	}
+	w, err := t.owner(o.at)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.settled(name, 0, t.clusterTime()); err != nil {
+		return nil, err
+	}
+	if w.object != o.id || o.size != uint64(i.size) {
+		return nil, &moraine.Error{Op: name, Ref: ref, Kind: moraine.Corrupt}
+	}
+	size := i.size
+	old := i.dropContent()
+	i.size, i.degraded = size, 0
+	if err := m.addTable(t, i, []moraine.Extent{{Length: size, Object: o.id}}); err != nil {
+		return nil, err
+	}
+	if err := m.discard(t, old); err != nil {
+		return nil, err
+	}
+	t.putInode(i)
+	return entryReply(i), nil
+}
+
+// commitStage swaps object extents back to stripes, which the mover's session
+// put under a grant. The bytes are the same, and so is the generation.
+func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
+	const name = "commit stage"
+	j, err := t.heldMove(name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_STAGE)
+	if err != nil {
+		return nil, err
+	}
+	if j.target != op.GetInode() {
+		return nil, fail(moraine.InvalidArgument, name, j.id.String(), "the job is for another file")
+	}
+	w, err := m.parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
+		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
+	if err != nil {
+		return nil, err
+	}
+	again, err := m.committedBefore(t, w)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		return m.commitReply(t, w)
+	}
+	if err := t.mayStage(w, op); err != nil {
+		return nil, err
+	}
+	if err := m.takeStripes(t, w.stripes); err != nil {
+		return nil, err
+	}
+	for _, s := range w.stripes {
+		t.insertStripe(s)
+	}
+	if err := m.overlay(t, w.i, w.extents); err != nil {
+		return nil, err
+	}
+	if err := m.judgeStripes(t, w); err != nil {
+		return nil, err
+	}
+	w.i.degraded += uint64(w.degraded)
+	if !w.i.clean() && len(w.stripes) > 0 {
+		w.i.level = min(w.i.level, w.level)
+	}
+	t.putInode(w.i)
+	return m.commitReply(t, w)
+}
+
+// mayStage fails with Stale unless the ranges of the extents are of the object,
+// and the file is of the generation, that the caller read.
+func (t *tx) mayStage(w *commitWork, op *wire.CommitStage) error {
+	const name = "commit stage"
+	ref := w.i.id.String()
+	if moraine.Generation(op.GetGeneration()) != w.i.generation {
+		return fail(moraine.Stale, name, ref, "generation is %d, not %d", w.i.generation, op.GetGeneration())
+	}
+	for _, e := range w.extents {
+		have, err := t.extentsOf(w.i, e.Offset, maxStaged+1)
+		if err != nil {
+			return err
+		}
+		at := e.Offset
+		for _, h := range cut(have, e.Offset, e.End()) {
+			if h.Offset != at || h.Object == 0 || h.Object != moraine.ObjectID(op.GetObject()) {
+				break
+			}
+			at = h.End()
+		}
+		if at != e.End() {
+			return fail(moraine.Stale, name, ref, "bytes %d to %d are not of object %s, or in more than %d pieces", at, e.End(), moraine.ObjectID(op.GetObject()), maxStaged)
+		}
+	}
+	return nil
+}
+
+// maxStaged bounds the object extents that one staged extent takes the place of.
+const maxStaged = 64

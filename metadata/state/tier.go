@@ -1,0 +1,85 @@
+package state
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxReadSums is the most sums that one GetObject returns.
+const maxReadSums = 4096
+
+// beU64 reads a number of a key.
+func beU64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
+
+// readObject answers an object's record, and sums of its pieces. A session that
+// is confined to a directory sees objects of its tenant.
+func (v *view) readObject(sc scope, op *wire.GetObject) (*wire.MetaResponse, error) {
+	id := moraine.ObjectID(op.GetObject())
+	o, err := v.object(id)
+	if err != nil {
+		return nil, err
+	}
+	if o == nil {
+		return nil, fail(moraine.NotFound, "get object", id.String(), "")
+	}
+	if sc.root != moraine.RootInode {
+		root, err := v.inode(sc.root)
+		if err != nil {
+			return nil, err
+		}
+		if root.tenant != o.tenant {
+			return nil, fail(moraine.PermissionDenied, "get object", id.String(), "it is another tenant's")
+		}
+	}
+	reply := &wire.ObjectReply{Object: o.toWire()}
+	first, left := op.GetFirstSum(), uint64(min(op.GetSums(), maxReadSums))
+	for left > 0 && first < o.pieces() {
+		sums, err := v.sums(id, first/sumsPerBlock)
+		if err != nil {
+			return nil, err
+		}
+		at := first % sumsPerBlock
+		if at >= uint64(len(sums)) {
+			break
+		}
+		sums = sums[at:min(uint64(len(sums)), at+left)]
+		reply.Sums = append(reply.Sums, sums...)
+		first, left = first+uint64(len(sums)), left-uint64(len(sums))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: reply}}, nil
+}
+
+// readTier describes the object tier as a whole.
+func (v *view) readTier() (*wire.MetaResponse, error) {
+	n, err := v.counters()
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.TierReply{
+		Objects: n[cObjects], Bytes: n[cObjectBytes], QueuedFlushes: n[cFlushes], QueuedStages: n[cStages],
+		QueuedEvictions: n[cEvictions], QueuedDeletions: n[cDeletions], Intents: n[cObjectIntents], UnsettledKeys: n[cUnsettled],
+	}
+	var bad error
+	prefix := v.k.table(tabHost)
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(_, value []byte) bool {
+		var h host
+		if bad = h.decode(value); bad != nil {
+			return false
+		}
+		if h.bucket == "" {
+			return true
+		}
+		reply.Hosts++
+		if !slices.Contains(reply.Buckets, h.bucket) {
+			reply.Buckets = append(reply.Buckets, h.bucket)
+		}
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Tier{Tier: reply}}, err
+}
