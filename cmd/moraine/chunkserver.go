@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -29,6 +28,7 @@ type chunkserverOptions struct {
 	moverBandwidth   sizeFlag
 	service          chunkserver.Config
 	mover            mover.Config
+	bucket           bucketOptions
 	ready            func() // called when it serves, if set
 }
 
@@ -62,6 +62,8 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
 	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "how often all chunks of a device are reported")
 	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs at a time")
+	o.bucket.addFlags(f)
+	f.IntVar(&o.mover.Moves, "move-jobs", 4, "flushes, stages and evictions at a time")
 	f.Var(&o.moverBandwidth, "repair-bandwidth", "bytes a second that repairs may rebuild")
 	return cmd
 }
@@ -117,9 +119,17 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	reg := newRegistry()
 	network := transport.NewMetrics(reg)
 	meta := &lateClient{}
-	service, err := chunkserver.New(o.service, chunkserver.Deps{
-		Meta: meta, Log: log, Metrics: chunkserver.NewMetrics(reg), DiskMetrics: disk.NewMetrics(reg),
-	})
+	bucket, err := o.bucket.open(ctx, log, reg)
+	if err != nil {
+		return err
+	}
+	deps := chunkserver.Deps{Meta: meta, Log: log, Metrics: chunkserver.NewMetrics(reg), DiskMetrics: disk.NewMetrics(reg)}
+	moves := mover.Deps{Log: log}
+	if bucket != nil { // a nil *object.Bucket in an interface is not nil
+		deps.Bucket, moves.Bucket = bucket, bucket
+		o.service.Bucket, o.service.PieceBytes = bucket.URL(), int64(o.bucket.pieces)
+	}
+	service, err := chunkserver.New(o.service, deps)
 	if err != nil {
 		return err
 	}
@@ -146,7 +156,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		}
 		defer c.Close()
 		meta.c = c
-		return runAll(ctx, service.Run, moverOf(c, o.mover, log, reg, service.Ready()), func(ctx context.Context) error {
+		return runAll(ctx, service.Run, moverOf(c, o.mover, moves, reg, service.Ready()), func(ctx context.Context) error {
 			select {
 			case <-service.Ready():
 				log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode, "devices", o.devices)
@@ -196,9 +206,10 @@ func dialPatiently(ctx context.Context, cfg client.Config, deps client.Deps) (*c
 }
 
 // moverOf runs a mover once its chunkserver is registered.
-func moverOf(c *client.Client, cfg mover.Config, log *slog.Logger, reg prometheus.Registerer, ready <-chan struct{}) func(context.Context) error {
+func moverOf(c *client.Client, cfg mover.Config, deps mover.Deps, reg prometheus.Registerer, ready <-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
-		m, err := mover.New(cfg, mover.Deps{Client: c, Log: log, Metrics: mover.NewMetrics(reg)})
+		deps.Client, deps.Metrics = c, mover.NewMetrics(reg)
+		m, err := mover.New(cfg, deps)
 		if err != nil {
 			return err
 		}

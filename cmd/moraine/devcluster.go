@@ -23,31 +23,60 @@ type nodeInfo struct {
 
 func (a *app) devClusterCommand() *cobra.Command {
 	var cfg procs.Config
+	var tier devTier
 	cmd := &cobra.Command{
 		Use:     "dev-cluster",
 		GroupID: groupServers,
-		Short:   "A real cluster on this machine: 3 metadata servers and 6 chunkservers, each a process",
+		Short:   "A real cluster on this machine: 3 metadata servers, 6 chunkservers and an object tier, each a process",
 		Long: `Start a whole cluster on this machine, each server a process of its own on
 loopback ports, with certificates of its own, and keep it until Ctrl-C.
 
 Without --dir it lives in a temporary directory that is removed at the end. With
---dir everything stays, and the next start finds it again.`,
+--dir everything stays, and the next start finds it again.
+
+The object tier is a local bucket of the cluster's own, unless --bucket names one.`,
 		Example: `  moraine dev-cluster
   moraine dev-cluster --dir ./cluster --chunkservers 3 --devices 2`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.devCluster(cmd.Context(), cfg) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.devCluster(cmd.Context(), cfg, tier) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.Dir, "dir", "", "directory for everything (default: a temporary one)")
 	f.IntVar(&cfg.Metadata, "metadata", 3, "metadata servers (1, 3 or 5)")
 	f.IntVar(&cfg.Chunkservers, "chunkservers", 6, "chunkservers, each a host of its own")
 	f.IntVar(&cfg.Devices, "devices", 1, "devices of each chunkserver")
+	f.StringVar(&tier.bucket, "bucket", "", "object tier, s3://BUCKET/PREFIX, with credentials from AWS_* (default: a local bucket)")
+	f.StringVar(&tier.endpoint, "bucket-endpoint", "", "URL of the bucket's store (default: AWS S3)")
+	f.BoolVar(&tier.none, "no-bucket", false, "run without an object tier")
 	f.StringSliceVar(&cfg.MetadataArgs, "metadata-arg", nil, "argument for each metadata server")
 	f.StringSliceVar(&cfg.ChunkserverArgs, "chunkserver-arg", nil, "argument for each chunkserver")
 	return cmd
 }
 
-func (a *app) devCluster(ctx context.Context, cfg procs.Config) (err error) {
+// devTier says which object tier a dev-cluster has.
+type devTier struct {
+	bucket, endpoint string
+	none             bool
+}
+
+func (t devTier) apply(cfg *procs.Config) error {
+	switch {
+	case t.none && t.bucket != "":
+		return usageError("--no-bucket and --bucket exclude each other")
+	case t.bucket == "" && t.endpoint != "":
+		return usageError("--bucket-endpoint: name the bucket too, by --bucket")
+	case t.bucket != "":
+		cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--bucket", t.bucket)
+		if t.endpoint != "" {
+			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--bucket-endpoint", t.endpoint)
+		}
+	default:
+		cfg.ObjectServer = !t.none
+	}
+	return nil
+}
+
+func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (err error) {
 	if cfg.Metadata%2 == 0 || cfg.Metadata < 1 || cfg.Metadata > 5 {
 		return usageError("--metadata %d: a majority decides, so write 1, 3 or 5", cfg.Metadata)
 	}
@@ -61,6 +90,9 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config) (err error) {
 		defer os.RemoveAll(cfg.Dir)
 	}
 	cfg.Mode = a.global.mode
+	if err := tier.apply(&cfg); err != nil {
+		return err
+	}
 	c, err := procs.Start(ctx, cfg)
 	if err != nil {
 		return err
@@ -75,6 +107,9 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config) (err error) {
 	}
 	a.note("\nUse it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
 		c.Endpoint(), c.Certs(), c.Mode())
+	for _, o := range c.Nodes(procs.ObjectServer) {
+		a.noteBucket(o.Address, o.KeysFile())
+	}
 	return watchNodes(ctx, c, a)
 }
 

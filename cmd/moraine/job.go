@@ -24,12 +24,17 @@ type jobInfo struct {
 
 var (
 	jobKinds = map[wire.JobKind]string{
-		wire.JobKind_JOB_KIND_REPAIR:      "repair",
-		wire.JobKind_JOB_KIND_COMMIT_STEP: "commit-step",
-		wire.JobKind_JOB_KIND_REMOVE_TREE: "remove-tree",
-		wire.JobKind_JOB_KIND_SCAN_DEVICE: "scan-device",
-		wire.JobKind_JOB_KIND_DROP_TABLES: "drop-tables",
-		wire.JobKind_JOB_KIND_UNSPECIFIED: "unknown",
+		wire.JobKind_JOB_KIND_REPAIR:        "repair",
+		wire.JobKind_JOB_KIND_COMMIT_STEP:   "commit-step",
+		wire.JobKind_JOB_KIND_REMOVE_TREE:   "remove-tree",
+		wire.JobKind_JOB_KIND_SCAN_DEVICE:   "scan-device",
+		wire.JobKind_JOB_KIND_DROP_TABLES:   "drop-tables",
+		wire.JobKind_JOB_KIND_FLUSH:         "flush",
+		wire.JobKind_JOB_KIND_STAGE:         "stage",
+		wire.JobKind_JOB_KIND_EVICT:         "evict",
+		wire.JobKind_JOB_KIND_DELETE_OBJECT: "delete-object",
+		wire.JobKind_JOB_KIND_MOVE_TREE:     "move-tree",
+		wire.JobKind_JOB_KIND_UNSPECIFIED:   "unknown",
 	}
 	jobStates = map[wire.JobState]string{
 		wire.JobState_JOB_STATE_PENDING:     "pending",
@@ -56,7 +61,7 @@ func (a *app) jobCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.jobListCommand(), a.jobCancelCommand())
+	cmd.AddCommand(a.jobListCommand(), a.jobWaitCommand(), a.jobCancelCommand())
 	return cmd
 }
 
@@ -106,17 +111,16 @@ func (a *app) jobCancelCommand() *cobra.Command {
 		Short: "Cancel a job; what it did so far stays",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := strconv.ParseUint(args[0], 16, 64)
+			id, err := parseJobID(args[0])
 			if err != nil {
-				return usageError("job %q: write an id as `moraine job ls` prints it", args[0])
+				return err
 			}
 			c, err := a.dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: id}}})
-			return err
+			return c.CancelJob(cmd.Context(), id)
 		},
 	}
 }

@@ -152,3 +152,9 @@ func (a *app) note(format string, args ...any) {
 		fmt.Fprintf(a.out, format+"\n", args...)
 	}
 }
+
+func (b *bar) set(n int64) {
+	if b != nil {
+		b.tracker.SetValue(n)
+	}
+}

@@ -32,6 +32,8 @@ type Config struct {
 	// Metadata servers (default 3), Chunkservers (default 6), each a host of
 	// its own, with Devices devices (default 1).
 	Metadata, Chunkservers, Devices int
+	// ObjectServer runs a local bucket, which is every chunkserver's.
+	ObjectServer bool
 	// Mode is secure or crc (default crc).
 	Mode string
 	// MetadataArgs and ChunkserverArgs are appended to the command lines.
@@ -152,6 +154,10 @@ func (c *Cluster) prepare() error {
 		})
 		return nil
 	}
+	tier, err := c.prepareObjectServer()
+	if err != nil {
+		return err
+	}
 	for i := range c.cfg.Metadata {
 		name := fmt.Sprintf("m%d", i+1)
 		args := append([]string{"--data", filepath.Join(c.cfg.Dir, name, "data"),
@@ -166,7 +172,7 @@ func (c *Cluster) prepare() error {
 	rest := ports[2*c.cfg.Metadata:]
 	for i := range c.cfg.Chunkservers {
 		name := fmt.Sprintf("n%d", i+1)
-		args := []string{"--endpoint", strings.Join(endpoints, ",")}
+		args := append([]string{"--endpoint", strings.Join(endpoints, ",")}, tier...)
 		for d := range c.cfg.Devices {
 			args = append(args, "--device", filepath.Join(c.cfg.Dir, name, fmt.Sprintf("device%d", d)))
 		}
@@ -259,10 +265,10 @@ func (c *Cluster) Node(name string) *Node {
 }
 
 // Close ends every process: chunkservers first, so that they still find
-// metadata while they end. What it has on disk stays.
+// metadata and the bucket while they end. What it has on disk stays.
 func (c *Cluster) Close() error {
 	var errs []error
-	for _, role := range []Role{Chunkserver, Metadata} {
+	for _, role := range []Role{Chunkserver, ObjectServer, Metadata} {
 		var g errgroup.Group
 		for _, n := range c.Nodes(role) {
 			g.Go(func() error { return n.Stop(10 * time.Second) })

@@ -23,6 +23,8 @@ const (
 	Metadata Role = "metadata"
 	// Chunkserver is `moraine chunkserver`.
 	Chunkserver Role = "chunkserver"
+	// ObjectServer is `moraine object-server`: the local bucket.
+	ObjectServer Role = "object-server"
 )
 
 // Node is one server process. Its methods may be called concurrently.

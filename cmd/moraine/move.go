@@ -1,0 +1,426 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// move is one of the commands that move files between tiers.
+type move struct {
+	name, short, long string
+	kind              wire.JobKind
+	// reached reports whether a file is where the move brings it.
+	reached func(a *wire.Attr) bool
+}
+
+var moves = []move{
+	{"flush", "Copy files to the object tier", `Queue the upload of files, and of all files below directories, to the bucket.
+A file that is flushed is still served from the chunkservers; see "moraine evict".`,
+		wire.JobKind_JOB_KIND_FLUSH, func(a *wire.Attr) bool { return a.Clean }},
+	{"stage", "Bring evicted files back from the object tier", `Queue the download of files that are in the bucket only, and of all such files
+below directories, to the chunkservers.`,
+		wire.JobKind_JOB_KIND_STAGE, func(a *wire.Attr) bool { return !a.Evicted }},
+	{"evict", "Drop the local bytes of files that are in the object tier", `Queue the eviction of files, and of all files below directories: once the bucket
+has confirmed that it holds a file's present content, its bytes on the
+chunkservers are given back. A file that is not flushed is left alone.`,
+		wire.JobKind_JOB_KIND_EVICT, func(a *wire.Attr) bool { return a.Evicted || a.Size == 0 || a.Stored == 0 }},
+}
+
+func (a *app) moveCommands() []*cobra.Command {
+	var cmds []*cobra.Command
+	for _, m := range moves {
+		var wait bool
+		cmd := &cobra.Command{
+			Use:     m.name + " PATH...",
+			GroupID: groupFiles,
+			Short:   m.short,
+			Long:    m.long,
+			Example: "  moraine " + m.name + " --wait moraine:///runs/llama/step-1000",
+			Args:    cobra.MinimumNArgs(1),
+			RunE:    func(cmd *cobra.Command, args []string) error { return a.move(cmd.Context(), m, args, wait) },
+		}
+		cmd.Flags().BoolVar(&wait, "wait", false, "return when it is done; Ctrl-C ends the waiting, not the work")
+		cmds = append(cmds, cmd)
+	}
+	return cmds
+}
+
+func (a *app) move(ctx context.Context, m move, args []string, wait bool) error {
+	return a.each(ctx, args, parseRemote, func(c *connection, l location) error {
+		attr, err := c.Stat(ctx, l.path)
+		if err != nil {
+			return err
+		}
+		jobs, err := c.QueueMove(ctx, m.kind, moraine.InodeID(attr.Inode))
+		if err != nil {
+			return err
+		}
+		if !wait {
+			return a.printJobs(jobs)
+		}
+		w := &waiting{app: a, c: c, move: m, root: l, jobs: jobs}
+		err = w.run(ctx, attr)
+		if ctx.Err() != nil {
+			fmt.Fprintf(a.err, "moraine: the work goes on: `moraine job ls` shows it, `moraine job cancel ID` ends it\n")
+		}
+		return err
+	})
+}
+
+func (a *app) printJobs(jobs []*wire.Job) error {
+	infos := make([]jobInfo, len(jobs))
+	for i, j := range jobs {
+		infos[i] = describeJob(j)
+	}
+	return list(a, infos, table.Row{"id", "kind", "state", "what"}, func(j jobInfo) table.Row {
+		return table.Row{j.ID, j.Kind, j.State, j.Subject}
+	})
+}
+
+// moveResult is what a move with --wait prints.
+type moveResult struct {
+	Path  string `json:"path"`
+	Move  string `json:"move"`
+	Files int    `json:"files"`
+	Bytes uint64 `json:"bytes"`
+	Left  int    `json:"left"`
+}
+
+// waiting waits for the moves of one path.
+type waiting struct {
+	*app
+	c    *connection
+	move move
+	root location
+	jobs []*wire.Job
+}
+
+// waitPoll is how often is looked whether jobs have ended.
+const waitPoll = 250 * time.Millisecond
+
+// run waits until the jobs that were queued have ended, and those that they
+// made: for a directory that is one for each file.
+func (w *waiting) run(ctx context.Context, attr *wire.Attr) error {
+	bar := w.startBar(w.move.name+" "+w.root.String(), int64(attr.Size))
+	defer bar.finish(nil)
+	var failed []error
+	for _, j := range w.jobs {
+		ended, err := waitJob(ctx, w.c, moraine.JobID(j.Id), func(j *wire.Job) {
+			if attr.Type == wire.FileType_FILE_TYPE_REGULAR {
+				bar.set(int64(j.Done))
+			}
+		})
+		switch {
+		case errors.Is(err, moraine.NotFound): // ended long ago
+		case err != nil:
+			return err
+		case ended.State != wire.JobState_JOB_STATE_DONE:
+			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, ended.Subject, jobStates[ended.State], ended.Error))
+		}
+	}
+	res, err := w.settle(ctx)
+	if err != nil {
+		return err
+	}
+	if w.global.json {
+		err = printJSON(w.out, res)
+	} else {
+		w.note("%s: %d files (%s) %s", res.Path, res.Files, size(res.Bytes), past[w.move.name])
+	}
+	if res.Left > 0 {
+		failed = append(failed, fmt.Errorf("%d files of %s could not be %s: `moraine job ls --all` tells why", res.Left, res.Path, past[w.move.name]))
+	}
+	return errors.Join(append(failed, err)...)
+}
+
+var past = map[string]string{"flush": "flushed", "stage": "staged", "evict": "evicted"}
+
+// settle waits until every file is where the move brings it, or no job is left
+// that would.
+func (w *waiting) settle(ctx context.Context) (moveResult, error) {
+	for {
+		live := map[uint64]bool{}
+		for j, err := range w.c.Jobs(ctx, false) {
+			if err != nil {
+				return moveResult{}, err
+			}
+			if j.Kind == w.move.kind || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.Moves == w.move.kind {
+				live[j.Inode] = true
+			}
+		}
+		res := moveResult{Path: w.root.String(), Move: w.move.name}
+		busy := false
+		err := w.c.Walk(ctx, w.root.path, func(_ string, at *wire.Attr) error {
+			switch {
+			case at.Type == wire.FileType_FILE_TYPE_DIRECTORY:
+				busy = busy || live[at.Inode]
+			case at.Type != wire.FileType_FILE_TYPE_REGULAR:
+			case w.move.reached(at):
+				res.Files++
+				res.Bytes += at.Size
+			default:
+				res.Left++
+				busy = busy || live[at.Inode]
+			}
+			return nil
+		})
+		if err != nil || !busy {
+			return res, err
+		}
+		if err := sleep(ctx, waitPoll); err != nil {
+			return res, err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// waitJob waits until a job has ended; progress is told what it is like now and
+// then.
+func waitJob(ctx context.Context, c *connection, id moraine.JobID, progress func(j *wire.Job)) (*wire.Job, error) {
+	for {
+		j, err := c.Job(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		progress(j)
+		switch j.State {
+		case wire.JobState_JOB_STATE_PENDING, wire.JobState_JOB_STATE_RUNNING:
+		default:
+			return j, nil
+		}
+		if err := sleep(ctx, waitPoll); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (a *app) jobWaitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "wait ID...",
+		Short: "Wait until jobs have ended; fails where one of them did not succeed",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids := make([]moraine.JobID, len(args))
+			for i, arg := range args {
+				var err error
+				if ids[i], err = parseJobID(arg); err != nil {
+					return err
+				}
+			}
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var failed []error
+			for i, arg := range args {
+				id := ids[i]
+				bar := a.startBar("job "+arg, 0)
+				j, err := waitJob(cmd.Context(), c, id, func(j *wire.Job) { bar.set(int64(j.Done)) })
+				bar.finish(err)
+				if err != nil {
+					return err
+				}
+				if err := a.printJobs([]*wire.Job{j}); err != nil {
+					return err
+				}
+				if j.State != wire.JobState_JOB_STATE_DONE {
+					failed = append(failed, fmt.Errorf("job %s %s: %s", arg, jobStates[j.State], j.Error))
+				}
+			}
+			return errors.Join(failed...)
+		},
+	}
+}
+
+func parseJobID(s string) (moraine.JobID, error) {
+	id, err := strconv.ParseUint(s, 16, 64)
+	if err != nil {
+		return 0, usageError("job %q: write an id as `moraine job ls` prints it", s)
+	}
+	return moraine.JobID(id), nil
+}
+
+var flushPolicies = map[wire.FlushPolicy]string{
+	wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED: "inherit",
+	wire.FlushPolicy_FLUSH_POLICY_NEVER:       "never",
+	wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT:   "on-commit",
+}
+
+// policyInfo is what `policy get` prints.
+type policyInfo struct {
+	Path   string `json:"path"`
+	Flush  string `json:"flush"`
+	Scheme string `json:"scheme"`
+	Own    bool   `json:"own"`
+}
+
+func (a *app) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "policy",
+		GroupID: groupCluster,
+		Short:   "What happens by itself to the files below a directory",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.policySetCommand(), a.policyGetCommand())
+	return cmd
+}
+
+func (a *app) policySetCommand() *cobra.Command {
+	var flush, scheme string
+	cmd := &cobra.Command{
+		Use:   "set PATH",
+		Short: "Set the policy of a directory; what is not given it inherits",
+		Long: `Set a directory's own policy, in place of the one it has. It governs what is below
+it, down to directories with one of their own. Without flags, its own is removed.`,
+		Example: "  moraine policy set --flush on-commit moraine:///runs",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p := &wire.Policy{}
+			found := false
+			for value, name := range flushPolicies {
+				if name == flush {
+					p.Flush, found = value, true
+				}
+			}
+			if !found {
+				return usageError("--flush %q: write never, on-commit or inherit", flush)
+			}
+			cfg, err := schemeConfig(scheme)
+			if err != nil {
+				return err
+			}
+			if scheme != "" {
+				p.Scheme = &wire.Scheme{K: uint32(cfg.Scheme.K), M: uint32(cfg.Scheme.M)}
+			}
+			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				attr, err := c.Stat(cmd.Context(), l.path)
+				if err != nil {
+					return err
+				}
+				return c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), p)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&flush, "flush", "inherit", "when files are flushed to the object tier: never, on-commit, inherit")
+	cmd.Flags().StringVar(&scheme, "scheme", "", "how to keep new files: 4+2, 8+3, x3 (default: inherited)")
+	return cmd
+}
+
+func (a *app) policyGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get PATH...",
+		Short: "Show the policy in effect for files and directories",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var infos []policyInfo
+			err := a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				attr, err := c.Stat(cmd.Context(), l.path)
+				if err != nil {
+					return err
+				}
+				p, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				infos = append(infos, describePolicy(l.String(), p))
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return list(a, infos, table.Row{"path", "flush", "scheme", "own"}, func(i policyInfo) table.Row {
+				return table.Row{i.Path, i.Flush, i.Scheme, i.Own}
+			})
+		},
+	}
+}
+
+func describePolicy(path string, p *wire.PolicyReply) policyInfo {
+	e := p.GetEffective()
+	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts",
+		Own: p.GetOwn().GetFlush() != 0 || p.GetOwn().GetScheme() != nil}
+	if e.GetFlush() != wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED {
+		info.Flush = flushPolicies[e.GetFlush()]
+	}
+	if s := e.GetScheme(); s != nil {
+		info.Scheme = moraine.Scheme{K: uint8(s.K), M: uint8(s.M)}.String()
+	}
+	return info
+}
+
+// tierInfo is what `tier status` prints.
+type tierInfo struct {
+	Buckets         []string `json:"buckets"`
+	Hosts           uint64   `json:"hosts"`
+	Objects         uint64   `json:"objects"`
+	Bytes           uint64   `json:"bytes"`
+	QueuedFlushes   uint64   `json:"queuedFlushes"`
+	QueuedStages    uint64   `json:"queuedStages"`
+	QueuedEvictions uint64   `json:"queuedEvictions"`
+	QueuedDeletions uint64   `json:"queuedDeletions"`
+	Intents         uint64   `json:"intents"`
+	UnsettledKeys   uint64   `json:"unsettledKeys"`
+}
+
+func (a *app) tierCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "tier",
+		GroupID: groupCluster,
+		Short:   "Look at the object tier",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "status",
+		Short: "What the bucket holds, and what is on its way",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			t, err := c.Tier(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.printTier(tierInfo{t.Buckets, t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
+				t.QueuedDeletions, t.Intents, t.UnsettledKeys})
+		},
+	})
+	return cmd
+}
+
+func (a *app) printTier(t tierInfo) error {
+	if a.global.json {
+		return printJSON(a.out, t)
+	}
+	if t.Hosts == 0 {
+		a.note("%s", errNoTier)
+	} else {
+		a.note("%s, served by %d hosts", strings.Join(t.Buckets, ", "), t.Hosts)
+	}
+	a.note("  %d objects, %s", t.Objects, size(t.Bytes))
+	a.note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)
+	a.note("  %d changes of the bucket under way, %d keys waiting until late requests can do no harm", t.Intents, t.UnsettledKeys)
+	return nil
+}

@@ -1,0 +1,80 @@
+package procs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/morainefs/moraine/tiers/object"
+)
+
+// objectServerName is the node of the local bucket, and localBucket its bucket.
+const (
+	objectServerName = "o1"
+	localBucket      = "moraine"
+)
+
+// NewObjectServer describes a process that serves a local bucket at address from
+// dir, with its keys in dir (KeysFile). It is not started.
+func NewObjectServer(binary, dir, address, log string) *Node {
+	return &Node{Name: objectServerName, Role: ObjectServer, Address: address, Admin: address, Dir: dir, binary: binary, log: log,
+		args: []string{string(ObjectServer), "--data", dir, "--listen", address, "--bucket", localBucket}}
+}
+
+// KeysFile is where an object server keeps its keys.
+func (n *Node) KeysFile() string { return filepath.Join(n.Dir, "keys") }
+
+// BucketArgs are the arguments by which a chunkserver uses an object server.
+func (n *Node) BucketArgs() []string {
+	return []string{"--bucket", "s3://" + localBucket, "--bucket-endpoint", "http://" + n.Address}
+}
+
+// BucketEnv is the environment with an object server's keys, which are made
+// where they are missing.
+func (n *Node) BucketEnv() ([]string, error) {
+	keys, err := object.LoadKeys(n.KeysFile())
+	return []string{"AWS_ACCESS_KEY_ID=" + keys.Access, "AWS_SECRET_ACCESS_KEY=" + keys.Secret, "AWS_SESSION_TOKEN="}, err
+}
+
+// prepareObjectServer adds the local bucket, where one is wanted, and returns
+// the arguments of chunkservers that use it.
+func (c *Cluster) prepareObjectServer() ([]string, error) {
+	if !c.cfg.ObjectServer {
+		return nil, nil
+	}
+	address, err := c.objectAddress()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(c.cfg.Dir, objectServerName)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	n := NewObjectServer(c.cfg.Binary, dir, address, filepath.Join(c.cfg.Dir, "log", objectServerName+".log"))
+	env, err := n.BucketEnv()
+	if err != nil {
+		return nil, err
+	}
+	c.nodes = append(c.nodes, n)
+	c.cfg.Env = append(c.cfg.Env[:len(c.cfg.Env):len(c.cfg.Env)], env...)
+	return n.BucketArgs(), nil
+}
+
+// objectAddress is written down, as those of the other nodes are.
+func (c *Cluster) objectAddress() (string, error) {
+	file := filepath.Join(c.cfg.Dir, "object-address")
+	data, err := os.ReadFile(file)
+	if err == nil {
+		return strings.TrimSpace(string(data)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	addrs, err := FreeAddresses(1)
+	if err != nil {
+		return "", err
+	}
+	return addrs[0], os.WriteFile(file, []byte(addrs[0]+"\n"), 0o644)
+}
