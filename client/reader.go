@@ -165,19 +165,24 @@ func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, o
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wrong atomic.Bool
-	run := func(e located, lo int64, part []byte) error {
+	once := func(e located, lo int64, part []byte) error {
+		at := e.StripeOffset + lo - e.Offset
 		if e.object != nil {
-			return c.readObject(ctx, e.object, e.StripeOffset+lo-e.Offset, part)
+			return c.readObject(ctx, e.object, at, part)
 		}
+		sr := newStripeRead(c, e.stripe, at, part, trust)
+		err := sr.run(ctx)
+		if sr.foundBad() {
+			wrong.Store(true)
+		}
+		return err
+	}
+	run := func(e located, lo int64, part []byte) error {
 		for try := 0; ; try++ {
-			sr := newStripeRead(c, e.stripe, e.StripeOffset+lo-e.Offset, part, trust)
-			err := sr.run(ctx)
-			if sr.foundBad() {
-				wrong.Store(true)
-			}
+			err := once(e, lo, part)
 			// A range of many stripes would never be whole if one that fails made
 			// all of it begin again.
-			if err == nil || !isTransient(err) || try == stripeTries || !pause(ctx, c.clock, try) {
+			if err == nil || !isTransient(err) || try == stripeTries || !pause(ctx, c.clock, try+2*boolInt(e.object != nil)) {
 				return err
 			}
 		}

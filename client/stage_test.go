@@ -1,0 +1,129 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// staged takes what CommitStage brings, and answers extents accordingly.
+type staged struct {
+	mu      sync.Mutex
+	ops     []*wire.CommitStage
+	refused error
+}
+
+// onStage stands in for the service's side of staging.
+func (c *cluster) onStage(data []byte, from uint64) *staged {
+	c.evict(data, from)
+	s := &staged{}
+	for _, m := range c.servers {
+		m.mu.Lock()
+		before := m.hook
+		m.hook = func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if op := req.GetCommitStage(); op != nil {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if s.refused == nil {
+					s.ops = append(s.ops, proto.Clone(op).(*wire.CommitStage))
+				}
+				refused := s.refused
+				return func(*wire.MetaResponse, error) (*wire.MetaResponse, error) {
+					return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, refused
+				}, nil
+			}
+			return before(req)
+		}
+		m.mu.Unlock()
+	}
+	return s
+}
+
+// Staging covers what is in the object, and nothing else, with stripes of its
+// very bytes.
+func TestStageRange(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 2_000_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		a, err := cl.Stat(c.ctx, "/f")
+		require.NoError(t, err)
+		const from = 700_000
+		s := c.onStage(data, from)
+		object := &wire.Object{Id: testObject}
+		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1_000_000))
+		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 1_000_000, 64<<20))
+		slices.SortFunc(s.ops, func(a, b *wire.CommitStage) int { return int(a.Extents[0].Offset) - int(b.Extents[0].Offset) })
+		at := uint64(from)
+		for _, op := range s.ops {
+			require.EqualValues(t, []uint64{5, 9, a.Inode, a.Generation, testObject},
+				[]uint64{op.Job, op.LeaseEpoch, op.Inode, op.Generation, op.Object})
+			for i, e := range op.Extents {
+				require.Equal(t, at, e.Offset)
+				require.Equal(t, op.Stripes[i].Id, e.Stripe)
+				require.Equal(t, op.Stripes[i].Length, e.Length)
+				got := c.bytesOfStripe(op.Stripes[i])
+				require.True(t, bytes.Equal(data[at:at+e.Length], got))
+				at += e.Length
+			}
+		}
+		require.EqualValues(t, len(data), at)
+	})
+}
+
+// bytesOfStripe puts the data chunks of a stripe together.
+func (c *cluster) bytesOfStripe(s *wire.Stripe) []byte {
+	var out []byte
+	for i := range s.Scheme.K {
+		for _, h := range c.hosts {
+			h.mu.Lock()
+			if ch := h.chunks[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(i)}]; ch != nil && h.device == s.Chunks[i].Device {
+				out = append(out, ch.data...)
+			}
+			h.mu.Unlock()
+		}
+	}
+	return out[:s.Length]
+}
+
+// Staging that fails gives back what it took, and says why; a piece that cannot
+// be read is never put.
+func TestStageRangeFails(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 900_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		a, err := cl.Stat(c.ctx, "/f")
+		require.NoError(t, err)
+		s := c.onStage(data, 0)
+		object := &wire.Object{Id: testObject}
+		s.refused = errKind(moraine.Fenced)
+		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30), moraine.Fenced)
+		s.refused = nil
+		for _, h := range c.hosts {
+			h.fail(func(_ context.Context, req any) error {
+				if _, piece := req.(*wire.GetPiece); piece {
+					return errKind(moraine.Lost)
+				}
+				return nil
+			})
+		}
+		before := c.puts()
+		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30), moraine.Lost)
+		require.Equal(t, before, c.puts())
+		require.Empty(t, s.ops)
+		next := proto.Clone(a).(*wire.Attr)
+		next.Generation++
+		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, next, object, 0, 1<<30), moraine.Stale)
+	})
+}
