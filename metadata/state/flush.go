@@ -148,7 +148,7 @@ func confirmed(in *objectIntent, w *wire.Object) (*object, error) {
 	switch {
 	case !in.completing:
 		return nil, fail(moraine.Conflict, op, in.at.String(), "that the upload is completed was not announced")
-	case o.at != place{w.GetBucket(), w.GetKey()} || o.size != in.size || o.crc != in.crc || (in.etag != "" && o.etag != in.etag):
+	case o.at != place{w.GetBucket(), w.GetKey()} || o.size != in.size || o.crc != in.crc:
 		return nil, fail(moraine.Conflict, op, in.at.String(), "another object was announced")
 	case o.etag == "" || len(o.etag) > maxToken || len(o.version) > maxToken:
 		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
@@ -256,29 +256,35 @@ func (m *Machine) moveObject(t *tx, op *wire.MoveObject) (*wire.MetaResponse, er
 	if err := m.unclaim(t, in, 0); err != nil {
 		return nil, err
 	}
-	if err := m.leaveResidue(t, o); err != nil {
+	to, err := t.owner(in.at)
+	if err != nil {
+		return nil, err
+	}
+	if to.object != 0 { // what a copy before this one may have left
+		if err := m.overwritten(t, to.object, nil); err != nil {
+			return nil, err
+		}
+	}
+	left := &object{at: o.at, version: o.version, etag: o.etag, size: o.size, crc: o.crc, tenant: o.tenant}
+	if err := m.recordResidue(t, left, t.clusterTime()+residueDelay); err != nil {
 		return nil, err
 	}
 	o.at, o.etag, o.version, o.kept = in.at, w.GetEtag(), w.GetVersion(), true
 	t.putObject(o)
-	to, err := t.owner(o.at)
-	if err != nil {
-		return nil, err
-	}
 	to.object = o.id
 	t.putOwner(to)
 	return objectReply(o), nil
 }
 
-// leaveResidue records the bytes that o leaves behind at its key as an object of
-// nobody, which is to be deleted.
-func (m *Machine) leaveResidue(t *tx, o *object) error {
+// recordResidue records bytes that are, or may be, at a key and are nobody's as
+// an object that is to be deleted, not before a cluster time.
+func (m *Machine) recordResidue(t *tx, left *object, after uint64) error {
 	id, err := t.nextID(cObject)
 	if err != nil {
 		return err
 	}
-	left := &object{id: moraine.ObjectID(id), at: o.at, version: o.version, etag: o.etag, size: o.size, crc: o.crc, tenant: o.tenant}
-	if err := m.condemn(t, left, t.clusterTime()+residueDelay); err != nil {
+	left.id = moraine.ObjectID(id)
+	if err := m.condemn(t, left, after); err != nil {
 		return err
 	}
 	t.putObject(left)

@@ -30,6 +30,8 @@ type tier struct {
 	s     *bucket
 	c     *client
 	crash *crash
+	// meanwhile happens while a mover is dead.
+	meanwhile func()
 }
 
 // crash stops a mover at its nth operation: before it, after it, or with the
@@ -298,6 +300,10 @@ func (y *tier) drain() {
 		worked := mv.work()
 		if !dead && y.crash != nil && y.crash.hit != "" && y.crash.how != "twice" {
 			dead = true
+			if y.meanwhile != nil {
+				y.meanwhile()
+				y.check()
+			}
 			y.wait(16)
 			y.fenced(first)
 			continue

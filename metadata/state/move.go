@@ -233,42 +233,57 @@ func (m *Machine) prepareMove(t *tx, j *job, bucket, prefix string) (*wire.MoveT
 	if err != nil {
 		return nil, err
 	}
-	gone := i == nil || i.nlink == 0
-	if in != nil {
-		task := &wire.MoveTask{Bucket: bucket, Key: in.at.key, Intent: in.toWire(), Cleanup: gone || j.ending != 0}
-		if i != nil {
-			task.Attr = i.attr()
-		}
-		if !gone {
-			task.Path, _, err = t.pathOf(i)
-		}
-		return task, err
-	}
-	switch {
-	case j.ending != 0:
-		return nil, m.endJob(t, j, j.ending, j.err)
-	case gone:
-		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
-	}
-	if need, why := needs(j.kind, i); !need {
-		end := wire.JobState_JOB_STATE_DONE
-		if why != "" {
-			end = wire.JobState_JOB_STATE_FAILED
-		}
-		return nil, m.endJob(t, j, end, why)
-	}
-	path, ok, err := t.pathOf(i)
+	end, why, path, err := t.endOf(j, i)
 	if err != nil {
 		return nil, err
 	}
-	if !ok { // in a tree that is being removed, or a checkpoint that nobody sees yet
-		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+	if end != 0 && in != nil {
+		return settleOnly(j, i, in), nil
+	}
+	if end != 0 {
+		return nil, m.endJob(t, j, end, why)
 	}
 	task := &wire.MoveTask{Attr: i.attr(), Path: path, Bucket: bucket}
-	if j.kind == wire.JobKind_JOB_KIND_FLUSH {
-		return m.prepareFlush(t, j, i, task, prefix)
+	if j.kind != wire.JobKind_JOB_KIND_FLUSH {
+		return m.prepareFromObject(t, j, i, task)
 	}
-	return m.prepareFromObject(t, j, i, task)
+	if task, err = m.prepareFlush(t, j, i, task, prefix, in != nil); task != nil && in != nil {
+		task.Intent = in.toWire()
+	}
+	return task, err
+}
+
+// endOf reports how a move's job ends that has nothing to do any more; 0 where
+// it has, and then the path of its file.
+func (t *tx) endOf(j *job, i *inode) (end wire.JobState, why, path string, err error) {
+	switch {
+	case j.ending != 0:
+		return j.ending, j.err, "", nil
+	case i == nil || i.nlink == 0:
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	if need, why := needs(j.kind, i); !need {
+		if why != "" {
+			return wire.JobState_JOB_STATE_FAILED, why, "", nil
+		}
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	path, ok, err := t.pathOf(i)
+	if err == nil && !ok { // in a tree that is being removed, or a checkpoint that nobody sees yet
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	return 0, "", path, err
+}
+
+// settleOnly is the task of a job that only settles what it announced. i is nil
+// where the file is gone.
+func settleOnly(j *job, i *inode, in *objectIntent) *wire.MoveTask {
+	task := &wire.MoveTask{Bucket: in.at.bucket, Key: in.at.key, Intent: in.toWire(), Cleanup: true,
+		Attr: &wire.Attr{Inode: j.target, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(in.generation)}}
+	if i != nil {
+		task.Attr = i.attr()
+	}
+	return task
 }
 
 // prepareDelete is prepareMove for the deletion of an object.
@@ -304,15 +319,16 @@ func (m *Machine) waitForKey(t *tx, j *job, w *owner) bool {
 	return true
 }
 
-// prepareFlush finds the key of a file, and what is there.
-func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, prefix string) (*wire.MoveTask, error) {
+// prepareFlush finds the key of a file, and what is there. A job that has
+// something to settle first does not wait for a key.
+func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
 	task.Key = objectkey.Of(prefix, task.Path)
 	p := place{task.Bucket, task.Key}
-	if err := p.check("lease jobs"); err != nil {
+	if err := p.check("lease jobs"); err != nil && !settles {
 		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, clip(err.Error(), moraine.MaxNameLen))
 	}
 	w, err := t.owner(p)
-	if err != nil || m.waitForKey(t, j, w) {
+	if err != nil || (!settles && m.waitForKey(t, j, w)) {
 		return nil, err
 	}
 	if w.object == 0 {
@@ -326,19 +342,24 @@ func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, pre
 	if o.mustStay(i.id) {
 		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, uint64(o.id))
 		kept, err := t.owner(place{task.Bucket, task.KeepKey})
-		if err != nil || m.waitForKey(t, j, kept) {
+		if err != nil || (!settles && m.waitForKey(t, j, kept)) {
 			return nil, err
 		}
 	}
 	return task, nil
 }
 
-// prepareFromObject finds the object of a clean file.
+// prepareFromObject finds the object that a file is evicted to or staged from;
+// of several the first that its extents name.
 func (m *Machine) prepareFromObject(t *tx, j *job, i *inode, task *wire.MoveTask) (*wire.MoveTask, error) {
-	if !i.clean() {
-		return task, nil // staged from the objects that its extents name
+	id := i.object
+	if j.kind == wire.JobKind_JOB_KIND_STAGE {
+		var err error
+		if id, err = t.firstObject(i); err != nil {
+			return nil, err
+		}
 	}
-	o, err := t.mustObject(i.object)
+	o, err := t.mustObject(id)
 	if err != nil {
 		return nil, err
 	}
@@ -353,6 +374,26 @@ func (m *Machine) prepareFromObject(t *tx, j *job, i *inode, task *wire.MoveTask
 	}
 	task.Object, task.Key = o.toWire(), o.at.key
 	return task, nil
+}
+
+// firstObject returns the object of the first evicted range of a file that has
+// one.
+func (v *view) firstObject(i *inode) (id moraine.ObjectID, err error) {
+	err = v.refsFrom(i.content, -1, func(r ref) (bool, error) {
+		h, err := v.tableHead(r.table)
+		if err != nil || h.evicted == 0 {
+			return true, err
+		}
+		exts, err := v.extsFrom(r, r.base, noLimit)
+		for _, e := range exts {
+			if e.Object != 0 {
+				id = e.Object
+				return false, err
+			}
+		}
+		return false, err
+	})
+	return id, err
 }
 
 // pathOf returns the path of an inode from the root, without a slash before it;
@@ -422,6 +463,14 @@ func (m *Machine) endMove(t *tx, j *job) error {
 	end := wire.JobState_JOB_STATE_DONE
 	if j.ending != 0 {
 		end = j.ending
+	}
+	if j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && end == wire.JobState_JOB_STATE_DONE {
+		if o, err := t.object(moraine.ObjectID(j.target)); err != nil || o != nil {
+			if err == nil {
+				m.retryJob(t, j) // it was elsewhere for a moment, and is to go all the same
+			}
+			return err
+		}
 	}
 	stale := j.kind == wire.JobKind_JOB_KIND_FLUSH && end == wire.JobState_JOB_STATE_DONE && (j.again || !j.made)
 	parent := j.parent

@@ -266,7 +266,14 @@ func (m *Machine) mayCopy(t *tx, in *objectIntent) error {
 		if err := w.settled(op, in.job, t.clusterTime()); err != nil {
 			return err
 		}
-		if n == 0 && w.object != 0 {
+		if n > 0 || w.object == 0 {
+			continue
+		}
+		there, err := t.mustObject(w.object)
+		if err != nil {
+			return err
+		}
+		if there.refs > 0 {
 			return fail(moraine.Conflict, op, in.at.String(), "object %s is there", w.object)
 		}
 	}
@@ -356,10 +363,26 @@ func (t *tx) settleMillis() uint64 {
 }
 
 // loseIntent gives up a copy or a delete whose end nobody saw, sent under a
-// lease that ends at until.
+// lease that ends at until. What a copy may have made gets a record, so that it
+// goes even if nothing takes its place.
 func (m *Machine) loseIntent(t *tx, in *objectIntent, until uint64) (settled uint64, err error) {
 	settled = max(until, t.clusterTime()) + t.settleMillis()
-	return settled, m.unclaim(t, in, settled)
+	if err := m.unclaim(t, in, settled); err != nil || in.kind != wire.IntentKind_INTENT_KIND_COPY {
+		return settled, err
+	}
+	w, err := t.owner(in.at)
+	if err != nil || w.object != 0 {
+		return settled, err
+	}
+	of, err := t.object(in.object)
+	if err != nil {
+		return settled, err
+	}
+	left := &object{at: in.at, kept: true}
+	if of != nil {
+		left.size, left.crc, left.tenant = of.size, of.crc, of.tenant
+	}
+	return settled, m.recordResidue(t, left, settled+residueDelay)
 }
 
 // maxSettled bounds how many keys one Tick finds settled.

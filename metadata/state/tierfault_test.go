@@ -2,6 +2,8 @@ package state_test
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/morainefs/moraine/transport/wire"
@@ -161,6 +163,70 @@ var scenarios = []scenario{
 		y.runTrees()
 		return []uint64{f, g}
 	}, all("clean true evicted false size 10")},
+}
+
+// Whatever becomes of a file, or of its job, while the mover that works on it is
+// dead: nothing is left in the store that nobody knows.
+func TestTierFaultsMeanwhile(t *testing.T) {
+	removeAll := func(y *tier) {
+		for _, e := range y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: y.c.root}}})).GetReadDir().GetEntries() {
+			if e.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+				y.ok(y.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: y.c.root, Name: e.Name}}}))
+			} else {
+				y.unlink(e.Name)
+			}
+		}
+	}
+	cancelAll := func(y *tier) {
+		for _, j := range y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{}}})).GetJobs().GetJobs() {
+			if j.Kind != wire.JobKind_JOB_KIND_REMOVE_TREE && j.Kind != wire.JobKind_JOB_KIND_DELETE_OBJECT {
+				y.ok(y.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: j.Id}}}))
+			}
+		}
+	}
+	changeAll := func(y *tier) {
+		for _, e := range y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: y.c.root}}})).GetReadDir().GetEntries() {
+			if e.Attr.Type == wire.FileType_FILE_TYPE_REGULAR {
+				y.rename(y.c.root, e.Name, y.c.root, e.Name+"-moved")
+				y.write(e.Attr.Inode, 5)
+			}
+		}
+	}
+	for what, meanwhile := range map[string]func(*tier){"removed": removeAll, "canceled": cancelAll, "changed": changeAll} {
+		for _, sc := range scenarios {
+			for _, how := range []string{"before", "after", "late"} {
+				// What stops before an operation has stopped after the one before it,
+				// and only copies and deletes are late.
+				few := how == "before" || how == "late" && !strings.Contains(sc.name, "keep") && !strings.Contains(sc.name, "delete")
+				if few && os.Getenv("MORAINE_TEST_LONG") == "" {
+					continue
+				}
+				t.Run(what+"/"+sc.name+"/"+how, func(t *testing.T) {
+					for at := 0; ; at++ {
+						y := newTier(t)
+						y.crash = &crash{at: at, how: how}
+						y.meanwhile = func() { meanwhile(y) }
+						files := sc.run(y)
+						y.drain()
+						if y.crash.hit == "" {
+							break
+						}
+						if what == "removed" {
+							removeAll(y)
+							y.drain()
+							if files = nil; len(y.s.objects) != 0 {
+								t.Errorf("the store still has %v", y.s.objects)
+							}
+						}
+						y.sound(files...)
+						if t.Failed() {
+							t.Fatalf("stopped %s operation %d, %q", how, at, y.crash.hit)
+						}
+					}
+				})
+			}
+		}
+	}
 }
 
 func (y *tier) unlink(name string) {
