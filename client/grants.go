@@ -273,6 +273,10 @@ func (p *grantPool) fetched(q *grantQueue, inode moraine.InodeID, g *grant, err 
 func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.InodeID, size uint32) (*grant, error) {
 	avoid := p.c.health.all()
 	resp, s, err := p.askGrant(ctx, key, inode, size, avoid)
+	for again := 1; again < maxSessions && isKind(err, moraine.SessionExpired); again++ {
+		// A grant of the session that is over, if one was made, went with it.
+		resp, s, err = p.askGrant(ctx, key, inode, size, avoid)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 )
 
@@ -26,18 +27,14 @@ type handleModel struct {
 }
 
 // TestHandleModel holds handles on one file against its bytes, through random
-// writes, truncations and appends, while messages are lost, leaders change, and
+// writes, truncations, appends and clones, while messages are lost, leaders change, and
 // one host at a time misbehaves. MORAINE_TEST_SEED repeats a run;
 // MORAINE_TEST_LONG=1 makes it long.
 func TestHandleModel(t *testing.T) {
-	seed, steps := uint64(time.Now().UnixNano()), 100
-	if s := os.Getenv("MORAINE_TEST_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
+	seed, steps := seedOf(t), 100
 	if os.Getenv("MORAINE_TEST_LONG") == "1" {
 		steps = 2000
 	}
-	t.Logf("MORAINE_TEST_SEED=%d", seed)
 	inCluster(t, 7, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
@@ -59,6 +56,18 @@ func TestHandleModel(t *testing.T) {
 		defer other.Close()
 		m.same(read(t, c, other, "/f"), m.want, 0)
 	})
+}
+
+// seedOf returns the seed of a test, and logs it.
+func seedOf(t *testing.T) uint64 {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("MORAINE_TEST_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("MORAINE_TEST_SEED=%d", seed)
+	return seed
 }
 
 func (m *handleModel) handle() *client.Handle { return m.handles[m.rng.IntN(len(m.handles))] }
@@ -99,7 +108,7 @@ func (m *handleModel) step() {
 	case k == 18:
 		m.reopen()
 	case k == 19:
-		m.checkAll()
+		m.clone()
 	}
 }
 
@@ -114,6 +123,25 @@ func (m *handleModel) reopen() {
 		require.NoError(m.t, err)
 		m.handles = append(m.handles, h)
 	}
+}
+
+// clone copies the file, and has the copy take its place half of the time, with
+// handles that were open on neither.
+func (m *handleModel) clone() {
+	_, err := m.cl.CloneFile(m.c.ctx, m.handles[0].Inode(), "/copy", client.CreateOptions{Replace: true})
+	require.NoError(m.t, err)
+	h, err := m.cl.OpenHandle(m.c.ctx, m.c.inode(m.cl, "/copy"), client.HandleOptions{})
+	require.NoError(m.t, err)
+	if m.rng.IntN(2) == 0 {
+		require.NoError(m.t, h.Close(m.c.ctx))
+		return
+	}
+	for _, old := range m.handles {
+		require.NoError(m.t, old.Close(m.c.ctx))
+	}
+	m.handles = []*client.Handle{h}
+	require.NoError(m.t, m.cl.Rename(m.c.ctx, "/copy", "/f", client.RenameOptions{}))
+	m.checkAll()
 }
 
 func (m *handleModel) resize(size int) {
@@ -161,4 +189,71 @@ func (m *handleModel) same(got, want []byte, off int64) {
 			require.FailNow(m.t, "wrong byte", fmt.Sprintf("at %d of %d: %02x, not %02x", off+int64(i), len(m.want), got[i], want[i]))
 		}
 	}
+}
+
+// TestHandleModelAcrossExpiry is the same over sessions that expire: what was
+// not flushed may be lost, but only where Flush says so, and what a reader sees
+// of each block is what was there before or what was written since.
+func TestHandleModelAcrossExpiry(t *testing.T) {
+	seed := seedOf(t)
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		rng := rand.New(rand.NewPCG(seed, 2))
+		const block, blocks = 8 << 10, 60
+		h := openNew(t, c, cl, "f")
+		may := make([][]byte, blocks) // values that a block may have, the last one newest
+		flushed := func() {
+			err := h.Flush(c.ctx)
+			got := make([]byte, block*blocks)
+			require.NoError(t, h.Refresh(c.ctx))
+			n, rerr := h.ReadAt(c.ctx, got, 0)
+			if rerr != io.EOF {
+				require.NoError(t, rerr)
+			}
+			for i := range may {
+				v := byte(0)
+				if i*block < n {
+					v = got[i*block]
+					require.Equal(t, bytes.Repeat([]byte{v}, block), got[i*block:(i+1)*block], "a torn block")
+				}
+				switch {
+				case err == nil && len(may[i]) > 0:
+					require.Equal(t, may[i][len(may[i])-1], v, "lost without a word")
+				case len(may[i]) > 0:
+					require.Contains(t, may[i], v)
+				}
+				may[i] = []byte{v}
+			}
+			if err != nil {
+				require.ErrorIs(t, err, moraine.IOError)
+			}
+		}
+		flushed()
+		for round := range 12 {
+			for range rng.IntN(40) {
+				i := rng.IntN(blocks)
+				v := byte(rng.IntN(255) + 1)
+				writeAt(t, c, h, bytes.Repeat([]byte{v}, block), int64(i*block))
+				may[i] = append(may[i], v)
+				if rng.IntN(20) == 0 {
+					time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+				}
+			}
+			if round%3 == 1 {
+				for m := range c.servers {
+					c.net.Partition("c1", m)
+				}
+				if rng.IntN(2) == 0 {
+					for _, host := range c.hosts {
+						c.net.Partition("c1", host.id)
+					}
+				}
+				time.Sleep(time.Duration(40+rng.IntN(60)) * time.Second)
+				c.net.Heal()
+			}
+			flushed()
+		}
+		require.NoError(t, h.Close(c.ctx))
+	})
 }
