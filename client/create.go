@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,6 +20,8 @@ type CreateOptions struct {
 	Scheme moraine.Scheme
 	// Level overrides Config.Level unless it is 0.
 	Level moraine.Level
+	// Xattrs are extended attributes that the file has before it has its name.
+	Xattrs map[string][]byte
 }
 
 // Create begins a file that Commit will give the name path. Its directory must
@@ -89,6 +92,13 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	}
 	if ref == "" {
 		ref = moraine.InodeID(attr.Inode).String()
+	}
+	for name, value := range opts.Xattrs {
+		inode := moraine.InodeID(attr.Inode)
+		if err := c.SetXattr(ctx, inode, name, value, XattrAny); err != nil {
+			// The session would keep the file to its end.
+			return nil, wrap("client.Create", ref, errors.Join(err, c.Release(context.WithoutCancel(ctx), inode)))
+		}
 	}
 	f := &File{ref: ref, attr: attr, link: link, session: s,
 		sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: opts.Level,

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/tiers/object"
@@ -46,6 +47,7 @@ var parts = map[string]func(prometheus.Registerer){
 	"client":      func(r prometheus.Registerer) { client.NewMetrics(r) },
 	"ckpt":        func(r prometheus.Registerer) { ckpt.NewMetrics(r) },
 	"transport":   func(r prometheus.Registerer) { transport.NewMetrics(r) },
+	"s3":          func(r prometheus.Registerer) { s3.NewMetrics(r) },
 }
 
 // served says which parts' metrics each server has.
@@ -123,7 +125,7 @@ func TestServersServeTheirMetrics(t *testing.T) {
 // checkName holds a name against moraine_<part>_<what>_<unit>[_total].
 func checkName(t *testing.T, name string, d described) {
 	t.Helper()
-	if !regexp.MustCompile(`^moraine_[a-z]+(_[a-z]+)+$`).MatchString(name) {
+	if !regexp.MustCompile(`^moraine_[a-z][a-z0-9]*(_[a-z]+)+$`).MatchString(name) {
 		t.Errorf("%s: words of small letters, joined by _", name)
 	}
 	if counts := strings.HasSuffix(name, "_total"); counts != (d.Type == "counter") {
@@ -140,7 +142,7 @@ func checkName(t *testing.T, name string, d described) {
 }
 
 // metricRow is a row of a table of docs/METRICS.md: name, type, labels, help.
-var metricRow = regexp.MustCompile("^\\| `(moraine_[a-z_]+)` \\| ([a-z]+) \\| ([a-z, ]*?) *\\| (.*?) *\\|")
+var metricRow = regexp.MustCompile("^\\| `(moraine_[a-z0-9_]+)` \\| ([a-z]+) \\| ([a-z, ]*?) *\\| (.*?) *\\|")
 
 func documentedMetrics(t *testing.T) map[string]described {
 	t.Helper()

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// rootKey is the one account of an S3 endpoint.
+type rootKey struct{ access, secret string }
+
+// readCredentials reads a root key from a file as AWS clients have it, of which
+// the first profile counts. A file that others can read is refused.
+func readCredentials(file string) (rootKey, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return rootKey{}, fmt.Errorf("--credentials: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return rootKey{}, fmt.Errorf("--credentials: %w", err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return rootKey{}, fmt.Errorf("--credentials %s: others can read it: `chmod 600 %s`, and change the key", file, file)
+	}
+	var key rootKey
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), "=")
+		value = strings.TrimSpace(value)
+		switch strings.TrimSpace(name) {
+		case "aws_access_key_id":
+			key.access = value
+		case "aws_secret_access_key":
+			key.secret = value
+		}
+		if key.access != "" && key.secret != "" {
+			return key, nil
+		}
+	}
+	return rootKey{}, usageError("--credentials %s: write aws_access_key_id = ... and aws_secret_access_key = ... on two lines", file)
+}
+
+// makeCredentials reads the root key in a file, and makes a random one where
+// there is no such file.
+func makeCredentials(file string) (rootKey, error) {
+	if key, err := readCredentials(file); !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	var random [40]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return rootKey{}, err
+	}
+	key := rootKey{access: "MORAINE" + strings.ToUpper(fmt.Sprintf("%x", random[:6])), secret: base64.RawURLEncoding.EncodeToString(random[10:])}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return rootKey{}, err
+	}
+	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", key.access, key.secret)
+	return key, os.WriteFile(file, []byte(text), 0o600)
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/s3"
+	"github.com/morainefs/moraine/transport"
+	"github.com/spf13/cobra"
+)
+
+// defaultS3Port is where S3 clients find the endpoint.
+const defaultS3Port = "9000"
+
+// s3Options are the flags of `moraine s3`.
+type s3Options struct {
+	service     s3.Config
+	adminListen string
+	credentials string
+	memory      sizeFlag
+	ready       func() // called when it serves, if set
+}
+
+func (a *app) s3Command() *cobra.Command {
+	var o s3Options
+	cmd := &cobra.Command{
+		Use:     "s3 [ADDRESS]",
+		GroupID: groupServers,
+		Short:   "Run an S3 endpoint: buckets are directories, objects files",
+		Long: `Serve a directory of the cluster by the S3 protocol. ADDRESS is
+moraine://HOST[,HOST...]/DIR, or moraine:///DIR where --endpoint names the hosts;
+each directory below DIR is a bucket.
+
+There is one account, the root key. It is read from --credentials, a file as AWS
+clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
+--access-key and --secret-key. Several endpoints may serve one directory.`,
+		Example: `  moraine s3 moraine://host1,host2,host3/ --credentials ./s3-credentials
+  moraine s3 moraine:///data --listen :9000 --cert s3.crt --key s3.key`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			hosts := ""
+			if len(args) == 1 {
+				l, err := parseRemote(args[0])
+				if err != nil {
+					return err
+				}
+				hosts, o.service.Root = l.hosts, l.path
+			}
+			return a.runS3(cmd.Context(), hosts, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.service.Listen, "listen", []string{"127.0.0.1:" + defaultS3Port}, "address to serve at, [HOST]:PORT; may be repeated")
+	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:9001", "address of /metrics, /healthz and /debug/pprof")
+	f.StringVar(&o.credentials, "credentials", "", "file with the root key, readable by its owner only")
+	f.StringVar(&o.service.AccessKey, "access-key", "", "access key of the root key")
+	f.StringVar(&o.service.SecretKey, "secret-key", "", "secret key of the root key (other users of this machine can see command lines: better the environment, or --credentials)")
+	f.StringVar(&o.service.CertFile, "cert", "", "TLS certificate, PEM; without it the endpoint speaks plain HTTP")
+	f.StringVar(&o.service.KeyFile, "key", "", "its private key, PEM")
+	f.StringVar(&o.service.Region, "region", s3.DefaultRegion, "region that clients must name")
+	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse everything that changes something")
+	o.memory = 512 << 20
+	f.Var(&o.memory, "memory", "memory for objects that are being written and read")
+	return cmd
+}
+
+// runS3 serves until ctx ends.
+func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
+	if o.credentials != "" {
+		key, err := readCredentials(o.credentials)
+		if err != nil {
+			return err
+		}
+		o.service.AccessKey, o.service.SecretKey = key.access, key.secret
+	}
+	if o.service.AccessKey == "" || o.service.SecretKey == "" {
+		return usageError("no root key: give --credentials FILE (MORAINE_S3_CREDENTIALS), or --access-key and --secret-key")
+	}
+	log, err := a.log()
+	if err != nil {
+		return err
+	}
+	if hosts == "" {
+		hosts = a.global.endpoint
+	}
+	cfg := client.Config{Metadata: splitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience}
+	if len(cfg.Metadata) == 0 {
+		return usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/DIR")
+	}
+	sec, err := a.security()
+	if err != nil {
+		return err
+	}
+	reg := newRegistry()
+	pool, err := sec.pool(transport.RoleClient, "s3", transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	c, err := dialPatiently(ctx, cfg, client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
+	if err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	defer c.Close()
+	server, err := s3.New(o.service, s3.Deps{Client: c, Log: log, Metrics: s3.NewMetrics(reg), Ready: func() {
+		log.Info("serving", "listen", o.service.Listen, "admin", o.adminListen, "root", o.service.Root, "tls", o.service.CertFile != "")
+		if o.ready != nil {
+			o.ready()
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	adm, err := listenAdmin(o.adminListen, reg, healthWithin(ctx, server.Healthy))
+	if err != nil {
+		return err
+	}
+	return runAll(ctx, adm.run, server.Run)
+}
+
+// s3Patience bounds how long a request waits for what may yet come right: S3
+// clients give up, and try again, after about a minute.
+const s3Patience = 50 * time.Second
+
+// healthWithin makes a health check that asks the cluster one that ends.
+func healthWithin(ctx context.Context, healthy func(context.Context) error) func() error {
+	return func() error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if err := healthy(ctx); err != nil {
+			return errors.Join(fmt.Errorf("the cluster does not answer"), err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,169 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// findBucket returns the directory of a bucket.
+func (b *backend) findBucket(ctx context.Context, bucket string) (*wire.Attr, error) {
+	if !usableBucket(bucket) {
+		return nil, s3err.GetBucketErr(s3err.ErrInvalidBucketName, bucket)
+	}
+	attr, err := b.cl.Stat(ctx, b.bucketPath(bucket))
+	if err != nil && !errors.Is(err, moraine.NotFound) {
+		return nil, err
+	}
+	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
+	}
+	return attr, nil
+}
+
+// ListBuckets lists the directories of the root that can be buckets.
+func (b *backend) ListBuckets(rc context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
+	out := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: in.Owner}, Prefix: in.Prefix}
+	var buckets []s3response.ListAllMyBucketsEntry
+	for e, err := range b.cl.ReadDir(b.life, b.cfg.Root) {
+		if errors.Is(err, moraine.NotFound) {
+			break // nobody made a bucket yet
+		}
+		if err != nil {
+			return out, b.answer(rc, "ListBuckets", err)
+		}
+		if e.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY || !usableBucket(e.Name) ||
+			!strings.HasPrefix(e.Name, in.Prefix) || e.Name <= in.ContinuationToken {
+			continue
+		}
+		if in.MaxBuckets > 0 && len(buckets) == int(in.MaxBuckets) {
+			out.ContinuationToken = buckets[len(buckets)-1].Name
+			break
+		}
+		buckets = append(buckets, s3response.ListAllMyBucketsEntry{Name: e.Name, BucketRegion: b.cfg.Region, CreationDate: time.Unix(0, e.Attr.Ctime).UTC()})
+	}
+	out.Buckets.Bucket = buckets
+	return out, nil
+}
+
+// ListBucketsAndOwners is ListBuckets for the library's administration.
+func (b *backend) ListBucketsAndOwners(rc context.Context) ([]s3response.Bucket, error) {
+	all, err := b.ListBuckets(rc, s3response.ListBucketsInput{IsAdmin: true})
+	var out []s3response.Bucket
+	for _, e := range all.Buckets.Bucket {
+		out = append(out, s3response.Bucket{Name: e.Name, Owner: b.cfg.AccessKey})
+	}
+	return out, err
+}
+
+// HeadBucket reports whether there is such a bucket.
+func (b *backend) HeadBucket(rc context.Context, in *s3.HeadBucketInput) (*s3.HeadBucketOutput, error) {
+	err := b.mustBucket(b.life, str(in.Bucket))
+	return &s3.HeadBucketOutput{BucketRegion: &b.cfg.Region}, b.answer(rc, "HeadBucket", err)
+}
+
+// CreateBucket makes a bucket's directory.
+func (b *backend) CreateBucket(rc context.Context, in *s3.CreateBucketInput, _ []byte) error {
+	return b.answer(rc, "CreateBucket", b.createBucket(b.life, in))
+}
+
+func (b *backend) createBucket(ctx context.Context, in *s3.CreateBucketInput) error {
+	bucket := str(in.Bucket)
+	if !properBucket(bucket) {
+		return s3err.GetBucketErr(s3err.ErrInvalidBucketName, bucket)
+	}
+	if lock := in.ObjectLockEnabledForBucket; lock != nil && *lock {
+		return s3err.GetAPIError(s3err.ErrNotImplemented)
+	}
+	if c := in.CreateBucketConfiguration; c != nil && len(c.Tags) > 0 {
+		return s3err.GetAPIError(s3err.ErrNotImplemented)
+	}
+	if _, err := b.cl.MkdirAll(ctx, b.cfg.Root, dirMode); err != nil {
+		return err
+	}
+	_, err := b.cl.Mkdir(ctx, b.bucketPath(bucket), dirMode)
+	if errors.Is(err, moraine.Exists) {
+		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, bucket)
+	}
+	return err
+}
+
+// DeleteBucket removes a bucket in whose directory there is nothing but uploads
+// that were not completed.
+func (b *backend) DeleteBucket(rc context.Context, bucket string) error {
+	return b.answer(rc, "DeleteBucket", b.deleteBucket(b.life, bucket))
+}
+
+func (b *backend) deleteBucket(ctx context.Context, bucket string) error {
+	attr, err := b.findBucket(ctx, bucket)
+	if err != nil {
+		return err
+	}
+	for e, err := range b.cl.ReadDirInode(ctx, moraine.InodeID(attr.Inode)) {
+		if err != nil {
+			return err
+		}
+		if e.Name != uploadsDir {
+			return s3err.GetBucketErr(s3err.ErrBucketNotEmpty, bucket)
+		}
+	}
+	p := b.bucketPath(bucket)
+	if err := b.cl.RemoveAll(ctx, path.Join(p, uploadsDir)); err != nil {
+		return err
+	}
+	if err := b.cl.Remove(ctx, p); errors.Is(err, moraine.NotEmpty) {
+		return s3err.GetBucketErr(s3err.ErrBucketNotEmpty, bucket)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// What follows is asked by the library of every request, or of many. There is
+// one account, which may do anything, and nothing to be asked about.
+
+// GetBucketAcl says that a bucket has no list of its own; the library asks it
+// first, so that it also says whether there is such a bucket.
+func (b *backend) GetBucketAcl(rc context.Context, in *s3.GetBucketAclInput) ([]byte, error) {
+	return nil, b.answer(rc, "GetBucketAcl", b.mustBucket(b.life, str(in.Bucket)))
+}
+
+// GetBucketPolicy says that there is none.
+func (b *backend) GetBucketPolicy(_ context.Context, bucket string) ([]byte, error) {
+	return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucketPolicy, bucket)
+}
+
+// GetBucketCors says that there is none.
+func (b *backend) GetBucketCors(_ context.Context, bucket string) ([]byte, error) {
+	return nil, s3err.GetBucketErr(s3err.ErrNoSuchCORSConfiguration, bucket)
+}
+
+// GetBucketOwnershipControls says that the bucket's owner owns its objects.
+func (b *backend) GetBucketOwnershipControls(context.Context, string) (types.ObjectOwnership, error) {
+	return types.ObjectOwnershipBucketOwnerEnforced, nil
+}
+
+// GetBucketVersioning says that versioning was never turned on.
+func (b *backend) GetBucketVersioning(context.Context, string) (s3response.GetBucketVersioningOutput, error) {
+	return s3response.GetBucketVersioningOutput{}, nil
+}
+
+// GetObjectLockConfiguration says that there is none.
+func (b *backend) GetObjectLockConfiguration(_ context.Context, bucket string) ([]byte, error) {
+	return nil, s3err.GetBucketErr(s3err.ErrObjectLockConfigurationNotFound, bucket)
+}
+
+// GetBucketTagging says that there are no tags.
+func (b *backend) GetBucketTagging(_ context.Context, bucket string) (map[string]string, error) {
+	return nil, s3err.GetBucketErr(s3err.ErrBucketTaggingNotFound, bucket)
+}

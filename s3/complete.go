@@ -1,0 +1,179 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CompleteMultipartUpload makes one object of the parts that the client names.
+// No byte is moved: the object's file takes over their extents, and gets its
+// name, in one step.
+func (b *backend) CompleteMultipartUpload(rc context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
+	out, err := b.complete(b.life, in)
+	return out, "", b.answer(rc, "CompleteMultipartUpload", err)
+}
+
+func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (out s3response.CompleteMultipartUploadResult, err error) {
+	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+	if _, gone := err.(s3err.NoSuchUploadError); gone {
+		return b.completedBefore(ctx, in, err)
+	}
+	if err != nil {
+		return out, err
+	}
+	if in.MultipartUpload == nil {
+		return out, s3err.GetAPIError(s3err.ErrMalformedXML)
+	}
+	parts, err := b.chosenParts(ctx, u, in.MultipartUpload.Parts)
+	if err != nil {
+		return out, err
+	}
+	if in.MpuObjectSize != nil && *in.MpuObjectSize != parts.bytes {
+		return out, s3err.GetIncorrectMpObjectSizeErr(parts.bytes, *in.MpuObjectSize)
+	}
+	cond := condition{ifMatch: in.IfMatch, ifNoneMatch: in.IfNoneMatch}
+	if err := b.checkPut(ctx, u.key, cond); err != nil {
+		return out, err
+	}
+	r := u.record
+	r.Key, r.Created, r.Checksum, r.Upload = "", 0, nil, u.id
+	attr, err := b.assemble(ctx, u.key, parts.ranges, &r, cond)
+	if errors.Is(err, moraine.NotFound) {
+		return out, s3err.GetNoSuchUploadErr(u.id)
+	}
+	if err != nil {
+		return out, err
+	}
+	r.Parts = parts.runs
+	b.settle(ctx, attr, &r)
+	if err := b.cl.RemoveAll(ctx, b.uploadPath(u.key.bucket, u.id)); err != nil {
+		b.deps.Log.Warn("the parts of a completed upload were left behind", "bucket", u.key.bucket, "upload", u.id, "err", err)
+	}
+	tag := etag(attr)
+	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+}
+
+// completedBefore answers a client that asks again because it did not see the
+// first answer: the object is there, and of this upload.
+func (b *backend) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (out s3response.CompleteMultipartUploadResult, err error) {
+	k, err := parseKey(str(in.Bucket), str(in.Key))
+	if err != nil {
+		return out, err
+	}
+	o, err := b.find(ctx, k)
+	if errors.Is(err, moraine.NotFound) || err == nil && o.record.Upload != str(in.UploadId) {
+		return out, gone
+	}
+	if err != nil {
+		return out, err
+	}
+	tag := etag(o.attr)
+	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+}
+
+// chosen is what an upload is completed with.
+type chosen struct {
+	ranges []client.InodeRange
+	runs   []partRun
+	bytes  int64
+}
+
+// chosenParts finds the parts that a client names, in rising order, and holds
+// them to what it says of them.
+func (b *backend) chosenParts(ctx context.Context, u *upload, want []types.CompletedPart) (chosen, error) {
+	var c chosen
+	there := map[string]*wire.Attr{}
+	for e, err := range b.cl.ReadDirInode(ctx, u.dir) {
+		if err != nil {
+			return c, goneUpload(err, u)
+		}
+		there[e.Name] = e.Attr
+	}
+	last := int32(0)
+	for i, p := range want {
+		if p.PartNumber == nil || p.ETag == nil {
+			return c, s3err.GetAPIError(s3err.ErrMalformedXML)
+		}
+		number := *p.PartNumber
+		if number < 1 {
+			return c, s3err.GetInvalidArgumentErr(s3err.InvalidArgCompleteMpPartNumber, fmt.Sprint(number))
+		}
+		if number <= last {
+			return c, s3err.GetAPIError(s3err.ErrInvalidPartOrder)
+		}
+		last = number
+		attr := there[partName(int(number))]
+		if attr == nil || unquote(etag(attr)) != unquote(*p.ETag) {
+			return c, s3err.GetInvalidPartErr(u.id, number, *p.ETag)
+		}
+		size := int64(attr.Size)
+		if size < minPart && i < len(want)-1 {
+			return c, s3err.GetEntityTooSmallErr(size, minPart)
+		}
+		c.add(attr)
+	}
+	return c, nil
+}
+
+// add takes one more part. An empty one has no range: no length would mean all.
+func (c *chosen) add(attr *wire.Attr) {
+	size := int64(attr.Size)
+	c.bytes += size
+	if size > 0 {
+		c.ranges = append(c.ranges, client.InodeRange{Inode: moraine.InodeID(attr.Inode), Generation: moraine.Generation(attr.Generation), Length: size})
+	}
+	if n := len(c.runs); n > 0 && c.runs[n-1].Bytes == size {
+		c.runs[n-1].Count++
+		return
+	}
+	c.runs = append(c.runs, partRun{Bytes: size, Count: 1})
+}
+
+// assemble makes the object of a key of ranges of other files, with its record,
+// in one step.
+func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, r *record, cond condition) (*wire.Attr, error) {
+	if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
+		return nil, err
+	}
+	opts := client.CreateOptions{Replace: cond.ifNoneMatch == nil}
+	if !r.plain() {
+		data, err := r.encode()
+		if err != nil {
+			return nil, err
+		}
+		opts.Xattrs = map[string][]byte{recordXattr: data}
+	}
+	attr, err := b.cl.Concat(ctx, b.path(k), ranges, opts)
+	return attr, taken(err, cond)
+}
+
+// maxRuns bounds the lengths of parts that a record holds: an upload of parts of
+// all different lengths is not told apart into parts any more.
+const maxRuns = 1000
+
+// settle adds to an object's record what is known of its content only once that
+// has a generation. Until then, or should we stop here, it is an object of which
+// that is not known.
+func (b *backend) settle(ctx context.Context, attr *wire.Attr, r *record) {
+	if len(r.Parts) > maxRuns {
+		r.Parts = nil
+	}
+	if r.Checksum == nil && len(r.Parts) == 0 {
+		return
+	}
+	r.Generation = attr.Generation
+	if err := b.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil && !errors.Is(err, moraine.NotFound) {
+		b.deps.Log.Warn("the parts or checksum of an object were not recorded", "inode", moraine.InodeID(attr.Inode).String(), "err", err)
+	}
+}

@@ -1,0 +1,166 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	versity "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CopyObject makes an object that shares the bytes of another: none moves.
+func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
+	attr, err := b.copyObject(b.life, in)
+	if err != nil {
+		return s3response.CopyObjectOutput{}, b.answer(rc, "CopyObject", err)
+	}
+	tag, o := etag(attr), object{attr: attr}
+	mtime := o.mtime()
+	return s3response.CopyObjectOutput{CopyObjectResult: &s3response.CopyObjectResult{ETag: &tag, LastModified: &mtime}}, nil
+}
+
+func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput) (*wire.Attr, error) {
+	k, err := parseKey(str(in.Bucket), str(in.Key))
+	if err != nil {
+		return nil, err
+	}
+	if in.ObjectLockMode != "" || in.ObjectLockLegalHoldStatus != "" {
+		return nil, s3err.GetAPIError(s3err.ErrNotImplemented)
+	}
+	src, from, err := b.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
+	if err != nil {
+		return nil, err
+	}
+	if from == k && in.MetadataDirective != types.MetadataDirectiveReplace && in.TaggingDirective != types.TaggingDirectiveReplace {
+		return nil, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
+	}
+	r, err := recordOfCopy(in, &src.record)
+	if err != nil {
+		return nil, err
+	}
+	if k.isDir() || src.isDir() {
+		if src.size() != 0 {
+			return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
+		}
+		if k.isDir() {
+			return b.putDir(ctx, k, &body{r: eof{}}, r)
+		}
+	}
+	all := whole(src.attr)
+	if src.isDir() {
+		all = nil
+	}
+	known := src.current()
+	attr, err := b.assemble(ctx, k, all, r, condition{})
+	if err == nil && known {
+		r.Checksum, r.Parts = src.record.Checksum, src.record.Parts
+		b.settle(ctx, attr, r)
+	}
+	return attr, err
+}
+
+// eof is an empty body.
+type eof struct{}
+
+func (eof) Read([]byte) (int, error) { return 0, io.EOF }
+
+// whole is all of a file, as it was found.
+func whole(a *wire.Attr) []client.InodeRange {
+	if a.Size == 0 {
+		return nil
+	}
+	return []client.InodeRange{{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation), Length: int64(a.Size)}}
+}
+
+// recordOfCopy is the record of a copy: that of the source, or what the request
+// says instead.
+func recordOfCopy(in s3response.CopyObjectInput, src *record) (*record, error) {
+	r := *src
+	r.Generation, r.Checksum, r.Parts, r.Upload, r.Directory = 0, nil, nil, "", ""
+	if in.MetadataDirective == types.MetadataDirectiveReplace {
+		r = record{ContentType: str(in.ContentType), ContentEncoding: encodingOf(in.ContentEncoding), ContentDisposition: str(in.ContentDisposition),
+			ContentLanguage: str(in.ContentLanguage), CacheControl: str(in.CacheControl), Expires: str(in.Expires),
+			Redirect: str(in.WebsiteRedirectLocation), Metadata: in.Metadata, Tags: src.Tags}
+	}
+	if in.TaggingDirective == types.TaggingDirectiveReplace {
+		var err error
+		if r.Tags, err = versity.ParseObjectTags(str(in.Tagging)); err != nil {
+			return nil, err
+		}
+	}
+	return &r, nil
+}
+
+// copySource finds what a copy is of.
+func (b *backend) copySource(ctx context.Context, header string, cond versity.PreConditions) (*object, objectKey, error) {
+	bucket, key, version, err := versity.ParseCopySource(header)
+	if err != nil {
+		return nil, objectKey{}, err
+	}
+	if version != "" && version != "null" {
+		return nil, objectKey{}, s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, version)
+	}
+	if _, err := b.findBucket(ctx, bucket); err != nil {
+		return nil, objectKey{}, err
+	}
+	k, err := parseKey(bucket, key)
+	if err != nil {
+		return nil, k, err
+	}
+	o, err := b.find(ctx, k)
+	if err != nil {
+		return nil, k, err
+	}
+	err = versity.EvaluatePreconditions(etag(o.attr), o.mtime().Truncate(time.Second), cond)
+	if errors.Is(err, s3err.GetAPIError(s3err.ErrNotModified)) {
+		err = s3err.GetPreconditionFailedErr(s3err.ConditionIfNoneMatch)
+	}
+	return o, k, err
+}
+
+// UploadPartCopy makes a part of a range of an object, whose bytes it shares.
+func (b *backend) UploadPartCopy(rc context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
+	attr, err := b.uploadPartCopy(b.life, in)
+	if err != nil {
+		return s3response.CopyPartResult{}, b.answer(rc, "UploadPartCopy", err)
+	}
+	tag, o := etag(attr), object{attr: attr}
+	return s3response.CopyPartResult{ETag: &tag, LastModified: o.mtime()}, nil
+}
+
+func (b *backend) uploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (*wire.Attr, error) {
+	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+	if err != nil {
+		return nil, err
+	}
+	name, err := b.partPath(u, in.PartNumber)
+	if err != nil {
+		return nil, err
+	}
+	src, _, err := b.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
+	if err != nil {
+		return nil, err
+	}
+	off, n, err := versity.ParseCopySourceRange(src.size(), str(in.CopySourceRange))
+	if err != nil {
+		return nil, err
+	}
+	n = min(n, src.size()-off) // of an open range the library returns one byte too many
+	ranges := whole(src.attr)
+	if n > 0 {
+		ranges[0].Offset, ranges[0].Length = off, n
+	} else {
+		ranges = nil
+	}
+	attr, err := b.cl.Concat(ctx, name, ranges, client.CreateOptions{Replace: true})
+	return attr, goneUpload(err, u)
+}

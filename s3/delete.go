@@ -1,0 +1,116 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"path"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	versity "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+)
+
+// deletesAtOnce bounds the deletions of one DeleteObjects that are under way.
+const deletesAtOnce = 16
+
+// DeleteObject removes an object. One that is not there is no error.
+func (b *backend) DeleteObject(rc context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
+	dir, err := b.deleteObject(b.life, in)
+	if err == nil {
+		b.prune(b.life, str(in.Bucket), dir)
+	}
+	return &s3.DeleteObjectOutput{}, b.answer(rc, "DeleteObject", err)
+}
+
+// DeleteObjects removes objects, each by itself: some may be gone where others
+// could not be removed.
+func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
+	var (
+		mu   sync.Mutex // guards out and dirs
+		out  s3response.DeleteResult
+		dirs = map[string]bool{}
+		g    errgroup.Group
+	)
+	g.SetLimit(deletesAtOnce)
+	for _, o := range in.Delete.Objects {
+		g.Go(func() error {
+			dir, err := b.deleteObject(b.life, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId,
+				IfMatch: o.ETag, IfMatchSize: o.Size, IfMatchLastModifiedTime: o.LastModifiedTime})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				out.Error = append(out.Error, s3err.ObjectDeleteError(o.Key, o.VersionId, b.answer(b.life, "DeleteObjects", err)))
+				return nil
+			}
+			dirs[dir] = true
+			out.Deleted = append(out.Deleted, types.DeletedObject{Key: o.Key})
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are in out
+	for dir := range dirs {
+		b.prune(b.life, str(in.Bucket), dir)
+	}
+	return out, nil
+}
+
+// deleteObject removes an object and returns the directory that it was in.
+func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (dir string, err error) {
+	k, err := parseKey(str(in.Bucket), str(in.Key))
+	if err != nil {
+		return "", err
+	}
+	if v := str(in.VersionId); v != "" && v != "null" {
+		return "", s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, v)
+	}
+	cond := versity.ObjectDeletePreconditions{IfMatch: in.IfMatch, IfMatchLastModTime: in.IfMatchLastModifiedTime, IfMatchSize: in.IfMatchSize}
+	if cond.IfMatch != nil && unquote(*cond.IfMatch) == "*" {
+		cond.IfMatch = nil
+	}
+	dir = path.Dir(path.Clean(k.key))
+	if k.isDir() || cond != (versity.ObjectDeletePreconditions{}) {
+		o, err := b.find(ctx, k)
+		if errors.Is(err, moraine.NotFound) {
+			return dir, nil
+		}
+		if err == nil {
+			err = versity.EvaluateObjectDeletePreconditions(etag(o.attr), o.mtime(), o.size(), cond)
+		}
+		if err != nil {
+			return dir, err
+		}
+		if o.isDir() {
+			return path.Clean(k.key), b.deleteDir(ctx, o)
+		}
+	}
+	return dir, b.removeFile(ctx, k)
+}
+
+// removeFile removes what has the path of a key, unless it is a directory.
+func (b *backend) removeFile(ctx context.Context, k objectKey) error {
+	parent, err := b.cl.Stat(ctx, path.Dir(b.path(k)))
+	if err == nil {
+		_, err = b.cl.RemoveAt(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{})
+	}
+	if err == nil {
+		return nil
+	}
+	switch moraine.KindOf(err) {
+	case moraine.NotFound, moraine.NotDirectory, moraine.IsDirectory:
+		return nil // no such object
+	}
+	return err
+}
+
+// deleteDir makes a directory that was put one that was not: it goes when it is
+// empty, and stays unseen while it is not.
+func (b *backend) deleteDir(ctx context.Context, o *object) error {
+	return b.writeRecord(ctx, o.inode(), &record{Directory: dirImplied})
+}

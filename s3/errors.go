@@ -1,0 +1,76 @@
+package s3
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/morainefs/moraine"
+)
+
+// retryAfter is what clients are told to wait before they try again what may
+// soon come right, in seconds.
+const retryAfter = 1
+
+// answer turns an error of package client into one of S3; what is one already
+// stays so. Errors that say nothing to a caller are logged.
+func (b *backend) answer(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if s, ok := err.(s3err.S3Error); ok {
+		return s
+	}
+	kind := moraine.KindOf(err)
+	b.deps.Metrics.Errors.WithLabelValues(kind.String()).Inc()
+	e := ofKind(kind)
+	if e.StatusCode() >= http.StatusInternalServerError {
+		b.deps.Log.Warn("a request failed", "op", op, "err", err)
+	}
+	if e.StatusCode() == http.StatusServiceUnavailable {
+		if rc, ok := ctx.(*fasthttp.RequestCtx); ok {
+			rc.Response.Header.Set("Retry-After", strconv.Itoa(retryAfter))
+		}
+	}
+	return e
+}
+
+// ofKind is the error of S3 for a kind. What a retry may cure is a 503, which
+// clients repeat by themselves; a broken promise is a 500 that names it.
+func ofKind(kind moraine.Kind) s3err.APIError {
+	code := func(c s3err.ErrorCode) s3err.APIError { return s3err.GetAPIError(c).BaseError() }
+	switch kind {
+	case moraine.NotFound:
+		return code(s3err.ErrNoSuchKey)
+	case moraine.NotDirectory:
+		return code(s3err.ErrObjectParentIsFile)
+	case moraine.IsDirectory, moraine.Exists:
+		return code(s3err.ErrExistingObjectIsDirectory)
+	case moraine.NotEmpty:
+		return code(s3err.ErrDirectoryNotEmpty)
+	case moraine.PermissionDenied, moraine.Unauthenticated, moraine.ReadOnly:
+		return code(s3err.ErrAccessDenied)
+	case moraine.InvalidArgument, moraine.NameTooLong:
+		return code(s3err.ErrInvalidRequest)
+	case moraine.TooLarge:
+		return code(s3err.ErrEntityTooLarge)
+	case moraine.NoSpace:
+		return code(s3err.ErrNoSpaceLeftOnDevice)
+	case moraine.QuotaExceeded:
+		return code(s3err.ErrQuotaExceeded)
+	case moraine.Unimplemented, moraine.CrossPartition:
+		return code(s3err.ErrNotImplemented)
+	case moraine.CrossTenant:
+		return s3err.APIError{Code: "InvalidRequest", Description: "The two ends of a copy belong to different tenants.", HTTPStatusCode: http.StatusBadRequest}
+	case moraine.Unavailable, moraine.Timeout, moraine.NotLeader, moraine.Stale, moraine.SessionExpired,
+		moraine.Busy, moraine.Conflict, moraine.Canceled:
+		return s3err.APIError{Code: "ServiceUnavailable", Description: "The cluster cannot do this now (" + kind.String() + "): try again.", HTTPStatusCode: http.StatusServiceUnavailable}
+	case moraine.Corrupt, moraine.Lost:
+		return s3err.APIError{Code: "InternalError", Description: "Bytes of this object cannot be read: " + kind.String() + ".", HTTPStatusCode: http.StatusInternalServerError}
+	default:
+		return code(s3err.ErrInternalError)
+	}
+}

@@ -1,0 +1,173 @@
+package s3_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/s3"
+	"github.com/morainefs/moraine/transport/memnet"
+)
+
+const (
+	accessKey = "testaccess"
+	secretKey = "test/secret+key"
+)
+
+// shared is one cluster with one endpoint, which all tests of the package use,
+// each with buckets of its own: a process can run one endpoint.
+var shared struct {
+	cluster  *incluster.Cluster
+	client   *incluster.Client
+	endpoint string // HOST:PORT
+}
+
+func TestMain(m *testing.M) {
+	code, err := serve(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// serve runs the tests beside a cluster and an endpoint.
+func serve(m *testing.M) (int, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: 3, SegmentBytes: 8 << 20, Log: log})
+	if err != nil {
+		return 0, err
+	}
+	defer c.Stop()                             //nolint:errcheck // the tests have ended
+	c.Net.SetFaults("*", "*", memnet.Faults{}) // the endpoint is tested, not the network
+	if err := c.WaitReady(ctx); err != nil {
+		return 0, err
+	}
+	cl, err := c.Client(ctx, "gateway")
+	if err != nil {
+		return 0, err
+	}
+	defer cl.Close()
+	addrs, err := procs.FreeAddresses(1)
+	if err != nil {
+		return 0, err
+	}
+	shared.cluster, shared.client, shared.endpoint = c, cl, addrs[0]
+	ready := make(chan struct{})
+	server, err := s3.New(s3.Config{Listen: addrs, Root: "/", AccessKey: accessKey, SecretKey: secretKey},
+		s3.Deps{Client: cl.Client, Log: log, Ready: func() { close(ready) }})
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		return 0, fmt.Errorf("the endpoint ended: %w", err)
+	}
+	code := m.Run()
+	cancel()
+	return code, <-ended
+}
+
+// seed returns the seed of a test, printed so that it can be given again.
+func seed(t *testing.T) uint64 {
+	s := uint64(time.Now().UnixNano())
+	if v := os.Getenv("MORAINE_TEST_SEED"); v != "" {
+		_, err := fmt.Sscan(v, &s)
+		require.NoError(t, err)
+	}
+	t.Logf("MORAINE_TEST_SEED=%d", s)
+	return s
+}
+
+// bytesOf returns n bytes that no two seeds have in common.
+func bytesOf(seed uint64, n int) []byte {
+	data := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)})
+	r.Read(data) //nolint:errcheck // it has no errors
+	return data
+}
+
+// dial returns a minio client with a key.
+func dial(t *testing.T, access, secret string) *minio.Core {
+	c, err := minio.NewCore(shared.endpoint, &minio.Options{Creds: credentials.NewStaticV4(access, secret, ""), Region: s3.DefaultRegion})
+	require.NoError(t, err)
+	return c
+}
+
+// bucket makes a bucket for a test.
+func bucket(t *testing.T, c *minio.Core, name string) string {
+	require.NoError(t, c.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}))
+	return name
+}
+
+// put stores an object in one request.
+func put(t *testing.T, c *minio.Core, bucket, key string, data []byte, opts minio.PutObjectOptions) minio.UploadInfo {
+	t.Helper()
+	opts.DisableMultipart = true
+	info, err := c.Client.PutObject(t.Context(), bucket, key, bytes.NewReader(data), int64(len(data)), opts)
+	require.NoError(t, err)
+	return info
+}
+
+// get returns an object's bytes.
+func get(t *testing.T, c *minio.Core, bucket, key string, opts minio.GetObjectOptions) ([]byte, minio.ObjectInfo) {
+	t.Helper()
+	body, info, _, err := c.GetObject(t.Context(), bucket, key, opts)
+	require.NoError(t, err)
+	defer body.Close()
+	var out bytes.Buffer
+	_, err = out.ReadFrom(body)
+	require.NoError(t, err)
+	return out.Bytes(), info
+}
+
+// putSummed puts an object with a checksum in a header, which the minio client
+// does not do by itself: the request is signed as a URL.
+func putSummed(t *testing.T, c *minio.Core, bucket, key string, data []byte, sum minio.ChecksumType, value string) (status int, answer string) {
+	t.Helper()
+	u, err := c.PresignHeader(t.Context(), http.MethodPut, bucket, key, time.Minute, nil, http.Header{sum.Key(): {value}})
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, u.String(), bytes.NewReader(data))
+	require.NoError(t, err)
+	req.Header.Set(sum.Key(), value)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}
+
+// sumOf is the checksum of data as headers have it.
+func sumOf(data []byte, sum minio.ChecksumType) string {
+	h := sum.Hasher()
+	h.Write(data) //nolint:errcheck // it has no errors
+	return base64.StdEncoding.EncodeToString(h.Sum(nil))
+}
+
+// code is the S3 code of an error.
+func code(err error) string { return minio.ToErrorResponse(err).Code }
+
+// putOptions are those of a PUT of a type.
+func putOptions(contentType string) minio.PutObjectOptions {
+	return minio.PutObjectOptions{ContentType: contentType}
+}

@@ -1,0 +1,89 @@
+package s3
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/versity/versitygw/s3err"
+)
+
+const (
+	// maxKey is the longest key, in bytes, as in S3.
+	maxKey = 1024
+	// maxName is the longest name between two slashes.
+	maxName = 255
+	// uploadsDir is the directory of a bucket that holds the parts of uploads
+	// that have not been completed. No key reaches into it.
+	uploadsDir = ".moraine.uploads"
+)
+
+// objectKey is a key that was checked: one that is the path of a file, or, with
+// a slash at its end, of a directory.
+type objectKey struct {
+	bucket, key string
+}
+
+// isDir reports whether the key names a directory.
+func (k objectKey) isDir() bool { return strings.HasSuffix(k.key, "/") }
+
+// parseKey checks a key. S3 takes any string; a path cannot hold an empty name,
+// "." or "..", nor a name of more than 255 bytes.
+func parseKey(bucket, key string) (objectKey, error) {
+	switch {
+	case key == "":
+		return objectKey{}, s3err.GetAPIError(s3err.ErrNoSuchKey)
+	case len(key) > maxKey:
+		return objectKey{}, s3err.GetKeyTooLongErr(int64(len(key)), maxKey)
+	case !utf8.ValidString(key):
+		return objectKey{}, badKey("the key is not UTF-8")
+	case strings.ContainsRune(key, 0):
+		return objectKey{}, badKey("the key holds a NUL")
+	}
+	for i, name := range strings.Split(strings.TrimSuffix(key, "/"), "/") {
+		switch {
+		case name == "":
+			return objectKey{}, badKey("the key begins with a slash, or has two in a row: a file cannot be called so")
+		case name == "." || name == "..":
+			return objectKey{}, badKey("the key has %q between slashes: a file cannot be called so", name)
+		case len(name) > maxName:
+			return objectKey{}, badKey("the key has %d bytes between two slashes: a file's name has %d at most", len(name), maxName)
+		case i == 0 && name == uploadsDir:
+			return objectKey{}, badKey("%s holds the parts of uploads", uploadsDir)
+		}
+	}
+	return objectKey{bucket: bucket, key: key}, nil
+}
+
+func badKey(format string, args ...any) error {
+	return s3err.APIError{Code: "InvalidObjectName", Description: fmt.Sprintf(format, args...), HTTPStatusCode: http.StatusBadRequest}
+}
+
+// usableBucket reports whether a name can be that of a bucket's directory.
+func usableBucket(name string) bool {
+	return name != "" && !strings.HasPrefix(name, ".") && len(name) <= maxName &&
+		utf8.ValidString(name) && !strings.ContainsAny(name, "/\x00")
+}
+
+// properBucket reports whether S3 would let a bucket be created by that name.
+func properBucket(name string) bool {
+	if len(name) < 3 || len(name) > 63 {
+		return false
+	}
+	digits := true
+	for i, c := range []byte(name) {
+		edge := i == 0 || i == len(name)-1
+		switch {
+		case c >= 'a' && c <= 'z':
+			digits = false
+		case c >= '0' && c <= '9':
+		case c == '-' && !edge:
+			digits = false
+		case c == '.' && !edge && name[i-1] != '.':
+		default:
+			return false
+		}
+	}
+	return !(digits && strings.Count(name, ".") == 3) // an IP address
+}

@@ -1,0 +1,218 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+	versity "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// PutObject stores an object. When it returns nil the object is durable at the
+// nvme level and visible, whole; on error nothing of it is visible. (After an
+// error that says to try again it may yet be there, whole.)
+func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
+	endAfterChunked(rc)
+	out, err := b.putObject(b.life, in)
+	return out, b.answer(rc, "PutObject", err)
+}
+
+// endAfterChunked has the connection end after a request whose body came in
+// HTTP's own chunks. The library's reader of signed chunks stops before the last
+// of HTTP's, and what it left would be taken for the next request. (The minio
+// client sends empty objects so; larger ones have a length.)
+func endAfterChunked(rc context.Context) {
+	if r, ok := rc.(*fasthttp.RequestCtx); ok && r.Request.Header.ContentLength() < 0 {
+		r.Response.Header.SetConnectionClose()
+	}
+}
+
+func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput) (out s3response.PutObjectOutput, err error) {
+	k, err := parseKey(str(in.Bucket), str(in.Key))
+	if err != nil {
+		return out, err
+	}
+	if in.ObjectLockMode != "" || in.ObjectLockLegalHoldStatus != "" {
+		return out, s3err.GetAPIError(s3err.ErrNotImplemented)
+	}
+	r, err := recordOfPut(in)
+	if err != nil {
+		return out, err
+	}
+	cond := condition{ifMatch: in.IfMatch, ifNoneMatch: in.IfNoneMatch}
+	if err := b.checkPut(ctx, k, cond); err != nil {
+		return out, err
+	}
+	body, err := newBody(in.Body, in.ContentLength, in.ChecksumAlgorithm, sumsOf(in.ChecksumCRC32, in.ChecksumCRC32C, in.ChecksumSHA1,
+		in.ChecksumSHA256, in.ChecksumCRC64NVME, in.ChecksumSHA512, in.ChecksumMD5, in.ChecksumXXHASH64, in.ChecksumXXHASH3, in.ChecksumXXHASH128))
+	if err != nil {
+		return out, err
+	}
+	var attr *wire.Attr
+	if k.isDir() {
+		attr, err = b.putDir(ctx, k, body, r)
+	} else {
+		attr, err = b.putFile(ctx, k, body, r, cond)
+	}
+	if err != nil {
+		return out, err
+	}
+	c := r.Checksum.reply()
+	size := body.bytes
+	return s3response.PutObjectOutput{
+		ETag: etag(attr), Size: &size, ChecksumType: c.Type, ChecksumCRC32: c.CRC32, ChecksumCRC32C: c.CRC32C,
+		ChecksumCRC64NVME: c.CRC64NVME, ChecksumSHA1: c.SHA1, ChecksumSHA256: c.SHA256, ChecksumSHA512: c.SHA512, ChecksumMD5: c.MD5,
+		ChecksumXXHASH64: c.XXHASH64, ChecksumXXHASH3: c.XXHASH3, ChecksumXXHASH128: c.XXHASH128,
+	}, nil
+}
+
+func recordOfPut(in s3response.PutObjectInput) (*record, error) {
+	tags, err := versity.ParseObjectTags(str(in.Tagging))
+	if err != nil {
+		return nil, err
+	}
+	return &record{ContentType: str(in.ContentType), ContentEncoding: encodingOf(in.ContentEncoding), ContentDisposition: str(in.ContentDisposition),
+		ContentLanguage: str(in.ContentLanguage), CacheControl: str(in.CacheControl), Expires: str(in.Expires),
+		Redirect: str(in.WebsiteRedirectLocation), Metadata: in.Metadata, Tags: tags}, nil
+}
+
+// encodingOf is a Content-Encoding without that of the request's own chunks,
+// which is not the object's.
+func encodingOf(header *string) string {
+	var kept []string
+	for _, e := range strings.Split(str(header), ",") {
+		if e = strings.TrimSpace(e); e != "" && e != "aws-chunked" {
+			kept = append(kept, e)
+		}
+	}
+	return strings.Join(kept, ",")
+}
+
+// condition is what a PUT expects of the object that it replaces.
+type condition struct {
+	ifMatch, ifNoneMatch *string
+}
+
+// checkPut holds the condition of a PUT against what is there. If-None-Match is
+// held once more by the commit, in one step with it; If-Match is not.
+func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) error {
+	if cond.ifMatch == nil && cond.ifNoneMatch == nil {
+		return nil
+	}
+	o, err := b.find(ctx, k)
+	if err != nil && !errors.Is(err, moraine.NotFound) {
+		return err
+	}
+	tag := ""
+	if o != nil {
+		tag = etag(o.attr)
+	}
+	return versity.EvaluateObjectPutPreconditions(tag, cond.ifMatch, cond.ifNoneMatch, o != nil)
+}
+
+// putFile stores the body as the file of a key.
+func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition) (*wire.Attr, error) {
+	if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
+		return nil, err
+	}
+	f, err := b.cl.Create(ctx, b.path(k), client.CreateOptions{Replace: cond.ifNoneMatch == nil})
+	if err != nil {
+		return nil, taken(err, cond)
+	}
+	defer f.Abort()
+	if r.Checksum, err = receive(f, body); err != nil {
+		return nil, err
+	}
+	if err := b.describe(ctx, f, r); err != nil {
+		return nil, err
+	}
+	if cond.ifMatch != nil {
+		if err := b.checkPut(ctx, k, cond); err != nil {
+			return nil, err
+		}
+	}
+	done, err := f.Commit(ctx)
+	if errors.Is(err, moraine.NotFound) {
+		// The last other key of the directory was deleted, and the directory
+		// with it: the next try makes it again.
+		return nil, &moraine.Error{Op: "s3", Ref: k.key, Kind: moraine.Conflict, Err: err}
+	}
+	if err != nil {
+		return nil, taken(err, cond)
+	}
+	b.deps.Metrics.PutBytes.Add(float64(body.bytes))
+	return done.Attr, nil
+}
+
+// taken is the answer to a PUT whose name turned out to be held.
+func taken(err error, cond condition) error {
+	if errors.Is(err, moraine.Exists) && cond.ifNoneMatch != nil {
+		return s3err.GetPreconditionFailedErr(s3err.ConditionIfNoneMatch)
+	}
+	return err
+}
+
+// receive writes the whole body to a file and holds it against what was
+// announced.
+func receive(f *client.File, body *body) (*checksum, error) {
+	if _, err := f.ReadFrom(body); err != nil {
+		if body.err != nil {
+			return nil, body.err
+		}
+		return nil, err
+	}
+	return body.check()
+}
+
+// describe sets the record on a file that was written and is not committed. The
+// commit that follows makes the next generation, which the record names.
+func (b *backend) describe(ctx context.Context, f *client.File, r *record) error {
+	if r.Checksum != nil {
+		if err := f.Flush(ctx); err != nil {
+			return err
+		}
+		attr, err := b.cl.StatInode(ctx, f.Inode())
+		if err != nil {
+			return err
+		}
+		r.Generation = attr.Generation + 1
+	}
+	if r.plain() {
+		return nil
+	}
+	return b.writeRecord(ctx, f.Inode(), r)
+}
+
+// plain reports whether the record says no more than none would.
+func (r *record) plain() bool {
+	return r.Checksum == nil && len(r.Metadata) == 0 && len(r.Tags) == 0 && (r.ContentType == "" || r.ContentType == defaultType) &&
+		r.ContentEncoding+r.ContentDisposition+r.ContentLanguage+r.CacheControl+r.Expires+r.Redirect+r.Upload+r.Directory == ""
+}
+
+// putDir makes the directory of a key that ends in a slash an object.
+func (b *backend) putDir(ctx context.Context, k objectKey, body *body, r *record) (*wire.Attr, error) {
+	if body.want != 0 {
+		return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
+	}
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		return nil, body.err
+	}
+	if _, err := body.check(); err != nil {
+		return nil, err
+	}
+	attr, err := b.makeDirs(ctx, k.bucket, path.Clean(k.key))
+	if err != nil {
+		return nil, err
+	}
+	r.Directory = dirObject
+	return attr, b.writeRecord(ctx, moraine.InodeID(attr.Inode), r)
+}

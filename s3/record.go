@@ -1,0 +1,139 @@
+package s3
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/morainefs/moraine"
+)
+
+// recordXattr is the extended attribute that holds an object's record. What it
+// holds is a format: docs/formats/s3-record.md.
+const recordXattr = "user.moraine.s3"
+
+// recordVersion is the version of records that this build writes.
+const recordVersion = 1
+
+// maxRecord is the longest record. S3 allows 2 KiB of metadata; tags, headers
+// and the list of parts come on top.
+const maxRecord = 32 << 10
+
+// record is what an object is besides its bytes. Files that came through other
+// doors have none, which is as good as an empty one.
+type record struct {
+	Version            int               `json:"version"`
+	ContentType        string            `json:"content_type,omitempty"`
+	ContentEncoding    string            `json:"content_encoding,omitempty"`
+	ContentDisposition string            `json:"content_disposition,omitempty"`
+	ContentLanguage    string            `json:"content_language,omitempty"`
+	CacheControl       string            `json:"cache_control,omitempty"`
+	Expires            string            `json:"expires,omitempty"`
+	Redirect           string            `json:"redirect,omitempty"`
+	Metadata           map[string]string `json:"metadata,omitempty"`
+	Tags               map[string]string `json:"tags,omitempty"`
+	// Directory says why a directory is there; empty for files, and for
+	// directories that came through other doors.
+	Directory string `json:"directory,omitempty"`
+	// Generation is the content that what follows describes; it holds for no
+	// other.
+	Generation uint64    `json:"generation,omitempty"`
+	Checksum   *checksum `json:"checksum,omitempty"`
+	// Parts are the lengths of the parts of a multipart upload, in order.
+	Parts []partRun `json:"parts,omitempty"`
+	// Upload is the multipart upload that made the object.
+	Upload string `json:"upload,omitempty"`
+	// Key and Created are those of an upload that is not complete, by wall clock,
+	// in nanoseconds.
+	Key     string `json:"key,omitempty"`
+	Created int64  `json:"created,omitempty"`
+}
+
+const (
+	dirImplied = "implied" // made for a key below it; goes with the last one
+	dirObject  = "object"  // put as a key that ends in a slash
+)
+
+// partRun is a run of parts of one length.
+type partRun struct {
+	Bytes int64 `json:"bytes"`
+	Count int   `json:"count"`
+}
+
+// encode returns the record as stored.
+func (r *record) encode() ([]byte, error) {
+	r.Version = recordVersion
+	data, err := json.Marshal(r)
+	if err == nil && len(data) > maxRecord {
+		err = &moraine.Error{Op: "s3", Kind: moraine.TooLarge, Err: fmt.Errorf("the object's record has %d bytes of %d at most", len(data), maxRecord)}
+	}
+	return data, err
+}
+
+// decodeRecord reads a stored record. A newer version is an error.
+func decodeRecord(data []byte) (record, error) {
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return record{}, &moraine.Error{Op: "s3", Ref: recordXattr, Kind: moraine.Corrupt, Err: err}
+	}
+	if r.Version != recordVersion {
+		return record{}, &moraine.Error{Op: "s3", Ref: recordXattr, Kind: moraine.NewerFormat, Err: fmt.Errorf("version %d", r.Version)}
+	}
+	return r, nil
+}
+
+// readRecord returns the record of an inode, an empty one where it has none.
+func (b *backend) readRecord(ctx context.Context, inode moraine.InodeID) (record, error) {
+	data, err := b.cl.GetXattr(ctx, inode, recordXattr)
+	if errors.Is(err, moraine.NoAttribute) {
+		return record{}, nil
+	}
+	if err != nil {
+		return record{}, err
+	}
+	return decodeRecord(data)
+}
+
+// writeRecord sets the record of an inode.
+func (b *backend) writeRecord(ctx context.Context, inode moraine.InodeID, r *record) error {
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	return b.cl.SetXattr(ctx, inode, recordXattr, data, 0)
+}
+
+// defaultType is the type of an object that was given none.
+const defaultType = "binary/octet-stream"
+
+// dirType is the type of a directory.
+const dirType = "application/x-directory"
+
+// mediaType is what the object says that it is.
+func (o *object) mediaType() string {
+	switch {
+	case o.isDir():
+		return dirType
+	case o.record.ContentType != "":
+		return o.record.ContentType
+	}
+	return defaultType
+}
+
+// current reports whether what the record says of content is about the content
+// that the object has.
+func (o *object) current() bool {
+	return o.record.Generation != 0 && o.record.Generation == o.attr.Generation
+}
+
+// checksums returns the object's checksum as replies carry it, none where it is
+// not known.
+func (o *object) checksums() s3response.Checksum {
+	if !o.current() || o.record.Checksum == nil {
+		return s3response.Checksum{}
+	}
+	return o.record.Checksum.reply()
+}

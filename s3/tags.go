@@ -1,0 +1,43 @@
+package s3
+
+import (
+	"context"
+
+	"github.com/versity/versitygw/s3err"
+)
+
+// GetObjectTagging returns an object's tags.
+func (b *backend) GetObjectTagging(rc context.Context, bucket, key, version string) (map[string]string, error) {
+	o, err := b.tagged(b.life, bucket, key, version)
+	if err != nil {
+		return nil, b.answer(rc, "GetObjectTagging", err)
+	}
+	return o.record.Tags, nil
+}
+
+// PutObjectTagging replaces an object's tags. Two at once, or one beside a PUT
+// of the object, leave the record of one of them.
+func (b *backend) PutObjectTagging(rc context.Context, bucket, key, version string, tags map[string]string) error {
+	o, err := b.tagged(b.life, bucket, key, version)
+	if err == nil {
+		o.record.Tags = tags
+		err = b.writeRecord(b.life, o.inode(), &o.record)
+	}
+	return b.answer(rc, "PutObjectTagging", err)
+}
+
+// DeleteObjectTagging takes an object's tags away.
+func (b *backend) DeleteObjectTagging(rc context.Context, bucket, key, version string) error {
+	return b.PutObjectTagging(rc, bucket, key, version, nil)
+}
+
+func (b *backend) tagged(ctx context.Context, bucket, key, version string) (*object, error) {
+	if version != "" && version != "null" {
+		return nil, s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, version)
+	}
+	k, err := parseKey(bucket, key)
+	if err != nil {
+		return nil, err
+	}
+	return b.find(ctx, k)
+}
