@@ -155,6 +155,7 @@ func (c *Client) newContent(ctx context.Context, a *wire.Attr, opts HandleOption
 
 // close ends the content: nothing of it is under way or held afterwards.
 func (ct *content) close() {
+	ct.gate <- struct{}{} // for good: who waits for memory may still ask us to yield
 	ct.end()
 	ct.work.Wait()
 	ct.c.writes.leave(ct)
