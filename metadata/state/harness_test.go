@@ -26,6 +26,8 @@ type bench struct {
 	fence     *statetest.Fenced
 	partition uint32
 	settle    uint64 // of commands, milliseconds; 0 is the default
+	// mirror, if set, sees every command and its result.
+	mirror func(*statepb.Command, state.Result)
 	// entries is the log so far.
 	entries [][]byte
 }
@@ -101,6 +103,11 @@ func (b *bench) applyAll(cmds ...*statepb.Command) []state.Result {
 	res, err := applyEntry(b.m, b.store(), b.index, entry)
 	if err != nil {
 		b.t.Fatalf("entry %d: %v", b.index, err)
+	}
+	if b.mirror != nil {
+		for n := range cmds {
+			b.mirror(cmds[n], res[n])
+		}
 	}
 	return res
 }

@@ -32,6 +32,8 @@ type tier struct {
 	crash *crash
 	// meanwhile happens while a mover is dead.
 	meanwhile func()
+	// staged, if set, hears what an object's bytes were staged to.
+	staged func(stripe uint64, o *wire.Object, off, n uint64)
 }
 
 // crash stops a mover at its nth operation: before it, after it, or with the
@@ -245,6 +247,10 @@ func (mv *miniMover) stage(j *wire.Job) string {
 			continue
 		}
 		g := s.grant(j.Inode, 1)
+		if mv.staged != nil {
+			at := slices.IndexFunc(ex.Objects, func(o *wire.Object) bool { return o.Id == e.Object })
+			mv.staged(g, ex.Objects[at], e.StripeOffset, e.Length)
+		}
 		op := &wire.CommitStage{Job: j.Id, LeaseEpoch: j.LeaseEpoch, Inode: j.Inode, Generation: ex.Attr.Generation, Object: e.Object,
 			Stripes: append(stripes, stripe(g, e.Length, 1, 2, 3)), Extents: []*wire.Extent{extent(e.Offset, e.Length, g, 0)}}
 		req := s.request(&wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: op}})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -50,6 +51,13 @@ type model struct {
 	clients []*client
 	grants  map[*client][]uint64 // unused numbers
 	most    int                  // keys that one command wrote
+
+	tier   *tier
+	movers map[string]*miniMover
+	// content has the bytes of each generation that an object was made of, and
+	// staged those of stripes that objects were staged to.
+	content map[string][]modelCell
+	staged  map[uint64][]modelCell
 }
 
 func TestRandomCommandsAgainstModel(t *testing.T) {
@@ -67,6 +75,7 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 				}
 			}
 			m.compare()
+			m.settleTier()
 			t.Logf("no command wrote more than %d keys", m.most)
 			if m.most > 2000 {
 				t.Errorf("a command wrote %d keys", m.most)
@@ -81,6 +90,13 @@ func newModel(t *testing.T, seed uint64) *model {
 	m.nodes = []*modelNode{m.root}
 	m.clients = []*client{m.open(nil), m.open(nil)}
 	m.replica = m.kv.Clone()
+	m.bench.mirror = m.onReplica
+	m.bench.settle = 20_000
+	m.tier = &tier{bench: m.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: m.open(nil)}
+	m.movers, m.content, m.staged = map[string]*miniMover{}, map[string][]modelCell{}, map[uint64][]modelCell{}
+	m.tier.staged = func(stripe uint64, o *wire.Object, off, n uint64) {
+		m.staged[stripe] = m.content[fmt.Sprintf("%x/%x", o.Inode, o.Generation)][off : off+n]
+	}
 	return m
 }
 
@@ -110,11 +126,15 @@ func (m *model) applyBoth(cmd *statepb.Command) *wire.MetaResponse {
 	before := m.kv.Sets + m.kv.Deletes
 	res := m.applyAll(cmd)[0]
 	m.most = max(m.most, m.kv.Sets+m.kv.Deletes-before)
+	return res.Response
+}
+
+// onReplica has the replica apply a command too.
+func (m *model) onReplica(cmd *statepb.Command, res state.Result) {
 	other, err := m.m.Apply(m.replica, m.index, cmd)
 	if err != nil || !proto.Equal(other.Response, res.Response) {
 		m.t.Fatalf("replicas answer %v and %v (%v)", res.Response, other.Response, err)
 	}
-	return res.Response
 }
 
 func (m *model) pick(ok func(*modelNode) bool) *modelNode {
@@ -159,6 +179,8 @@ func (m *model) step() {
 		m.stepTruncate(c)
 	case n < 52:
 		m.stepClone(c)
+	case n < 62:
+		m.stepTier()
 	case n < 94:
 		m.stepCommit(c)
 	case n < 96:
@@ -547,6 +569,76 @@ func (m *model) stepClone(c *client) {
 	}
 }
 
+// stepTier queues a move of a file, or of a tree, or has a mover work, which may
+// die on the way.
+func (m *model) stepTier() {
+	if m.rng.IntN(2) == 0 {
+		n := m.pick(func(n *modelNode) bool { return isFile(n) || n != m.root && m.rng.IntN(4) == 0 })
+		if n == nil {
+			return
+		}
+		m.tier.queue([]wire.JobKind{flushJob, flushJob, evictJob, stageJob}[m.rng.IntN(4)], n.id)
+		return
+	}
+	for _, n := range m.nodes {
+		if isFile(n) {
+			m.content[fmt.Sprintf("%x/%x", n.id, m.tier.c.attr(n.id).Generation)] = n.cells
+		}
+	}
+	m.tier.runTrees()
+	m.tier.arrive()
+	if m.rng.IntN(3) == 0 {
+		m.tier.crash = &crash{at: m.rng.IntN(9), how: []string{"before", "after", "late", "twice"}[m.rng.IntN(4)]}
+	}
+	node := fmt.Sprint("n", 1+m.rng.IntN(3))
+	if m.movers[node] == nil {
+		m.movers[node] = m.tier.mover(node)
+	}
+	for range 1 + m.rng.IntN(4) {
+		m.movers[node].work()
+		if c := m.tier.crash; c != nil && c.hit != "" {
+			break
+		}
+	}
+	m.tier.crash = nil
+	if m.rng.IntN(4) == 0 {
+		m.tier.wait(5 + m.rng.IntN(20))
+	}
+}
+
+// settleTier ends all jobs and holds the bucket against the state.
+func (m *model) settleTier() {
+	m.t.Helper()
+	m.tier.drain()
+	var files []uint64
+	for _, n := range m.nodes {
+		if isFile(n) {
+			files = append(files, n.id)
+		}
+	}
+	m.tier.sound(files...)
+	m.t.Logf("%d files, the tier %v", len(files), m.tier.status())
+	m.compare()
+}
+
+// bytesOf is what an extent maps its range to.
+func (m *model) bytesOf(e *wire.Extent, objects []*wire.Object) []modelCell {
+	cells := make([]modelCell, e.Length)
+	from := m.staged[e.Stripe]
+	if e.Object != 0 {
+		at := slices.IndexFunc(objects, func(o *wire.Object) bool { return o.Id == e.Object })
+		from = m.content[fmt.Sprintf("%x/%x", objects[at].Inode, objects[at].Generation)]
+	}
+	for b := range cells {
+		if from != nil {
+			cells[b] = from[e.StripeOffset+uint64(b)]
+		} else {
+			cells[b] = modelCell{e.Stripe, e.StripeOffset + uint64(b)}
+		}
+	}
+	return cells
+}
+
 // makeExtents fills op with stripes and extents from offset at on: runs and
 // gaps, several extents of one stripe.
 func (m *model) makeExtents(c *client, op *wire.Commit, at uint64) {
@@ -695,9 +787,7 @@ func (m *model) compareFile(c *client, n *modelNode) {
 			m.t.Fatalf("file %x has %d bytes, want %d", n.id, r.GetAttr().GetSize(), len(n.cells))
 		}
 		for _, e := range r.GetExtents() {
-			for b := range e.Length {
-				have[e.Offset+b] = modelCell{e.Stripe, e.StripeOffset + b}
-			}
+			copy(have[e.Offset:], m.bytesOf(e, r.GetObjects()))
 			off = e.Offset + e.Length
 		}
 		if !r.GetMore() {

@@ -115,6 +115,9 @@ func TestFlushOnCommit(t *testing.T) {
 	y.ok(y.c.commit(&wire.Commit{Inode: u, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Stripes: []*wire.Stripe{stripe(s, 4, 1, 2, 3)},
 		Extents: []*wire.Extent{extent(0, 4, s, 0)}, Link: &wire.LinkTarget{Parent: d, Name: "u"}}))
 	clean("link by the last commit", u, true)
+	if *rewriteLogs {
+		y.writeLog("v2-flush-on-commit")
+	}
 }
 
 // A commit while a flush is under way is followed by another flush.
@@ -270,6 +273,9 @@ func TestEvictedFile(t *testing.T) {
 	if len(y.s.objects) != 0 {
 		t.Errorf("the store still has %v", y.s.objects)
 	}
+	if *rewriteLogs {
+		y.writeLog("v2-evicted-file")
+	}
 }
 
 // What a mover says is held against what it announced, and against its lease.
@@ -327,4 +333,38 @@ func TestMoverRequestsAreChecked(t *testing.T) {
 		t.Errorf("recorded %v with sums %v, the file is %v", r.Object, r.Sums, a)
 	}
 	y.check()
+}
+
+// A checkpoint that is committed under flush-on-commit is flushed as a tree; its
+// parts are left alone before, when nobody sees them.
+func TestCommittedCheckpointIsFlushed(t *testing.T) {
+	s := &ckptScript{bench: newCluster(t, 6), sessions: map[string]*client{}}
+	y := &tier{bench: s.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: s.session("a")}
+	y.ok(y.setPolicy(y.c.root, &wire.Policy{Flush: onCommit}))
+	for _, line := range checkpoint[:8] {
+		who, rest, _ := strings.Cut(line, " ")
+		s.run(who, words(rest))
+	}
+	if st := y.status(); st.QueuedFlushes != 0 {
+		t.Errorf("before the commit: %v", st)
+	}
+	for _, line := range checkpoint[8:] {
+		who, rest, _ := strings.Cut(line, " ")
+		s.run(who, words(rest))
+	}
+	y.drain()
+	w := y.c.walk("/r/attempt-1/step-1").GetWalk()
+	if !w.GetFound() {
+		w = y.c.walk("/r/latest").GetWalk()
+	}
+	files := y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: w.GetAttr().GetInode()}}})).GetReadDir().GetEntries()
+	if len(files) < 2 {
+		t.Fatalf("the step has %v", files)
+	}
+	for _, e := range files {
+		if !e.Attr.Clean {
+			t.Errorf("%s is not clean: %v", e.Name, e.Attr)
+		}
+		y.sound(e.Attr.Inode)
+	}
 }
