@@ -30,10 +30,15 @@ demo: build ## The main job: save, kill, restore, on a cluster of processes on t
 cluster: build ## Start a cluster on this machine and keep it until Ctrl-C
 	$(BIN) dev-cluster --mode crc
 
-setup: ## Install what the tests need beside Go (a C compiler for -race, mkfs.ext4), on Debian as root
-	@command -v $(CC) >/dev/null && command -v mkfs.ext4 >/dev/null || { \
-	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq gcc libc6-dev e2fsprogs >/dev/null; \
-	  else echo 'make setup: install a C compiler (for -race) and mkfs.ext4 first' >&2; exit 1; fi; }
+# What the tests need beside Go: a C compiler for -race, mkfs.ext4, and what works
+# on a mount.
+TEST_TOOLS := $(CC) mkfs.ext4 fusermount3 git fio setfattr
+TEST_PACKAGES := gcc libc6-dev e2fsprogs fuse3 git fio attr
+
+setup: ## Install what the tests need beside Go (a C compiler, git, fio ...), on Debian as root
+	@command -v $(TEST_TOOLS) >/dev/null && [ "$$(command -v $(TEST_TOOLS) | wc -l)" = "$(words $(TEST_TOOLS))" ] || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq $(TEST_PACKAGES) >/dev/null; \
+	  else echo 'make setup: install first: $(TEST_TOOLS)' >&2; exit 1; fi; }
 
 test: setup ## All tests a newcomer should trust, with the race detector
 	$(RACE_ENV) $(GO) test -race -timeout $(TEST_TIMEOUT) ./...

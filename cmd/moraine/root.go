@@ -21,6 +21,7 @@ const (
 // app is what the commands of one invocation share.
 type app struct {
 	out, err io.Writer
+	args     []string // the command line
 	global   globalFlags
 }
 
@@ -37,7 +38,7 @@ type globalFlags struct {
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	a := &app{out: out, err: errOut}
+	a := &app{out: out, err: errOut, args: args}
 	root := a.rootCommand()
 	root.SetArgs(args)
 	root.SetOut(out)

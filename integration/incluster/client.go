@@ -19,9 +19,16 @@ type Client struct {
 // share one. Its files have chunks of 64 KiB, so that little data makes many
 // stripes.
 func (c *Cluster) Client(ctx context.Context, node string) (*Client, error) {
+	return c.ClientWith(ctx, node, client.Config{})
+}
+
+// ClientWith is Client with settings; a zero is what Client uses.
+func (c *Cluster) ClientWith(ctx context.Context, node string, cfg client.Config) (*Client, error) {
+	def(&cfg.ChunkBytes, 64<<10)
+	def(&cfg.MemoryBytes, 16<<20)
+	cfg.Metadata = c.addresses()
 	d := c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleClient, Node: node, Scope: "/"})
-	cl, err := client.Dial(ctx, client.Config{ChunkBytes: 64 << 10, MemoryBytes: 16 << 20, Metadata: c.addresses()},
-		client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
+	cl, err := client.Dial(ctx, cfg, client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
 	if err != nil {
 		d.Close()
 		return nil, err

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"runtime/pprof"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// mountOptions are the flags of `moraine mount`.
+type mountOptions struct {
+	foreground  bool
+	allowOther  bool
+	readOnly    bool
+	memory      sizeFlag
+	patience    time.Duration
+	scheme      string
+	logFile     string
+	adminListen string
+	profile     string
+	readyFD     int
+}
+
+// minMountMemory is the least that a mount works with: stripes of the widest
+// scheme, and some requests of the kernel.
+const minMountMemory = 64 << 20
+
+func (a *app) mountCommand() *cobra.Command {
+	o := mountOptions{memory: 1 << 30}
+	cmd := &cobra.Command{
+		Use:     "mount ADDRESS DIR",
+		GroupID: groupFiles,
+		Short:   "Show a directory of a cluster as a mounted file system",
+		Long: `Mount the directory ADDRESS (moraine://HOST,HOST/PATH, or moraine:///PATH where
+--endpoint names the hosts) on the existing local directory DIR, by FUSE. The
+command returns when DIR can be used, and a process stays behind that serves it
+until "moraine umount DIR"; with --foreground it stays itself, and Ctrl-C
+unmounts.
+
+close and fsync return when what was written is on the disks of the cluster, in
+the protection of its scheme, and fail if it is not. Whoever opens a file after
+that, on any mount, reads it. Nothing is cached that could be old. Calls wait
+while the cluster elects or restarts, up to --patience; Ctrl-C ends those that
+have waited for a second.
+
+What a certificate allows is what the mount allows: its --scope is the root, and
+unless it was issued without, root's files belong to nobody. Within that, mode,
+owner and group decide, as on a local disk.`,
+		Example: `  moraine mount moraine://host1,host2,host3/ /mnt/moraine --certs ./alice
+  moraine mount moraine:///datasets /data --read-only --foreground
+  moraine umount /mnt/moraine`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.mount(cmd.Context(), o, args[0], args[1]) },
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.foreground, "foreground", "f", false, "stay in the foreground, and log to standard error")
+	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, held by modes and owners (others than root need user_allow_other in /etc/fuse.conf)")
+	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
+	f.Var(&o.memory, "memory", "bound of the memory for file data")
+	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do not answer before it fails")
+	f.StringVar(&o.scheme, "scheme", "", schemeUsage)
+	f.StringVar(&o.logFile, "log-file", "", "where the process in the background logs (default: in /run/moraine or the user's runtime directory)")
+	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.IntVar(&o.readyFD, "ready-fd", 0, "of the process in the background: where it says that it is ready")
+	for _, hidden := range []string{"ready-fd", "cpuprofile"} {
+		_ = f.MarkHidden(hidden) // it is defined above
+	}
+	return cmd
+}
+
+func (a *app) mount(ctx context.Context, o mountOptions, address, dir string) error {
+	loc, err := parseRemote(address)
+	if err != nil {
+		return err
+	}
+	if o.memory < minMountMemory {
+		return usageError("--memory %s: a mount needs at least %s", o.memory.String(), size(minMountMemory))
+	}
+	// The process in the background has no use for a working directory.
+	if a.global.certs, err = absolute(a.global.certs); err != nil {
+		return err
+	}
+	if dir, err = absolute(dir); err != nil {
+		return err
+	}
+	if o.readyFD > 0 {
+		return a.mountForParent(ctx, o, loc, dir)
+	}
+	if _, err := a.security(); err != nil {
+		return err
+	}
+	if err := a.checkMountPoint(dir); err != nil {
+		return err
+	}
+	if o.foreground {
+		return a.serveMount(ctx, o, loc, dir, func() { a.note("%s is mounted on %s. Ctrl-C unmounts it.", loc, dir) })
+	}
+	return a.mountInBackground(ctx, o, loc, dir)
+}
+
+// absolute is filepath.Abs that leaves nothing alone.
+func absolute(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	return filepath.Abs(path)
+}
+
+// checkMountPoint fails where dir is nothing to mount on. A mount whose process
+// has died, which nobody can use, is taken away first.
+func (a *app) checkMountPoint(dir string) error {
+	if fuse.IsDead(dir) {
+		a.note("A mount on %s had lost its process; it is taken away.", dir)
+		if err := fuse.Detach(dir); err != nil {
+			return err
+		}
+	}
+	st, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: make the directory to mount on first", err)
+	case !st.IsDir():
+		return usageError("%s is a file: name a directory to mount on", dir)
+	}
+	mounted, err := fuse.IsMounted(dir)
+	if err == nil && mounted {
+		err = fmt.Errorf("%s has a mount already: `moraine umount %s` takes it away", dir, dir)
+	}
+	return err
+}
+
+// serveMount mounts and serves until the mount ends. ready is called when it can
+// be used.
+func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir string, ready func()) (err error) {
+	log, err := a.log()
+	if err != nil {
+		return err
+	}
+	stopProfile, err := startProfile(o.profile)
+	if err != nil {
+		return err
+	}
+	defer stopProfile()
+	total := int64(o.memory)
+	debug.SetMemoryLimit(total + total/2) // the collector works harder near the bound
+	cfg, err := schemeConfig(o.scheme)
+	if err != nil {
+		return err
+	}
+	cfg.MemoryBytes, cfg.Patience = total/4*3, o.patience
+	c, err := a.dialForMount(ctx, o, loc, cfg, log)
+	if err != nil {
+		return err
+	}
+	// What was committed is safe whatever becomes of the session.
+	defer func() { err = errors.Join(err, c.close()) }()
+	root, err := c.Stat(ctx, loc.path)
+	if err != nil {
+		return err
+	}
+	if root.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
+	}
+	record, err := openMountRecord(dir, loc.String())
+	if err != nil {
+		return err
+	}
+	defer func() { record.end(err) }()
+	m, err := fuse.New(fuse.Config{Dir: dir, Root: moraine.InodeID(root.Inode), Name: loc.String(), AllowOther: o.allowOther,
+		ReadOnly: o.readOnly, RequestBytes: total / 8, ReadBytes: total / 8}, fuse.Deps{Client: c.Client, Log: log})
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, func(ctx context.Context) error {
+		return m.Run(ctx, func() {
+			log.Info("mounted", "source", loc.String(), "dir", dir, "pid", os.Getpid())
+			ready()
+		})
+	})
+}
+
+// mountClient is a mount's client, with what serves its metrics.
+type mountClient struct {
+	*connection
+	admin *admin // nil: none
+}
+
+// dialForMount connects, and opens the endpoint for metrics where one was asked
+// for.
+func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cfg client.Config, log *slog.Logger) (*mountClient, error) {
+	hosts := loc.hosts
+	if hosts == "" {
+		hosts = a.global.endpoint
+	}
+	if cfg.Metadata = splitEndpoint(hosts); len(cfg.Metadata) == 0 {
+		return nil, usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/PATH")
+	}
+	sec, err := a.security()
+	if err != nil {
+		return nil, err
+	}
+	m := &mountClient{}
+	reg := newRegistry()
+	if o.adminListen != "" {
+		if m.admin, err = listenAdmin(o.adminListen, reg, func() error { return nil }); err != nil {
+			return nil, err
+		}
+	}
+	m.connection, err = connect(ctx, sec, cfg, transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)},
+		client.Deps{Log: log, Metrics: client.NewMetrics(reg)})
+	if err != nil && m.admin != nil {
+		_ = m.admin.listener.Close()
+	}
+	return m, err
+}
+
+// run runs serve, and the endpoint for metrics beside it for as long.
+func (m *mountClient) run(ctx context.Context, serve func(context.Context) error) error {
+	if m.admin == nil {
+		return serve(ctx)
+	}
+	adminCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- m.admin.run(adminCtx) }()
+	err := serve(ctx)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// close ends the session. A service that cannot be told ends it by itself.
+func (m *mountClient) close() error {
+	if err := m.connection.Close(); err != nil && moraine.KindOf(err) != moraine.Timeout {
+		return err
+	}
+	return nil
+}
+
+// startProfile profiles this process into file until stop is called; an empty
+// name does nothing.
+func startProfile(file string) (stop func(), err error) {
+	if file == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
+}

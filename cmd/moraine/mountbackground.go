@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// The process in the background is this program again, with the same command
+// line: Go cannot fork. The file at readyFD tells its parent how it went: the
+// line readyLine, or what the error says, or nothing where it died.
+
+const (
+	readyFD   = 3
+	readyLine = "ready"
+)
+
+// mountInBackground starts the process that serves the mount, and returns when
+// it is ready, or with why it is not.
+func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc location, dir string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if o.logFile == "" {
+		if o.logFile, err = mountFile(dir, ".log"); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(o.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("--log-file: %w", err)
+	}
+	defer log.Close()
+	ready, told, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	cmd := exec.Command(self, a.args...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("MORAINE_MOUNT_READY_FD=%d", readyFD))
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{told}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = told.Close() // the child's is the one that counts
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	answer, err := io.ReadAll(ready)
+	if err != nil {
+		return err
+	}
+	text := strings.TrimSpace(string(answer))
+	if text == readyLine {
+		pid := cmd.Process.Pid
+		a.mounted(loc, dir, o.logFile, pid)
+		return cmd.Process.Release()
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); text == "" {
+		return fmt.Errorf("the process in the background ended (%v); its log is %s", err, o.logFile)
+	} else if errors.As(err, &exit) && exit.ExitCode() == exitWrongUse {
+		return usageError("%s", text)
+	}
+	return errors.New(text)
+}
+
+// mounted says what was done.
+func (a *app) mounted(loc location, dir, log string, pid int) {
+	if a.global.json {
+		_ = printJSON(a.out, map[string]any{"source": loc.String(), "dir": dir, "pid": pid, "log": log})
+		return
+	}
+	a.note("%s is mounted on %s, served by process %d (log: %s).", loc, dir, pid, log)
+}
+
+// mountForParent serves the mount in the process in the background.
+func (a *app) mountForParent(ctx context.Context, o mountOptions, loc location, dir string) error {
+	parent := os.NewFile(uintptr(o.readyFD), "ready")
+	if parent == nil {
+		return usageError("--ready-fd %d", o.readyFD)
+	}
+	syscall.CloseOnExec(o.readyFD)
+	var tellErr error
+	tell := func(text string) {
+		if parent == nil {
+			return
+		}
+		_, err := fmt.Fprintln(parent, text)
+		tellErr = errors.Join(err, parent.Close(), os.Chdir("/"))
+		parent = nil
+	}
+	err := a.serveMount(ctx, o, loc, dir, func() { tell(readyLine) })
+	if err != nil {
+		tell(strings.Join(errorLines(err), "; "))
+	}
+	return errors.Join(err, tellErr)
+}
+
+// mountFile names a file beside the others of the mount on dir: in /run/moraine
+// for root, else in the user's runtime directory.
+func mountFile(dir, suffix string) (string, error) {
+	base := "/run/moraine"
+	if os.Geteuid() != 0 {
+		if base = os.Getenv("XDG_RUNTIME_DIR"); base == "" {
+			base = filepath.Join(os.TempDir(), fmt.Sprintf("moraine-%d", os.Getuid()))
+		} else {
+			base = filepath.Join(base, "moraine")
+		}
+	}
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return "", err
+	}
+	name := strings.NewReplacer("%", "%25", "/", "%2F").Replace(dir)
+	if len(name) > maxMountName {
+		return "", fmt.Errorf("%s: too long a path for a mount: name --log-file, or a shorter directory", dir)
+	}
+	return filepath.Join(base, "mount"+name+suffix), nil
+}
+
+// maxMountName leaves room for the rest of a file's name.
+const maxMountName = 240

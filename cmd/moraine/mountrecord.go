@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountRecord is a file that says which process serves a mount. The process
+// holds its lock for as long as it lives, however it ends; who unmounts waits for
+// the lock, and then knows that all is written, or reads why it is not.
+type mountRecord struct {
+	file *os.File
+
+	Pid    int    `json:"pid"`
+	Dir    string `json:"dir"`
+	Source string `json:"source"`
+	// Error is how the process ended, if it was not well.
+	Error string `json:"error,omitempty"`
+}
+
+// openMountRecord writes the record of the mount that this process is to serve.
+func openMountRecord(dir, source string) (*mountRecord, error) {
+	name, err := mountFile(dir, ".json")
+	if err != nil {
+		return nil, err
+	}
+	// One that ended well took its record away. What lies here may be of one
+	// that still ends: it keeps the file that it has open.
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("another mount on %s is being made: %w", dir, err)
+	}
+	r := &mountRecord{file: f, Pid: os.Getpid(), Dir: dir, Source: source}
+	if err := errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), r.write()); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *mountRecord) write() error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := r.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err = r.file.WriteAt(append(data, '\n'), 0)
+	return err
+}
+
+// end notes how the process ends. Only a record without an error is removed.
+func (r *mountRecord) end(err error) {
+	if err != nil {
+		r.Error = strings.Join(errorLines(err), "; ")
+		_ = r.write() // the log has it too
+	} else if st, serr := r.file.Stat(); serr == nil {
+		// A later mount may have put its own there.
+		if now, nerr := os.Stat(r.file.Name()); nerr == nil && os.SameFile(st, now) {
+			_ = os.Remove(r.file.Name())
+		}
+	}
+	_ = r.file.Close() // with it goes the lock
+}
+
+// findMountRecord opens the record of the mount on dir; nil where there is none.
+func findMountRecord(dir string) (*mountRecord, error) {
+	name, err := mountFile(dir, ".json")
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(name)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return nil, nil // somebody else's mount
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &mountRecord{file: f}
+	return r, r.read()
+}
+
+func (r *mountRecord) read() error {
+	st, err := r.file.Stat()
+	if err != nil {
+		return err
+	}
+	data := make([]byte, st.Size())
+	if _, err := r.file.ReadAt(data, 0); err != nil && len(data) > 0 {
+		return err
+	}
+	if err := json.Unmarshal(data, r); err != nil {
+		return fmt.Errorf("%s: %w", r.file.Name(), err)
+	}
+	return nil
+}
+
+// wait returns when the process has ended, with how.
+func (r *mountRecord) wait(ctx context.Context) error {
+	for {
+		err := unix.Flock(int(r.file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d still ends: %w", r.Pid, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := r.read(); err != nil {
+		return err
+	}
+	if r.Error != "" {
+		return fmt.Errorf("process %d that served %s ended with: %s", r.Pid, r.Dir, r.Error)
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/fuse"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) umountCommand() *cobra.Command {
+	var lazy bool
+	cmd := &cobra.Command{
+		Use:     "umount DIR",
+		GroupID: groupFiles,
+		Short:   "Take a mount away",
+		Long: `Unmount DIR and wait until its process has written everything and ended. It fails
+where files below DIR are open or a process is in there; it says which. --lazy
+takes it out of sight at once: what is open stays usable until it is closed. A
+mount whose process has died ("Transport endpoint is not connected") is taken
+away too.`,
+		Example: "  moraine umount /mnt/moraine",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.umount(cmd.Context(), args[0], lazy) },
+	}
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "do not wait for open files")
+	return cmd
+}
+
+func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
+	dir, err := filepath.Abs(arg)
+	if err != nil {
+		return err
+	}
+	mounted, err := fuse.IsMounted(dir)
+	if err != nil {
+		return err
+	}
+	if !mounted {
+		return &moraine.Error{Ref: dir, Kind: moraine.NotFound, Err: errors.New("no mount of moraine is there; /proc/mounts lists all")}
+	}
+	if fuse.IsDead(dir) {
+		if err := fuse.Detach(dir); err != nil {
+			return err
+		}
+		a.note("The mount on %s had lost its process; it is taken away.", dir)
+		return nil
+	}
+	record, err := findMountRecord(dir)
+	if err != nil {
+		return err
+	}
+	if lazy {
+		return fuse.Detach(dir)
+	}
+	if err := fuse.Unmount(dir); err != nil {
+		if errors.Is(err, moraine.Busy) {
+			err = fmt.Errorf("%s is in use by %s: end them, or give --lazy", dir, users(dir))
+		}
+		return err
+	}
+	if record == nil {
+		return nil
+	}
+	defer record.file.Close()
+	return record.wait(ctx)
+}
+
+// maxUsers bounds how many processes are named.
+const maxUsers = 5
+
+// users names the processes that have files open below dir, as far as this one
+// may see.
+func users(dir string) string {
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	var found []string
+	for _, p := range procs {
+		if !uses(p, dir) {
+			continue
+		}
+		name, _ := os.ReadFile(filepath.Join(p, "comm"))
+		found = append(found, fmt.Sprintf("process %s (%s)", filepath.Base(p), strings.TrimSpace(string(name))))
+	}
+	switch n := len(found); {
+	case n == 0:
+		return "processes of others"
+	case n > maxUsers:
+		return fmt.Sprintf("%s and %d more", strings.Join(found[:maxUsers], ", "), n-maxUsers)
+	}
+	return strings.Join(found, ", ")
+}
+
+// uses reports whether a process has its working directory, its root, or an open
+// or mapped file below dir.
+func uses(proc, dir string) bool {
+	links, _ := filepath.Glob(filepath.Join(proc, "fd", "*"))
+	mapped, _ := filepath.Glob(filepath.Join(proc, "map_files", "*"))
+	for _, l := range append(append(links, mapped...), filepath.Join(proc, "cwd"), filepath.Join(proc, "root")) {
+		if to, err := os.Readlink(l); err == nil && (to == dir || strings.HasPrefix(to, dir+"/")) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,209 @@
+package fuse
+
+import (
+	"context"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// blockSize is what programs are told to read and write at once, where they ask.
+// Each of their calls is a request, so the usual 4 KiB would be slow.
+const blockSize = 128 << 10
+
+// fileType are the type bits of the mode.
+func fileType(t wire.FileType) uint32 {
+	switch t {
+	case wire.FileType_FILE_TYPE_DIRECTORY:
+		return syscall.S_IFDIR
+	case wire.FileType_FILE_TYPE_SYMLINK:
+		return syscall.S_IFLNK
+	}
+	return syscall.S_IFREG
+}
+
+// fillAttr tells the kernel what an inode is like.
+func fillAttr(a *wire.Attr, out *gofuse.Attr) {
+	*out = gofuse.Attr{Ino: a.Inode, Size: a.Size, Blocks: blocks(a), Mode: fileType(a.Type) | a.Mode&permBits,
+		Nlink: a.Nlink, Owner: gofuse.Owner{Uid: a.Uid, Gid: a.Gid}, Blksize: blockSize}
+	out.Atime, out.Atimensec = splitTime(a.Atime)
+	out.Mtime, out.Mtimensec = splitTime(a.Mtime)
+	out.Ctime, out.Ctimensec = splitTime(a.Ctime)
+	if a.Type == wire.FileType_FILE_TYPE_SYMLINK {
+		out.Size = uint64(len(a.Target))
+	}
+}
+
+// blocks is how many units of 512 bytes hold the content. Programs take a file
+// with none for one hole, so it says 0 only where it is one.
+func blocks(a *wire.Attr) uint64 {
+	held := a.Stored
+	if a.Evicted {
+		held = a.Size
+	}
+	return (held + 511) / 512
+}
+
+// splitTime splits nanoseconds since the epoch; times before it have a negative
+// number of seconds, in two's complement.
+func splitTime(ns int64) (sec uint64, nsec uint32) {
+	s, n := ns/1e9, ns%1e9
+	if n < 0 {
+		s, n = s-1, n+1e9
+	}
+	return uint64(s), uint32(n)
+}
+
+// fillEntry tells the kernel what a name stands for. It is valid for no time.
+func (m *Mount) fillEntry(a *wire.Attr, out *gofuse.EntryOut) {
+	*out = gofuse.EntryOut{NodeId: m.node(a.Inode), Generation: 1}
+	fillAttr(a, &out.Attr)
+}
+
+// attr asks what an inode is like now, for those who share this mount: with what
+// was written here and is not committed yet. A file that is open shows from now
+// on what others have committed.
+func (m *Mount) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+	f := m.files.of(inode)
+	if f == nil {
+		return m.client.StatInode(ctx, inode)
+	}
+	if err := f.handle.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	return f.handle.Attr(), nil
+}
+
+// present is attr for an inode that was just asked for.
+func (m *Mount) present(ctx context.Context, a *wire.Attr) (*wire.Attr, error) {
+	if f := m.files.of(moraine.InodeID(a.Inode)); f == nil || !f.writes {
+		return a, nil
+	}
+	return m.attr(ctx, moraine.InodeID(a.Inode))
+}
+
+// GetAttr implements gofuse.RawFileSystem.
+func (m *Mount) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	ctx, done := m.request(cancel)
+	defer done()
+	attr, err := m.attr(ctx, m.inode(in.NodeId))
+	if err != nil {
+		return nodeStatus(err)
+	}
+	fillAttr(attr, &out.Attr)
+	return gofuse.OK
+}
+
+// attrFields maps the kernel's bits to the service's.
+var attrFields = []struct {
+	kernel uint32
+	field  wire.SetAttrField
+}{
+	{gofuse.FATTR_SIZE, wire.SetAttrField_SET_ATTR_SIZE},
+	{gofuse.FATTR_MODE, wire.SetAttrField_SET_ATTR_MODE},
+	{gofuse.FATTR_UID, wire.SetAttrField_SET_ATTR_UID},
+	{gofuse.FATTR_GID, wire.SetAttrField_SET_ATTR_GID},
+	{gofuse.FATTR_ATIME, wire.SetAttrField_SET_ATTR_ATIME},
+	{gofuse.FATTR_MTIME, wire.SetAttrField_SET_ATTR_MTIME},
+}
+
+// SetAttr implements gofuse.RawFileSystem: truncate, chmod, chown and utimens.
+// The client sees to what was written to the file before and is not committed.
+func (m *Mount) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	ctx, done := m.request(cancel)
+	defer done()
+	attr, err := m.setAttr(ctx, m.inode(in.NodeId), in)
+	if err != nil {
+		return nodeStatus(err)
+	}
+	fillAttr(attr, &out.Attr)
+	return gofuse.OK
+}
+
+func (m *Mount) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.Attr, error) {
+	set, err := m.wanted(ctx, inode, in)
+	if err != nil {
+		return nil, err
+	}
+	if set.Valid == 0 {
+		return m.attr(ctx, inode)
+	}
+	attr, err := m.client.SetAttrInode(ctx, inode, set)
+	if err != nil {
+		return nil, err
+	}
+	f := m.files.of(inode)
+	if f == nil {
+		return attr, nil
+	}
+	f.state.notePrivileges(attr.Mode)
+	return f.handle.Attr(), nil
+}
+
+// wanted is what the service is asked to change.
+func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.SetAttr, error) {
+	set := &wire.SetAttr{Size: in.Size, Mode: in.Mode & permBits, Uid: in.Uid, Gid: in.Gid}
+	for _, f := range attrFields {
+		if in.Valid&f.kernel != 0 {
+			set.Valid |= uint32(f.field)
+		}
+	}
+	if t, ok := in.GetATime(); ok {
+		set.Atime = t.UnixNano()
+	}
+	if t, ok := in.GetMTime(); ok {
+		set.Mtime = t.UnixNano()
+	}
+	newOwner := in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0
+	if in.Valid&gofuse.FATTR_MODE == 0 && (newOwner || in.Valid&gofuse.FATTR_KILL_SUIDGID != 0) {
+		attr, err := m.client.StatInode(ctx, inode)
+		if err != nil {
+			return nil, err
+		}
+		if mode := withoutPrivileges(attr.Mode); mode != attr.Mode && attr.Type == wire.FileType_FILE_TYPE_REGULAR {
+			set.Valid |= uint32(wire.SetAttrField_SET_ATTR_MODE)
+			set.Mode = mode
+		}
+	}
+	return set, nil
+}
+
+// StatFs implements gofuse.RawFileSystem. Space is counted in bytes of files, by
+// the cluster's default scheme.
+func (m *Mount) StatFs(cancel <-chan struct{}, _ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
+	ctx, done := m.request(cancel)
+	defer done()
+	resp, err := m.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	if err != nil {
+		return status(err)
+	}
+	c := resp.GetCluster()
+	total, free := space(c)
+	*out = gofuse.StatfsOut{Bsize: blockSize, Frsize: moraine.BlockSize, NameLen: moraine.MaxNameLen,
+		Blocks: total / moraine.BlockSize, Bfree: free / moraine.BlockSize, Bavail: free / moraine.BlockSize,
+		Files: c.GetInodes() + maxFreeInodes, Ffree: maxFreeInodes}
+	return gofuse.OK
+}
+
+// maxFreeInodes is how many more files there may be: as good as any number.
+const maxFreeInodes = 1 << 40
+
+// space is what all devices in service hold together.
+func space(c *wire.ClusterReply) (total, free uint64) {
+	for _, h := range c.GetTopology().GetHosts() {
+		for _, d := range h.Devices {
+			if d.State != wire.DeviceState_DEVICE_STATE_IN {
+				continue
+			}
+			total += d.Capacity
+			free += d.Capacity - min(d.Capacity, d.Used)
+		}
+	}
+	if s := c.GetDefaultScheme(); s.GetK() > 0 {
+		k, n := uint64(s.K), uint64(s.K+s.M)
+		total, free = total/n*k, free/n*k
+	}
+	return total, free
+}

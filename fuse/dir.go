@@ -1,0 +1,173 @@
+package fuse
+
+import (
+	"sort"
+	"sync"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// dir is an open directory. The kernel reads on from an offset: the number of
+// the entry, counted from 1 with "." and "..". The service reads on from a name.
+// What joins them are the names that were last told, and a mark at the beginning
+// of each earlier answer, so that seekdir finds any place again, exactly unless
+// the directory was changed in between.
+type dir struct {
+	inode moraine.InodeID
+
+	mu    sync.Mutex
+	marks []mark
+	last  []string // names told in the last answer
+	first uint64   // offset of the first of them
+}
+
+// mark says that the entries after name begin at an offset.
+type mark struct {
+	offset uint64
+	name   string
+}
+
+// dots is how many entries a directory has before those that the service knows.
+const dots = 2
+
+// start returns after which name, and how many entries, the answer to offset
+// begins.
+func (d *dir) start(offset uint64) (after string, skip uint64) {
+	if offset <= dots {
+		d.marks = append(d.marks[:0], mark{offset: dots})
+		d.last = nil
+		return "", 0
+	}
+	if i := offset - d.first; offset > d.first && i <= uint64(len(d.last)) {
+		return d.last[i-1], 0
+	}
+	i := sort.Search(len(d.marks), func(i int) bool { return d.marks[i].offset > offset })
+	if i == 0 {
+		return "", offset - dots
+	}
+	return d.marks[i-1].name, offset - d.marks[i-1].offset
+}
+
+// told notes which names the answer to offset held, all after a name.
+func (d *dir) told(offset uint64, after string, names []string) {
+	d.first, d.last = offset, names
+	if n := len(d.marks); n == 0 || d.marks[n-1].offset < offset {
+		d.marks = append(d.marks, mark{offset: offset, name: after})
+	}
+}
+
+// dirTable is the open directories.
+type dirTable struct {
+	mu   sync.Mutex
+	next uint64
+	open map[uint64]*dir
+}
+
+func (t *dirTable) init() { t.open = map[uint64]*dir{} }
+
+func (t *dirTable) get(fh uint64) *dir {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open[fh]
+}
+
+// OpenDir implements gofuse.RawFileSystem.
+func (m *Mount) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	m.dirs.mu.Lock()
+	defer m.dirs.mu.Unlock()
+	m.dirs.next++
+	m.dirs.open[m.dirs.next] = &dir{inode: m.inode(in.NodeId)}
+	out.Fh = m.dirs.next
+	return gofuse.OK
+}
+
+// ReleaseDir implements gofuse.RawFileSystem.
+func (m *Mount) ReleaseDir(in *gofuse.ReleaseIn) {
+	m.dirs.mu.Lock()
+	defer m.dirs.mu.Unlock()
+	delete(m.dirs.open, in.Fh)
+}
+
+// FsyncDir implements gofuse.RawFileSystem: every change of a directory is
+// durable when its call returns.
+func (m *Mount) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status { return gofuse.OK }
+
+// ReadDir implements gofuse.RawFileSystem.
+func (m *Mount) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
+	return m.readDir(cancel, in, direntBytes, func(e gofuse.DirEntry, _ *wire.Attr) bool { return out.AddDirEntry(e) })
+}
+
+// ReadDirPlus implements gofuse.RawFileSystem. The attributes are of the moment:
+// no answer is made of what was fetched for an earlier one. Those of files that
+// are written here are left out: the service does not know them.
+func (m *Mount) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
+	return m.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a *wire.Attr) bool {
+		entry := out.AddDirLookupEntry(e)
+		if f := m.files.of(moraine.InodeID(a.GetInode())); entry != nil && a != nil && (f == nil || !f.writes) {
+			m.fillEntry(a, entry)
+		}
+		return entry != nil
+	})
+}
+
+// The least bytes of an entry in an answer.
+const (
+	direntBytes     = 32
+	direntPlusBytes = 160
+	maxDirPage      = 1000 // entries that the service gives at once
+)
+
+// readDir answers with as many entries as there is room for. add says whether
+// there was; the attributes of "." and ".." are not given.
+func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, *wire.Attr) bool) gofuse.Status {
+	d := m.dirs.get(in.Fh)
+	if d == nil {
+		return gofuse.EBADF
+	}
+	ctx, done := m.request(cancel)
+	defer done()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	offset := in.Offset
+	for ; offset < dots; offset++ {
+		dot := gofuse.DirEntry{Name: "..."[:offset+1], Ino: uint64(d.inode), Mode: fileType(wire.FileType_FILE_TYPE_DIRECTORY), Off: offset + 1}
+		if !add(dot, nil) {
+			return gofuse.OK
+		}
+	}
+	after, skip := d.start(offset)
+	limit := min(uint64(int(in.Size)/entryBytes+1)+skip, maxDirPage)
+	first, at := after, offset
+	var names []string
+	for {
+		resp, err := m.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
+			Inode: uint64(d.inode), After: after, Limit: uint32(limit)}}})
+		if err != nil {
+			return nodeStatus(err)
+		}
+		page := resp.GetReadDir()
+		for _, e := range page.GetEntries() {
+			after = e.Name
+			if skip > 0 {
+				skip--
+				first = e.Name
+				continue
+			}
+			a := e.GetAttr()
+			if !add(gofuse.DirEntry{Name: e.Name, Ino: a.GetInode(), Mode: fileType(a.GetType()), Off: at + 1}, a) {
+				d.told(offset, first, names)
+				return gofuse.OK
+			}
+			at++
+			names = append(names, e.Name)
+		}
+		// An answer without entries is the end of the directory; one that is
+		// not full is no harm.
+		if len(names) > 0 || !page.GetMore() || len(page.GetEntries()) == 0 {
+			d.told(offset, first, names)
+			return gofuse.OK
+		}
+	}
+}

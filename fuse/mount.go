@@ -1,0 +1,204 @@
+// Package fuse shows a cluster as a mounted file system: an adapter from the
+// kernel's FUSE requests to package client, and from its errors to errnos. It
+// decides nothing: what a call means is the client's and the service's answer.
+//
+// Nothing is cached that is not certain. The kernel is given no validity for
+// names and attributes, so each call sees what was acknowledged anywhere before
+// it began. Files are opened with direct I/O: read returns exactly the bytes
+// that the client returned, and ends where the file ends, rather than a page
+// that the kernel filled up with zeros because it believed in an older size.
+// Mapped files still use the kernel's pages; each mmap begins with none. What
+// would make caches exact, leases, the service does not give yet.
+//
+// One path through it: an application's write becomes a request of up to 1 MiB
+// (file.go), copied into the file's client.Handle, which makes stripes of
+// successive writes. fsync and close come as requests too and return when the
+// handle has committed, with the first error since the last report (open.go).
+// The number of a FUSE node is the inode's number, so that there is no table of
+// nodes to keep: what is remembered is the open files only (table.go).
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"golang.org/x/sync/semaphore"
+)
+
+// Config is what an operator may write.
+type Config struct {
+	// Dir is the empty directory to mount on.
+	Dir string
+	// Root is the directory of the cluster that is shown there; 0: the client's
+	// root.
+	Root moraine.InodeID
+	// Name is what the list of mounts shows as the source.
+	Name string
+	// AllowOther lets other users in than the one who mounts; permissions are
+	// held by mode, owner and group either way.
+	AllowOther bool
+	// ReadOnly mounts read-only.
+	ReadOnly bool
+	// RequestBytes bounds the requests that were taken from the kernel and not
+	// yet answered, ReadBytes the answers to reads. Default 64 MiB each. With
+	// the client's own memory they are all that grows with the load.
+	RequestBytes, ReadBytes int64
+	// EndPatience is how long the end of a mount waits for open files to be
+	// closed before it cuts them off. Default 10 s.
+	EndPatience time.Duration
+}
+
+// Deps is what the mount works with.
+type Deps struct {
+	// Client stays the caller's, to be closed after Run has returned.
+	Client *client.Client
+	Log    *slog.Logger
+}
+
+const (
+	// maxRequest is the most that one read or write carries.
+	maxRequest = 1 << 20
+	// fsType is what the list of mounts shows as the type, after "fuse.".
+	fsType = "moraine"
+)
+
+func (c *Config) setDefaults() {
+	def := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.RequestBytes, 64<<20)
+	def(&c.ReadBytes, 64<<20)
+	if c.Name == "" {
+		c.Name = fsType
+	}
+	if c.EndPatience == 0 {
+		c.EndPatience = 10 * time.Second
+	}
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Dir == "":
+		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: errors.New("no directory to mount on")}
+	case c.RequestBytes < 2*maxRequest || c.ReadBytes < maxRequest:
+		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("too little memory for requests of %d bytes", maxRequest)}
+	}
+	return nil
+}
+
+// Mount is one mounted file system.
+type Mount struct {
+	gofuse.RawFileSystem // answers what is not implemented here with ENOSYS
+
+	cfg    Config
+	client *client.Client
+	log    *slog.Logger
+	root   moraine.InodeID
+	files  table
+	dirs   dirTable
+	// reads bounds the bytes of reads that are being answered.
+	reads *semaphore.Weighted
+
+	// life is the context of everything that must not end with a request.
+	life context.Context
+	// background are the releases under way.
+	background sync.WaitGroup
+}
+
+// New checks the settings. It mounts nothing.
+func New(cfg Config, deps Deps) (*Mount, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	m := &Mount{RawFileSystem: gofuse.NewDefaultRawFileSystem(), cfg: cfg, client: deps.Client, log: deps.Log,
+		root: cfg.Root, reads: semaphore.NewWeighted(cfg.ReadBytes)}
+	if m.root == 0 {
+		m.root = deps.Client.Root()
+	}
+	m.files.init()
+	m.dirs.init()
+	return m, nil
+}
+
+// String implements gofuse.RawFileSystem.
+func (m *Mount) String() string { return fsType }
+
+// Run mounts, calls ready once the file system can be used, and serves until it
+// is unmounted or ctx ends. Then everything written is committed before it
+// returns: an error says what was not. When ctx ends the file system is taken
+// out of the tree of directories at once; files that are still open may be used
+// and closed until Config.EndPatience has passed, and get ENOTCONN afterwards,
+// which is an error too.
+func (m *Mount) Run(ctx context.Context, ready func()) error {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	m.life = life
+	server, err := m.mount()
+	if err != nil {
+		return err
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		server.Serve()
+	}()
+	if err := server.WaitMount(); err != nil {
+		return errors.Join(m.end(server, served), &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err})
+	}
+	raiseReadahead(m.cfg.Dir, m.log)
+	if ready != nil {
+		ready()
+	}
+	select {
+	case <-served: // somebody unmounted it
+		err = nil
+	case <-ctx.Done():
+		err = m.end(server, served)
+	}
+	m.background.Wait()
+	return errors.Join(err, m.files.closeAll(m.life))
+}
+
+// mount attaches the file system and answers the kernel's first request.
+func (m *Mount) mount() (*gofuse.Server, error) {
+	opts := &gofuse.MountOptions{
+		FsName: m.cfg.Name, Name: fsType, AllowOther: m.cfg.AllowOther,
+		Options:  []string{"default_permissions"},
+		MaxWrite: maxRequest, MaxReadAhead: maxRequest, MaxBackground: maxBackground,
+		MaxInflightRequestBytes: int(m.cfg.RequestBytes),
+		// A splice of a full request needs a pipe larger than the usual limit,
+		// and fails with a line in the log for each; writev needs none.
+		DisableSplice: true,
+		// Otherwise the kernel asks for security.capability before each write.
+		ExtraCapabilities:    gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP,
+		IgnoreSecurityLabels: true,
+		DirectMount:          true,
+		Logger:               slog.NewLogLogger(m.log.Handler(), slog.LevelWarn),
+	}
+	if m.cfg.ReadOnly {
+		opts.Options = append(opts.Options, "ro")
+		opts.DirectMountFlags = readOnlyFlags
+	}
+	server, err := gofuse.NewServer(m, m.cfg.Dir, opts)
+	if err != nil {
+		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
+	}
+	return server, nil
+}
+
+// maxBackground is how many requests the kernel sends on its own, reading ahead
+// of a mapped file.
+const maxBackground = 32

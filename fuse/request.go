@@ -1,0 +1,52 @@
+package fuse
+
+import (
+	"context"
+	"time"
+
+	"github.com/morainefs/moraine"
+)
+
+// undisturbed is how long a call goes on when a signal reaches its caller. POSIX
+// programs do not expect calls on files to be interrupted, and some (the Go
+// runtime, anything with SIGCHLD or a timer) get signals all the time; but one
+// that waits for servers that are down must end on Ctrl-C.
+const undisturbed = time.Second
+
+// request returns the context of one call of an application, and what releases
+// it. It ends when the caller was interrupted, not before the call has taken
+// the time undisturbed.
+func (m *Mount) request(cancel <-chan struct{}) (context.Context, func()) {
+	ctx, stop := context.WithCancelCause(m.life)
+	t := time.AfterFunc(undisturbed, func() {
+		select {
+		case <-cancel:
+			stop(&moraine.Error{Op: "fuse", Kind: moraine.Canceled})
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		t.Stop()
+		stop(nil)
+	}
+}
+
+// inode is the inode that a FUSE node stands for.
+func (m *Mount) inode(node uint64) moraine.InodeID {
+	if node == rootNode {
+		return m.root
+	}
+	return moraine.InodeID(node)
+}
+
+// node is the FUSE node that an inode is shown as. The numbers that the service
+// issues are never 1.
+func (m *Mount) node(inode uint64) uint64 {
+	if moraine.InodeID(inode) == m.root {
+		return rootNode
+	}
+	return inode
+}
+
+// rootNode is how the kernel names the directory that is mounted.
+const rootNode = 1

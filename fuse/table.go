@@ -1,0 +1,248 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"golang.org/x/sync/errgroup"
+)
+
+// file is one open file of an application.
+type file struct {
+	state  *openInode
+	handle *client.Handle
+	// writes says that it was opened for writing.
+	writes bool
+}
+
+// openInode is what is remembered of an inode as long as it is open, or is about
+// to lose a name.
+type openInode struct {
+	inode moraine.InodeID
+	// opens counts its open files and those being opened, losses the calls that
+	// take a name from it.
+	opens, losses int
+	// losing is not nil while such a call is under way, and closed at its end.
+	losing chan struct{}
+	// kept says that it may have lost its last name while it was open: the
+	// session has to let go of it at the end.
+	kept  bool
+	files []*file
+	// privileged says that its mode may have setuid or setgid bits, which a write
+	// takes away.
+	privileged atomic.Bool
+}
+
+// table is the open files of a mount. The numbers of file handles are given once.
+type table struct {
+	mu      sync.Mutex // guards what follows, and all of openInode but privileged
+	next    uint64
+	handles map[uint64]*file
+	inodes  map[moraine.InodeID]*openInode
+}
+
+func (t *table) init() {
+	t.handles, t.inodes = map[uint64]*file{}, map[moraine.InodeID]*openInode{}
+}
+
+// pin counts a file that is being opened: what removes the inode's last name
+// from now on keeps it. It waits while one is being removed, so that either the
+// removal knows of the open, or the open finds the file gone. Everybody who pins
+// unpins.
+func (t *table) pin(ctx context.Context, inode moraine.InodeID) (*openInode, error) {
+	for {
+		s, losing := t.tryPin(inode)
+		if losing == nil {
+			return s, nil
+		}
+		select {
+		case <-losing:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (t *table) tryPin(inode moraine.InodeID) (s *openInode, losing chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s = t.entry(inode)
+	if s.losing != nil {
+		return nil, s.losing
+	}
+	s.opens++
+	return s, nil
+}
+
+// entry returns the entry of an inode, and makes it. The mutex is held.
+func (t *table) entry(inode moraine.InodeID) *openInode {
+	s := t.inodes[inode]
+	if s == nil {
+		s = &openInode{inode: inode}
+		t.inodes[inode] = s
+	}
+	return s
+}
+
+// unpin ends what pin began. It reports whether the session is to release the
+// inode: nobody holds it any more, and it has no name.
+func (t *table) unpin(s *openInode) (release bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.opens--
+	return t.drop(s)
+}
+
+// drop forgets an inode that nobody holds. One that the session has to let go of
+// stays until that is done: an open in between would find it, and lose it. The
+// mutex is held.
+func (t *table) drop(s *openInode) (release bool) {
+	if s.opens > 0 || s.losses > 0 {
+		return false
+	}
+	if !s.kept {
+		delete(t.inodes, s.inode)
+		return false
+	}
+	s.losing, s.losses, s.kept = make(chan struct{}), 1, false
+	return true
+}
+
+// beginLoss holds back opens of an inode until endLoss, and reports whether it is
+// open now. It waits while another name of it is being removed.
+func (t *table) beginLoss(ctx context.Context, inode moraine.InodeID) (s *openInode, open bool, err error) {
+	for {
+		t.mu.Lock()
+		s := t.entry(inode)
+		losing := s.losing
+		if losing == nil {
+			s.losing = make(chan struct{})
+			s.losses++
+			open := s.opens > 0
+			t.mu.Unlock()
+			return s, open, nil
+		}
+		t.mu.Unlock()
+		select {
+		case <-losing:
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+	}
+}
+
+// endLoss ends what beginLoss began. kept says that the session may hold the
+// inode without a name now. It reports what unpin does.
+func (t *table) endLoss(s *openInode, kept bool) (release bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(s.losing)
+	s.losing = nil
+	s.losses--
+	s.kept = s.kept || kept
+	return t.drop(s)
+}
+
+// add enters an open file, whose inode the caller has pinned for it.
+func (t *table) add(f *file) (fh uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.next++
+	t.handles[t.next] = f
+	f.state.files = append(f.state.files, f)
+	return t.next
+}
+
+// take removes an open file. It stays pinned.
+func (t *table) take(fh uint64) *file {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.handles[fh]
+	if f != nil {
+		delete(t.handles, fh)
+		f.state.files = slices.DeleteFunc(f.state.files, func(o *file) bool { return o == f })
+	}
+	return f
+}
+
+// get returns an open file; nil where there is none of that number.
+func (t *table) get(fh uint64) *file {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.handles[fh]
+}
+
+// of returns a file that is open on the inode: one that writes, if there is one;
+// nil where none is open.
+func (t *table) of(inode moraine.InodeID) *file {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.inodes[inode]
+	if s == nil || len(s.files) == 0 {
+		return nil
+	}
+	if i := slices.IndexFunc(s.files, func(f *file) bool { return f.writes }); i >= 0 {
+		return s.files[i]
+	}
+	return s.files[0]
+}
+
+// count returns how many files are open.
+func (t *table) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.handles)
+}
+
+// writers returns the files that are open for writing.
+func (t *table) writers() []*file {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var fs []*file
+	for _, f := range t.handles {
+		if f.writes {
+			fs = append(fs, f)
+		}
+	}
+	return fs
+}
+
+// flushesAtOnce bounds the files that are committed at once at the end.
+const flushesAtOnce = 16
+
+// flushAll commits what was written to any file.
+func (t *table) flushAll(ctx context.Context) error {
+	return each(t.writers(), func(f *file) error { return f.handle.Flush(ctx) })
+}
+
+// closeAll closes the files that nobody closed.
+func (t *table) closeAll(ctx context.Context) error {
+	t.mu.Lock()
+	var left []*file
+	for _, f := range t.handles {
+		left = append(left, f)
+	}
+	clear(t.handles)
+	clear(t.inodes)
+	t.mu.Unlock()
+	return each(left, func(f *file) error { return f.handle.Close(ctx) })
+}
+
+func each(fs []*file, do func(*file) error) error {
+	var g errgroup.Group
+	g.SetLimit(flushesAtOnce)
+	errs := make([]error, len(fs))
+	for i, f := range fs {
+		g.Go(func() error {
+			errs[i] = do(f)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,117 @@
+package fuse
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine"
+	"golang.org/x/sys/unix"
+)
+
+// readOnlyFlags are the flags of a read-only mount; the first two are what a
+// mount has without any.
+const readOnlyFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY
+
+// end takes the mount out of the tree, commits what was written, and waits until
+// nobody uses it any more, or until the patience ends.
+func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
+	err := Detach(m.cfg.Dir)
+	if err != nil {
+		m.log.Error("the mount cannot be detached", "dir", m.cfg.Dir, "err", err)
+	}
+	flushed := m.files.flushAll(m.life)
+	select {
+	case <-served:
+		return errors.Join(err, flushed)
+	case <-time.After(m.cfg.EndPatience):
+	}
+	open := m.files.count()
+	m.log.Warn("files are still open: they are cut off", "dir", m.cfg.Dir, "files", open)
+	return errors.Join(err, m.files.flushAll(m.life), &moraine.Error{Op: "unmount", Ref: m.cfg.Dir, Kind: moraine.Busy,
+		Err: fmt.Errorf("%d files were still open after %v; what was written before is committed", open, m.cfg.EndPatience)})
+}
+
+// Detach takes a mount out of the tree of directories at once. Whoever has files
+// open there keeps them, as long as the process that serves it lives.
+func Detach(dir string) error { return unmount(dir, unix.MNT_DETACH, "-uz") }
+
+// Unmount unmounts dir; Busy where it is in use.
+func Unmount(dir string) error { return unmount(dir, 0, "-u") }
+
+func unmount(dir string, flags int, helperFlag string) error {
+	err := unix.Unmount(dir, flags|unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EPERM) {
+		err = helperUnmount(dir, helperFlag)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return &moraine.Error{Op: "unmount", Ref: dir, Kind: moraine.Busy, Err: errors.New("it is in use")}
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+		return &moraine.Error{Op: "unmount", Ref: dir, Kind: moraine.NotFound, Err: errors.New("nothing is mounted there")}
+	}
+	return &moraine.Error{Op: "unmount", Ref: dir, Kind: moraine.IOError, Err: err}
+}
+
+// helperUnmount unmounts as a user who is not root.
+func helperUnmount(dir, flag string) error {
+	out, err := exec.Command("fusermount3", flag, dir).CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	text := strings.TrimSpace(string(out))
+	if strings.Contains(text, "busy") {
+		return unix.EBUSY
+	}
+	return fmt.Errorf("fusermount3: %w: %s", err, text)
+}
+
+// IsDead reports whether a mount is at dir whose process has ended: every call
+// there answers ENOTCONN until it is detached.
+func IsDead(dir string) bool {
+	var st unix.Stat_t
+	return errors.Is(unix.Stat(dir, &st), unix.ENOTCONN)
+}
+
+// IsMounted reports whether a file system of this kind is mounted at dir, dead
+// or alive.
+func IsMounted(dir string) (bool, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	// 36 35 98:0 / /mnt rw,noatime - fuse.moraine source options
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) > 4 && unescapeMount(fields[4]) == dir && strings.Contains(line, " - fuse."+fsType+" ") {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// unescapeMount undoes what the kernel does to blanks and backslashes.
+func unescapeMount(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// raiseReadahead lets the kernel read ahead of a mapped file in whole requests.
+// It gives a new mount 128 KiB, whatever is negotiated.
+func raiseReadahead(dir string, log *slog.Logger) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return
+	}
+	file := filepath.Join("/sys/class/bdi", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), "read_ahead_kb")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", maxRequest>>10), 0o644); err != nil {
+		log.Debug("mapped files are read ahead by 128 KiB only", "err", err)
+	}
+}

@@ -1,0 +1,89 @@
+package fuse
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"golang.org/x/sys/unix"
+)
+
+// refused reports whether an attribute has a meaning that is not given to it
+// here: access control lists, and capabilities of programs. It is better not to
+// keep what is not obeyed.
+func refused(name string) bool {
+	return strings.HasPrefix(name, "system.") || name == "security.capability"
+}
+
+// GetXAttr implements gofuse.RawFileSystem.
+func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
+	if refused(name) {
+		return 0, gofuse.ENODATA
+	}
+	ctx, done := m.request(cancel)
+	defer done()
+	value, err := m.client.GetXattr(ctx, m.inode(in.NodeId), name)
+	if err != nil {
+		return 0, nodeStatus(err)
+	}
+	return fit(value, dest)
+}
+
+// ListXAttr implements gofuse.RawFileSystem.
+func (m *Mount) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
+	ctx, done := m.request(cancel)
+	defer done()
+	names, err := m.client.ListXattr(ctx, m.inode(in.NodeId))
+	if err != nil {
+		return 0, nodeStatus(err)
+	}
+	var list []byte
+	for _, n := range names {
+		list = append(append(list, n...), 0)
+	}
+	return fit(list, dest)
+}
+
+// fit copies a value to where there may be too little room for it.
+func fit(value, dest []byte) (uint32, gofuse.Status) {
+	if len(value) > len(dest) {
+		return uint32(len(value)), gofuse.ERANGE
+	}
+	return uint32(copy(dest, value)), gofuse.OK
+}
+
+// SetXAttr implements gofuse.RawFileSystem.
+func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name string, value []byte) gofuse.Status {
+	if refused(name) {
+		return gofuse.ENOTSUP
+	}
+	mode := client.XattrAny
+	switch {
+	case in.Flags&unix.XATTR_CREATE != 0:
+		mode = client.XattrCreate
+	case in.Flags&unix.XATTR_REPLACE != 0:
+		mode = client.XattrReplace
+	}
+	ctx, done := m.request(cancel)
+	defer done()
+	// The value is the kernel's again when this returns, though an attempt that
+	// was given up may still be on its way.
+	err := m.client.SetXattr(ctx, m.inode(in.NodeId), name, append([]byte(nil), value...), mode)
+	if errors.Is(err, moraine.TooLarge) {
+		return gofuse.Status(syscall.E2BIG)
+	}
+	return nodeStatus(err)
+}
+
+// RemoveXAttr implements gofuse.RawFileSystem.
+func (m *Mount) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
+	if refused(name) {
+		return gofuse.ENODATA
+	}
+	ctx, done := m.request(cancel)
+	defer done()
+	return nodeStatus(m.client.RemoveXattr(ctx, m.inode(in.NodeId), name))
+}
