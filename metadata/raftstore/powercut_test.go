@@ -449,7 +449,7 @@ func newestSnapshot(fsys vfs.FS) (uint64, error) {
 // TestPowerCutsAroundARestore runs histories in which a node takes its state
 // from its snapshot, is cut or killed meanwhile, and cut again in its next life.
 func TestPowerCutsAroundARestore(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(30)
 	if long {
 		seeds = 800
 	}
@@ -464,8 +464,9 @@ func aroundARestore(t *testing.T, seed uint64, follow, lie string) (err error) {
 		rng := rand.New(rand.NewPCG(seed, 12))
 		g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogRetention = time.Nanosecond })
 		mem := g.fs["m1"].(*vfs.Mem)
+		var also []*vfs.Mem
 		life := func(plan cutPlan, work func(*node)) {
-			d := &disk{mem: mem, rng: rng, plan: plan, lie: lie}
+			d := &disk{mem: mem, rng: rng, plan: plan, lie: lie, more: 4}
 			g.fs["m1"] = vfs.NewFault(mem, d.rule)
 			h := history{g: g, disks: map[string]*disk{"m1": d}}
 			if err == nil {
@@ -478,7 +479,7 @@ func aroundARestore(t *testing.T, seed uint64, follow, lie string) (err error) {
 			if err == nil && n != nil && !d.isCut() {
 				work(n)
 			}
-			mem = d.cut()
+			mem, also = d.cut(), d.also
 			g.halt("m1") //nolint:errcheck // it goes on on a disk that is gone
 		}
 		life(cutPlan{kill: true}, func(n *node) {
@@ -493,16 +494,23 @@ func aroundARestore(t *testing.T, seed uint64, follow, lie string) (err error) {
 		}
 		plan := soonAfter(rng, follow)
 		if rng.IntN(2) == 0 {
-			plan = killBefore(rng, "syncdir /node/state by "+[]string{"stateDB.exchange", "stateDB.open"}[rng.IntN(2)])
+			plan = killBefore(rng, "syncdir /node/state by stateDB.exchange")
+			plan.skip = 0
 		}
-		plan.skip = 0
 		life(plan, func(*node) {})
-		life(cutPlan{at: 1 + rng.IntN(400)}, func(*node) {})
-		life(cutPlan{}, func(n *node) {
-			if err == nil && (n.get("last") != "1" || n.get("k7") != fmt.Sprintf("%01000d", 7)) {
-				err = errors.New("what was acknowledged is gone")
-			}
-		})
+		plan = soonAfter(rng, follow)
+		plan.skip *= rng.IntN(2)
+		if rng.IntN(4) == 0 {
+			plan = cutPlan{at: 1 + rng.IntN(400)}
+		}
+		life(plan, func(*node) {})
+		for _, mem = range append(also, mem) { // what several such cuts might have left
+			life(cutPlan{}, func(n *node) {
+				if err == nil && (n.get("last") != "1" || n.get("k7") != fmt.Sprintf("%01000d", 7)) {
+					err = errors.New("what was acknowledged is gone")
+				}
+			})
+		}
 	})
 	return err
 }

@@ -102,9 +102,12 @@ type cutPlan struct {
 // soonAfter draws a plan to cut soon after a sync.
 func soonAfter(rng *rand.Rand, follow string) cutPlan {
 	p := cutPlan{near: func(s string) bool { return s == follow }, skip: rng.IntN(3)}
-	if rng.IntN(2) == 0 {
+	switch rng.IntN(4) {
+	case 0:
+		p.ops = 1 + rng.IntN(4)
+	case 1:
 		p.ops = 1 + rng.IntN(1<<(1+rng.IntN(6)))
-	} else {
+	default:
 		p.changes = 1 + rng.IntN(6)
 	}
 	return p
@@ -157,11 +160,13 @@ type disk struct {
 	lie    string     // site of the syncs that are dropped
 	sites  *siteCounts
 	before func() // called before the cut; may be nil
+	more   int    // how often else a cut is drawn at that instant
 
 	mu    sync.Mutex
 	ops   int
 	plan  cutPlan
 	after *vfs.Mem // what the cut left
+	also  []*vfs.Mem
 }
 
 func (d *disk) rule(op vfs.Op) error {
@@ -216,8 +221,11 @@ func (d *disk) cutLocked() {
 	}
 	if d.plan.kill {
 		d.after = d.mem.Clone()
-	} else {
-		d.after = d.mem.Crash(d.rng)
+		return
+	}
+	d.after = d.mem.Crash(d.rng)
+	for range d.more {
+		d.also = append(d.also, d.mem.Crash(d.rng))
 	}
 }
 
