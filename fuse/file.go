@@ -102,7 +102,7 @@ func (m *Mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
 	f := m.files.get(in.Fh)
 	if f == nil {
-		return gofuse.EBADF
+		return m.notOpen()
 	}
 	if !f.writes {
 		return gofuse.OK
@@ -117,7 +117,7 @@ func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status 
 func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 	f := m.files.get(in.Fh)
 	if f == nil {
-		return gofuse.EBADF
+		return m.notOpen()
 	}
 	ctx, done := m.request(cancel)
 	defer done()
@@ -129,7 +129,7 @@ func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status 
 func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	f := m.files.get(in.Fh)
 	if f == nil {
-		return nil, gofuse.EBADF
+		return nil, m.notOpen()
 	}
 	ctx, done := m.request(cancel)
 	defer done()
@@ -163,7 +163,7 @@ func (r *readReply) Done()                                { r.m.reads.Release(r.
 func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
 	f := m.files.get(in.Fh)
 	if f == nil {
-		return 0, gofuse.EBADF
+		return 0, m.notOpen()
 	}
 	ctx, done := m.request(cancel)
 	defer done()
@@ -185,6 +185,15 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 		return uint32(n), gofuse.OK
 	}
 	return 0, status(err)
+}
+
+// notOpen is the answer for a file handle that is not in the table: after the
+// mount's end they were all cut off.
+func (m *Mount) notOpen() gofuse.Status {
+	if m.ended.Load() {
+		return gofuse.Status(syscall.ENOTCONN)
+	}
+	return gofuse.EBADF
 }
 
 const (

@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -112,6 +113,7 @@ type Mount struct {
 	life context.Context
 	// background are the releases under way.
 	background sync.WaitGroup
+	ended      atomic.Bool // the mount is taken away
 }
 
 // New checks the settings. It mounts nothing.

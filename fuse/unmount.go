@@ -22,6 +22,7 @@ const readOnlyFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY
 // end takes the mount out of the tree, commits what was written, and waits until
 // nobody uses it any more, or until the patience ends.
 func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
+	m.ended.Store(true)
 	err := Detach(m.cfg.Dir)
 	if err != nil {
 		m.log.Error("the mount cannot be detached", "dir", m.cfg.Dir, "err", err)

@@ -1,0 +1,122 @@
+package fuse_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// What cannot be written is an error of fsync, and of close where nobody called
+// fsync. A full disk takes the device's index with it here, so that the devices
+// are out of service either way.
+func TestErrorsReachFsyncAndClose(t *testing.T) {
+	for name, fault := range map[string]error{"no space": syscall.ENOSPC, "broken disks": syscall.EIO} {
+		t.Run(name, func(t *testing.T) {
+			var broken atomic.Bool
+			c := startCluster(t, incluster.Options{Seed: 1, Rule: func(node string, op vfs.Op) error {
+				if broken.Load() && strings.HasPrefix(node, "n") && (op.Kind == vfs.OpWrite || op.Kind == vfs.OpAllocate) {
+					return fault
+				}
+				return nil
+			}})
+			m := mount(t, c, "c1", mountOptions{client: client.Config{Patience: 3 * time.Second}})
+			data := randomBytes(seed(t), 10<<10)
+			synced, err := os.Create(m.at("synced"))
+			require.NoError(t, err)
+			closed, err := os.Create(m.at("closed"))
+			require.NoError(t, err)
+			// The test may end with them open; the mount then says so.
+			defer synced.Close() //nolint:errcheck // what it says is looked at below
+			defer closed.Close() //nolint:errcheck
+
+			broken.Store(true)
+			for _, f := range []*os.File{synced, closed} { // there is memory enough
+				_, err = f.Write(data)
+				require.NoError(t, err)
+			}
+			requireWriteError(t, synced.Sync())
+			requireWriteError(t, closed.Close())
+		})
+	}
+}
+
+// requireWriteError holds an error against those of writes that have failed for
+// good, or for longer than the client's patience.
+func requireWriteError(t *testing.T, err error) {
+	t.Helper()
+	var errno syscall.Errno
+	require.ErrorAs(t, err, &errno)
+	require.Contains(t, []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.ETIMEDOUT}, errno)
+}
+
+// A call that waits for servers that are down ends when its caller gets a
+// signal; when they are back, calls go on.
+func TestInterrupt(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 1})
+	m := mount(t, c, "c1")
+	require.NoError(t, os.WriteFile(m.at("file"), []byte("content"), 0o644))
+	c.Kill("m1")
+	stat := exec.Command("stat", m.at("file"))
+	require.NoError(t, stat.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- stat.Wait() }()
+	for over := false; !over; {
+		require.NoError(t, ignoreDone(stat.Process.Signal(syscall.SIGINT)))
+		select {
+		case err := <-ended:
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			over = true
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	require.NoError(t, c.Restart("m1"))
+	require.NoError(t, c.WaitReady(t.Context()))
+	got, err := os.ReadFile(m.at("file"))
+	require.NoError(t, err)
+	require.Equal(t, "content", string(got))
+}
+
+func ignoreDone(err error) error {
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// shortEnd is for mounts that end with files open on purpose.
+var shortEnd = fuse.Config{EndPatience: time.Millisecond}
+
+// A mount that is ended commits what was written, also to files that are still
+// open; those end with it.
+func TestEndCommitsWhatWasWritten(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 1})
+	other := mount(t, c, "c2")
+	m := mount(t, c, "c1", mountOptions{mount: shortEnd})
+	data := randomBytes(seed(t), 500<<10)
+	f, err := os.Create(m.at("file"))
+	require.NoError(t, err)
+	_, err = f.Write(data)
+	require.NoError(t, err)
+	require.ErrorContains(t, m.end(), "1 files were still open")
+	got, err := os.ReadFile(other.at("file"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+	_, err = os.Stat(m.at("file"))
+	require.ErrorIs(t, err, os.ErrNotExist, "it is not mounted any more")
+	_, err = f.Write(data)
+	require.ErrorIs(t, err, syscall.ENOTCONN)
+	require.ErrorIs(t, f.Close(), syscall.ENOTCONN)
+}
