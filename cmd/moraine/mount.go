@@ -149,6 +149,11 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 	if err != nil {
 		return err
 	}
+	record, err := openMountRecord(dir, loc.String())
+	if err != nil {
+		return err
+	}
+	defer func() { record.end(err) }() // the last of all
 	stopProfile, err := startProfile(o.profile)
 	if err != nil {
 		return err
@@ -174,11 +179,6 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 	if root.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
-	record, err := openMountRecord(dir, loc.String())
-	if err != nil {
-		return err
-	}
-	defer func() { record.end(err) }()
 	m, err := fuse.New(fuse.Config{Dir: dir, Root: moraine.InodeID(root.Inode), Name: loc.String(), AllowOther: o.allowOther,
 		ReadOnly: o.readOnly, RequestBytes: total / 8, ReadBytes: total / 8}, fuse.Deps{Client: c.Client, Log: log})
 	if err != nil {

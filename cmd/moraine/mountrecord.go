@@ -71,7 +71,9 @@ func (r *mountRecord) end(err error) {
 			_ = os.Remove(r.file.Name())
 		}
 	}
-	_ = r.file.Close() // with it goes the lock
+	// The lock goes with the process, not before: this copy is never closed.
+	_, _ = unix.Dup(int(r.file.Fd()))
+	_ = r.file.Close()
 }
 
 // findMountRecord opens the record of the mount on dir; nil where there is none.
