@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
@@ -40,6 +41,7 @@ var benchmarks = []struct {
 	{"read", "cold sequential read, against the disk", 1, bench.Read},
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, bench.ReadDegraded},
 	{"meta", "creates and stats, against bare Raft", 64, bench.Meta},
+	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, bench.Fuse},
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -136,6 +138,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, name, mode, suffix st
 	case a.global.endpoint != "":
 		e.Worker = append(e.Worker, a.connectionFlags()...)
 		e.Open = a.benchTarget
+		e.Mount = a.benchMount(e.Dir, o.profile)
 	default:
 		c, err := procs.Start(ctx, procs.Config{Dir: filepath.Join(e.Dir, "cluster"), Mode: mode})
 		if err != nil {
@@ -148,6 +151,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, name, mode, suffix st
 		e.Worker = append(e.Worker, own.connectionFlags()...)
 		e.RaftNode = []string{self, "bench", "raft-node"}
 		e.Open = own.benchTarget
+		e.Mount = own.benchMount(e.Dir, o.profile)
 	}
 	for _, b := range benchmarks {
 		if b.name == name {
@@ -182,6 +186,28 @@ func (a *app) benchTarget(ctx context.Context) (bench.Target, error) {
 		return nil, err
 	}
 	return bench.ClusterTarget(c.Client, c.Close), nil
+}
+
+// benchMount mounts the cluster below dir, served by a process in the background
+// that writes a CPU profile where one is asked for.
+func (a *app) benchMount(dir, profile string) func(context.Context) (string, func() error, error) {
+	return func(ctx context.Context) (string, func() error, error) {
+		at, err := filepath.Abs(filepath.Join(dir, "mount"))
+		if err != nil {
+			return "", nil, err
+		}
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return "", nil, err
+		}
+		quiet := *a
+		quiet.out = io.Discard
+		quiet.args = append([]string{"mount", remotePrefix + "/", at, "--mode", a.global.mode}, a.connectionFlags()...)
+		if profile != "" {
+			quiet.args = append(quiet.args, "--cpuprofile", profile+".mount")
+		}
+		err = quiet.mountInBackground(ctx, mountOptions{logFile: filepath.Join(dir, "mount.log")}, location{remote: true, path: "/"}, at)
+		return at, func() error { return a.umount(context.WithoutCancel(ctx), at, false) }, err
+	}
 }
 
 // sharedTargets opens sessions that share the connections of this process, as

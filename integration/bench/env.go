@@ -35,8 +35,12 @@ type Env struct {
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
-	// Suffix is appended to the names of lines ("-secure").
-	Suffix string
+	// Mount mounts the target on a directory; end unmounts it. nil where the
+	// target is a path.
+	Mount func(ctx context.Context) (dir string, end func() error, err error)
+	// Prefix is put before the names of lines ("fuse-"), Suffix behind them
+	// ("-secure").
+	Prefix, Suffix string
 	// Progress is told what is going on; never nil.
 	Progress func(format string, args ...any)
 
@@ -44,7 +48,7 @@ type Env struct {
 	rebuilt uint64 // stripes rebuilt in the last read
 }
 
-func (e *Env) name(name string) string { return name + e.Suffix }
+func (e *Env) name(name string) string { return e.Prefix + name + e.Suffix }
 
 // mkdir makes a directory on the target.
 func (e *Env) mkdir(ctx context.Context, dir string) error {
