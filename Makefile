@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 TEST_TIMEOUT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: help build release demo setup test test-long check bench cluster generate fuzz clean
+.PHONY: help build release demo setup tools test test-long check bench cluster generate fuzz clean
 
 help: ## Print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,13 +32,21 @@ cluster: build ## Start a cluster on this machine and keep it until Ctrl-C
 
 # What the tests need beside Go: a C compiler for -race, mkfs.ext4, and what works
 # on a mount.
-TEST_TOOLS := $(CC) mkfs.ext4 fusermount3 git fio setfattr
-TEST_PACKAGES := gcc libc6-dev e2fsprogs fuse3 git fio attr
+TEST_TOOLS := $(CC) mkfs.ext4 fusermount3 git fio setfattr python3
+TEST_PACKAGES := gcc libc6-dev e2fsprogs fuse3 git fio attr python3 python3-venv
+# The S3 clients of Python, of pinned versions, apart from the system's packages.
+PYTHON_ENV := .cache/python
 
-setup: ## Install what the tests need beside Go (a C compiler, git, fio ...), on Debian as root
-	@command -v $(TEST_TOOLS) >/dev/null && [ "$$(command -v $(TEST_TOOLS) | wc -l)" = "$(words $(TEST_TOOLS))" ] || { \
+setup: tools $(PYTHON_ENV)/made ## Install what the tests need beside Go (a C compiler, git, fio, aws-cli ...), on Debian as root
+
+tools:
+	@{ [ "$$(command -v $(TEST_TOOLS) | wc -l)" = "$(words $(TEST_TOOLS))" ] && python3 -c 'import ensurepip, venv' 2>/dev/null; } || { \
 	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq $(TEST_PACKAGES) >/dev/null; \
-	  else echo 'make setup: install first: $(TEST_TOOLS)' >&2; exit 1; fi; }
+	  else echo 'make setup: install first: $(TEST_TOOLS), and venv of python3' >&2; exit 1; fi; }
+
+$(PYTHON_ENV)/made: integration/testdata/requirements.txt | tools
+	@rm -rf $(PYTHON_ENV) && python3 -m venv $(PYTHON_ENV)
+	@$(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 
 test: setup ## All tests a newcomer should trust, with the race detector
 	$(RACE_ENV) $(GO) test -race -timeout $(TEST_TIMEOUT) ./...

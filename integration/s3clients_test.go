@@ -1,0 +1,183 @@
+package integration_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/stretchr/testify/require"
+)
+
+// pythonEnv is where `make setup` puts the S3 clients of Python.
+const pythonEnv = "../.cache/python/bin"
+
+// s3Proc is `moraine s3`, and what a client needs to use it.
+type s3Proc struct {
+	address        string
+	access, secret string   // the root key
+	env            []string // of clients of AWS
+}
+
+// startS3 serves a cluster's root by S3, until the test ends.
+func startS3(t *testing.T, c *procs.Cluster) *s3Proc {
+	t.Helper()
+	bin, err := binary()
+	require.NoError(t, err)
+	addrs, err := procs.FreeAddresses(2)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	s := &s3Proc{address: addrs[0], access: "AKIAMORAINETEST00000", secret: "secret/of+the/tests=and+of+nothing+else0"}
+	keyFile := filepath.Join(dir, "credentials")
+	require.NoError(t, os.WriteFile(keyFile, fmt.Appendf(nil, "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", s.access, s.secret), 0o600))
+	var log bytes.Buffer
+	cmd := exec.Command(bin, "s3", "moraine:///", "--endpoint", c.Endpoint(), "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode(),
+		"--listen", s.address, "--admin-listen", addrs[1], "--credentials", keyFile)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	require.Eventually(t, func() bool {
+		resp, err := http.Get("http://" + addrs[1] + "/healthz")
+		if err != nil {
+			return false
+		}
+		return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	}, time.Minute, 20*time.Millisecond)
+	s.env = append(os.Environ(), "AWS_SHARED_CREDENTIALS_FILE="+keyFile, "AWS_CONFIG_FILE=/dev/null", "AWS_DEFAULT_REGION=us-east-1",
+		"AWS_ENDPOINT_URL=http://"+s.address, "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=", "PYTHONDONTWRITEBYTECODE=1")
+	return s
+}
+
+// minio returns a client of minio-go.
+func (s *s3Proc) minio(t *testing.T) *minio.Client {
+	t.Helper()
+	c, err := minio.New(s.address, &minio.Options{Creds: credentials.NewStaticV4(s.access, s.secret, ""), Region: "us-east-1"})
+	require.NoError(t, err)
+	return c
+}
+
+// run has a client of AWS do something, and returns what it says.
+func (s *s3Proc) run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(pythonEnv, name))
+	require.NoError(t, err)
+	require.FileExists(t, path, "`make setup` installs it")
+	cmd := exec.Command(path, args...)
+	cmd.Env = s.env
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s %s\n%s", name, strings.Join(args, " "), out)
+	return string(out)
+}
+
+// What aws-cli, boto3 and minio-go put, alone and in parts, they list and get,
+// and a mount shows the same bytes; what the mount wrote, they get.
+func TestS3Clients(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	m := mountCluster(t, c)
+	s := startS3(t, c)
+	dir := t.TempDir()
+	source := filepath.Join(dir, "source")
+	data := make([]byte, 17<<20+321)
+	r := random(seed(t))
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	require.NoError(t, os.WriteFile(source, data, 0o644))
+	digest := sha256.Sum256(data)
+	// same holds what the mount shows against the source.
+	same := func(t *testing.T, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			got, err := os.ReadFile(filepath.Join(m.dir, name))
+			require.NoError(t, err)
+			require.Equal(t, digest, sha256.Sum256(got), name)
+		}
+	}
+	t.Run("aws-cli", func(t *testing.T) {
+		aws := func(args ...string) string { return s.run(t, "aws", args...) }
+		aws("s3", "mb", "s3://aws")
+		require.Contains(t, aws("s3", "ls"), " aws\n")
+		aws("s3api", "put-object", "--bucket", "aws", "--key", "single", "--body", source)
+		aws("s3", "cp", source, "s3://aws/dir/parts") // of 8 MiB
+		same(t, "aws/single", "aws/dir/parts")
+		aws("s3", "cp", "s3://aws/dir/parts", "s3://aws/dir/copy")
+		aws("s3", "mv", "s3://aws/single", "s3://aws/dir/moved")
+		same(t, "aws/dir/copy", "aws/dir/moved")
+		require.NoFileExists(t, filepath.Join(m.dir, "aws/single"))
+		require.Equal(t, 3, strings.Count(aws("s3", "ls", "--recursive", "s3://aws/"), fmt.Sprint(len(data))))
+
+		require.NoError(t, os.MkdirAll(filepath.Join(m.dir, "aws/tree/below"), 0o755))
+		for i := range 12 {
+			name := filepath.Join(m.dir, "aws/tree", []string{"", "below"}[i%2], fmt.Sprintf("file %d+", i))
+			require.NoError(t, os.WriteFile(name, data[:i*50_000], 0o644))
+		}
+		aws("s3", "sync", "s3://aws/tree", filepath.Join(dir, "tree"))
+		diff(t, filepath.Join(m.dir, "aws/tree"), filepath.Join(dir, "tree"))
+		aws("s3", "sync", filepath.Join(dir, "tree"), "s3://aws/again")
+		diff(t, filepath.Join(dir, "tree"), filepath.Join(m.dir, "aws/again"))
+		require.Empty(t, strings.TrimSpace(aws("s3", "sync", filepath.Join(dir, "tree"), "s3://aws/again", "--size-only")), "nothing is to be done")
+		aws("s3", "rm", "--recursive", "s3://aws/again")
+		require.NotContains(t, aws("s3", "ls", "s3://aws/"), "again")
+	})
+	t.Run("boto3", func(t *testing.T) {
+		out := s.run(t, "python", "testdata/s3_boto3.py", "http://"+s.address, "boto3", source)
+		require.Equal(t, fmt.Sprintf("%x\n", digest), out)
+		same(t, "boto3/single", "boto3/parts", "boto3/copies/parts")
+		many, err := os.ReadDir(filepath.Join(m.dir, "boto3/many"))
+		require.NoError(t, err)
+		require.Len(t, many, 25)
+		for _, e := range many {
+			got, err := os.ReadFile(filepath.Join(m.dir, "boto3/many", e.Name()))
+			require.NoError(t, err)
+			require.Equal(t, "many/"+e.Name(), string(got))
+		}
+	})
+	t.Run("minio-go", func(t *testing.T) {
+		mc, ctx := s.minio(t), t.Context()
+		require.NoError(t, mc.MakeBucket(ctx, "minio", minio.MakeBucketOptions{}))
+		for name, opts := range map[string]minio.PutObjectOptions{
+			"single": {DisableMultipart: true},
+			"parts":  {PartSize: 5 << 20, NumThreads: 3},
+		} {
+			_, err := mc.PutObject(ctx, "minio", "dir/"+name, bytes.NewReader(data), int64(len(data)), opts)
+			require.NoError(t, err)
+		}
+		same(t, "minio/dir/single", "minio/dir/parts")
+		require.NoError(t, os.WriteFile(filepath.Join(m.dir, "minio/dir/mounted"), data, 0o644))
+		var listed []string
+		for o := range mc.ListObjects(ctx, "minio", minio.ListObjectsOptions{Recursive: true}) {
+			require.NoError(t, o.Err)
+			require.Equal(t, int64(len(data)), o.Size)
+			listed = append(listed, o.Key)
+			back := filepath.Join(dir, "back")
+			require.NoError(t, mc.FGetObject(ctx, "minio", o.Key, back, minio.GetObjectOptions{}))
+			got, err := os.ReadFile(back)
+			require.NoError(t, err)
+			require.Equal(t, digest, sha256.Sum256(got), o.Key)
+		}
+		require.Equal(t, []string{"dir/mounted", "dir/parts", "dir/single"}, listed)
+	})
+	m.umount(t)
+}
+
+// diff holds two trees against each other.
+func diff(t *testing.T, a, b string) {
+	t.Helper()
+	out, err := exec.Command("diff", "-r", a, b).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
