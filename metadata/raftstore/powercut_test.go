@@ -446,6 +446,93 @@ func newestSnapshot(fsys vfs.FS) (uint64, error) {
 	return all[0].Index, nil
 }
 
+// relived is a node alone through several lives, in a bubble. What it
+// acknowledged in the first is in its snapshot and its log.
+type relived struct {
+	t    *testing.T
+	rng  *rand.Rand // of what the cuts leave
+	lie  string     // the sync that is left out
+	g    *group
+	mem  *vfs.Mem   // what the last life left
+	also []*vfs.Mem // what else its cut might have left
+	err  error      // the first broken promise; nothing runs after it
+}
+
+// newRelived runs the first life, and takes the state away: the next life makes
+// it from the snapshot.
+func newRelived(t *testing.T, rng *rand.Rand, lie string) *relived {
+	r := &relived{t: t, rng: rng, lie: lie}
+	r.g = newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogRetention = time.Nanosecond })
+	r.mem = r.g.fs["m1"].(*vfs.Mem)
+	r.life(r.mem, cutPlan{kill: true}, 0, func(n *node) {
+		for i := range 20 {
+			r.g.propose(fmt.Sprintf("set k%d %01000d", i, i))
+		}
+		require.NoError(t, n.store.TakeSnapshot())
+		r.g.propose("set last 1")
+	})
+	if r.err == nil {
+		r.err = loseState(r.mem)
+	}
+	return r
+}
+
+// life starts the node on mem, has it work when it leads, and cuts it as planned,
+// or then. more is how often else a cut is drawn.
+func (r *relived) life(mem *vfs.Mem, plan cutPlan, more int, work func(*node)) {
+	if r.err != nil {
+		return
+	}
+	d := &disk{mem: mem, rng: r.rng, plan: plan, lie: r.lie, more: more}
+	r.g.fs["m1"] = vfs.NewFault(mem, d.rule)
+	h := history{g: r.g, disks: map[string]*disk{"m1": d}}
+	var n *node
+	if r.err = h.start("m1"); r.err == nil {
+		n, r.err = h.waitLeader()
+	}
+	if r.err == nil && n != nil && !d.isCut() {
+		work(n)
+	}
+	r.mem, r.also = d.cut(), d.also
+	r.g.halt("m1") //nolint:errcheck // it goes on on a disk that is gone
+}
+
+// idle is the life of a node of which nothing is wanted but that it starts.
+func idle(*node) {}
+
+// check demands what was acknowledged of each disk that the last cut might have
+// left.
+func (r *relived) check() {
+	for _, mem := range append(r.also, r.mem) {
+		r.life(mem, cutPlan{}, 0, func(n *node) {
+			if n.get("last") != "1" || n.get("k7") != fmt.Sprintf("%01000d", 7) {
+				r.err = errors.New("what was acknowledged is gone")
+			}
+		})
+	}
+}
+
+// TestRestoreOverTheRemainsOfAnother: a power cut leaves the database of a
+// restore that did not commit; the next start makes one of the same name, and is
+// cut where it commits. CURRENT must not come to name what is left of the first.
+func TestRestoreOverTheRemainsOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelived(t, rand.New(rand.NewPCG(1, 14)), "")
+		r.life(r.mem, cutBefore("sync /node/state/CURRENT.new by stateDB.exchange"), 10, idle)
+		remains := 0
+		for _, mem := range append(r.also, r.mem) {
+			if _, err := mem.Stat("/node/state/db-00000000000000000002/MANIFEST-000001"); err != nil {
+				continue
+			}
+			remains++
+			r.life(mem, cutBefore("syncdir /node/state by stateDB.exchange"), 20, idle)
+			r.check()
+		}
+		require.NoError(t, r.err)
+		require.NotZero(t, remains, "no cut left a database")
+	})
+}
+
 // TestPowerCutsAroundARestore runs histories in which a node takes its state
 // from its snapshot, is cut or killed meanwhile, and cut again in its next life.
 func TestPowerCutsAroundARestore(t *testing.T) {
@@ -462,55 +549,21 @@ func TestPowerCutsAroundARestore(t *testing.T) {
 func aroundARestore(t *testing.T, seed uint64, follow, lie string) (err error) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 12))
-		g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogRetention = time.Nanosecond })
-		mem := g.fs["m1"].(*vfs.Mem)
-		var also []*vfs.Mem
-		life := func(plan cutPlan, work func(*node)) {
-			d := &disk{mem: mem, rng: rng, plan: plan, lie: lie, more: 4}
-			g.fs["m1"] = vfs.NewFault(mem, d.rule)
-			h := history{g: g, disks: map[string]*disk{"m1": d}}
-			if err == nil {
-				err = h.start("m1")
-			}
-			var n *node
-			if err == nil {
-				n, err = h.waitLeader()
-			}
-			if err == nil && n != nil && !d.isCut() {
-				work(n)
-			}
-			mem, also = d.cut(), d.also
-			g.halt("m1") //nolint:errcheck // it goes on on a disk that is gone
-		}
-		life(cutPlan{kill: true}, func(n *node) {
-			for i := range 20 {
-				g.propose(fmt.Sprintf("set k%d %01000d", i, i))
-			}
-			require.NoError(t, n.store.TakeSnapshot())
-			g.propose("set last 1")
-		})
-		if err == nil {
-			err = loseState(mem)
-		}
+		r := newRelived(t, rng, lie)
 		plan := soonAfter(rng, follow)
 		if rng.IntN(2) == 0 {
 			plan = killBefore(rng, "syncdir /node/state by stateDB.exchange")
 			plan.skip = 0
 		}
-		life(plan, func(*node) {})
+		r.life(r.mem, plan, 0, idle)
 		plan = soonAfter(rng, follow)
 		plan.skip *= rng.IntN(2)
 		if rng.IntN(4) == 0 {
 			plan = cutPlan{at: 1 + rng.IntN(400)}
 		}
-		life(plan, func(*node) {})
-		for _, mem = range append(also, mem) { // what several such cuts might have left
-			life(cutPlan{}, func(n *node) {
-				if err == nil && (n.get("last") != "1" || n.get("k7") != fmt.Sprintf("%01000d", 7)) {
-					err = errors.New("what was acknowledged is gone")
-				}
-			})
-		}
+		r.life(r.mem, plan, 4, idle)
+		r.check()
+		err = r.err
 	})
 	return err
 }

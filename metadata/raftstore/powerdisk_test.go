@@ -128,6 +128,11 @@ func killBefore(rng *rand.Rand, follow string) cutPlan {
 	return cutPlan{kill: true, skip: rng.IntN(2) * rng.IntN(4), near: func(s string) bool { return s == which }}
 }
 
+// cutBefore plans a cut right before a sync.
+func cutBefore(which string) cutPlan {
+	return cutPlan{near: func(s string) bool { return s == which }}
+}
+
 // planCut draws a plan for one life. Most cuts of a random instant would fall
 // into the long stretches between two moments that matter, so most plans follow
 // a sync. They are drawn alike whether or not a sync is left out. In a history

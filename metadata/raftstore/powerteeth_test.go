@@ -56,6 +56,7 @@ var syncs = map[string]string{
 	"syncdir /node/snapshots/tmp-N/db by marker": "it orders two names for a cut between them, and a cut before the snapshot has its name removes both: " +
 		"a last sync of pebble keeps them before",
 	"syncdir /node/snapshots/tmp-N/db by pebble": "",
+	"syncdir /node/state by Store.restore":       "",
 	"syncdir /node/state by pebble":              "",
 	"syncdir /node/state by stateDB.exchange":    "pebble syncs the same directory when stateDB.openDB opens the new database, next, and the old one is removed after that",
 	"syncdir /node/state by stateDB.open": "a first database without its CURRENT is removed, and made again from the snapshot and the log, " +

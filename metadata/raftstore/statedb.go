@@ -273,11 +273,8 @@ func (v *sharedView) unref() error {
 	return v.snap.Close()
 }
 
-// exchange makes database number, whole and synced in its directory, the
-// current one, and removes the one before. It waits for reads to end. The sync
-// that keeps CURRENT's new name keeps the database's too. Should the power go
-// before it and leave only the first, the database is made anew, empty, and
-// Store.reconcile fills it from the snapshot, which is durable before a restore.
+// exchange makes database number, whole and synced with its name, the current
+// one, and removes the one before. It waits for reads to end.
 func (s *stateDB) exchange(number uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -382,6 +382,11 @@ func (s *Store) restore(source io.Reader) error {
 	if err := r.extract(s.deps.FS, dir); err != nil {
 		return errors.Join(err, s.deps.FS.RemoveAll(dir))
 	}
+	// dir may be the name of a restore that was cut short, whose remains were
+	// removed, and not synced: CURRENT must not come to name those after a cut.
+	if err := s.deps.FS.SyncDir(filepath.Dir(dir)); err != nil {
+		return err
+	}
 	if err := s.state.exchange(number); err != nil {
 		s.fatal.set(fmt.Errorf("exchange the state: %w", err))
 		return err
