@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"os"
@@ -105,7 +104,7 @@ func TestDevClusterLeavesNobodyBehind(t *testing.T) {
 		require.NoError(t, cmd.Start())
 		pids := map[string]int{}
 		lines := json.NewDecoder(stdout)
-		for range 2 {
+		for range 4 { // m1, n1, the bucket and the S3 endpoint
 			var n struct {
 				Name string
 				Pid  int
@@ -137,27 +136,4 @@ func gone(pid int) bool {
 	}
 	_, state, ok := strings.Cut(string(stat), ") ")
 	return ok && strings.HasPrefix(state, "Z")
-}
-
-// TestStandaloneEnds runs the one-process cluster, and ends it by Ctrl-C.
-func TestStandaloneEnds(t *testing.T) {
-	addrs, err := procs.FreeAddresses(4)
-	require.NoError(t, err)
-	data := filepath.Join(t.TempDir(), "data")
-	args := []string{"standalone", "--data", data, "--listen", addrs[0], "--chunk-listen", addrs[1], "--admin-listen", addrs[2], "--chunk-admin-listen", addrs[3]}
-	cmd := command(t, nil, args...)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	first, err := bufio.NewReader(stdout).ReadString('\n') // it speaks when it serves
-	require.NoError(t, err)
-	require.Contains(t, first, "another shell")
-	env := []string{"MORAINE_ENDPOINT=" + addrs[0], "MORAINE_CERTS=" + filepath.Join(data, "certs"), "MORAINE_IDENTITY=admin"}
-	works(t, env, "cp", "/proc/self/status", "moraine:///file")
-
-	requireRefused(t, invoke(t, nil, args...), 1, "already in use")
-
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	_ = cmd.Wait() // its code is looked at
-	require.Zero(t, cmd.ProcessState.ExitCode())
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,4 +76,22 @@ func listenHint(err error) error {
 		return fmt.Errorf("cannot listen on %s: %v; choose another address, or end what holds it", op.Addr, op.Err)
 	}
 	return err
+}
+
+// checkFree fails where an address that another process is to listen on is
+// taken, so that this is said at once and by the flag's name.
+func checkFree(flag string, addresses ...string) error {
+	for _, address := range addresses {
+		if strings.ContainsRune(address, '/') {
+			continue // a unix socket
+		}
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("%s: %w", flag, listenHint(err))
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }

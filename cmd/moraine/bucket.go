@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localserver"
 	"github.com/prometheus/client_golang/prometheus"
@@ -110,10 +111,11 @@ the first start: the access key, and below it the secret key.`,
 const defaultObjectPort = "7420"
 
 // noteBucket tells a person how to reach a local bucket with the stock tool.
-func (a *app) noteBucket(address, keysFile string) {
-	a.note("\nThe object tier is s3://%s at http://%s. See it with the stock tools, for example\n\n"+
-		"  export AWS_ACCESS_KEY_ID=$(sed -n 1p %s) AWS_SECRET_ACCESS_KEY=$(sed -n 2p %s)\n"+
-		"  aws --endpoint-url http://%s s3 ls --recursive s3://%s", localBucket, address, keysFile, keysFile, address, localBucket)
+// The keys are given for one command: they are others than those of S3.
+func (a *app) noteBucket(n *procs.Node) {
+	a.note("\nThe object tier is s3://%s at http://%s, with keys of its own. See it with the stock tools:\n\n"+
+		"  AWS_ACCESS_KEY_ID=$(sed -n 1p %s) AWS_SECRET_ACCESS_KEY=$(sed -n 2p %s) \\\n"+
+		"  aws --endpoint-url http://%s s3 ls --recursive s3://%s", localBucket, n.Address, n.KeysFile(), n.KeysFile(), n.Address, localBucket)
 }
 
 // errNoTier is what commands of the object tier say where no host has a bucket.

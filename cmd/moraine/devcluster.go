@@ -24,21 +24,26 @@ type nodeInfo struct {
 func (a *app) devClusterCommand() *cobra.Command {
 	var cfg procs.Config
 	var tier devTier
+	var noS3 bool
 	cmd := &cobra.Command{
 		Use:     "dev-cluster",
 		GroupID: groupServers,
-		Short:   "A real cluster on this machine: 3 metadata servers, 6 chunkservers and an object tier, each a process",
+		Short:   "A real cluster on this machine: 3 metadata servers, 6 chunkservers, an S3 endpoint and an object tier, each a process",
 		Long: `Start a whole cluster on this machine, each server a process of its own on
 loopback ports, with certificates of its own, and keep it until Ctrl-C.
 
 Without --dir it lives in a temporary directory that is removed at the end. With
 --dir everything stays, and the next start finds it again.
 
-The object tier is a local bucket of the cluster's own, unless --bucket names one.`,
+The object tier is a local bucket of the cluster's own, unless --bucket names one.
+A server that ends is said, and not started again.`,
 		Example: `  moraine dev-cluster
   moraine dev-cluster --dir ./cluster --chunkservers 3 --devices 2`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.devCluster(cmd.Context(), cfg, tier) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.S3 = !noS3
+			return a.devCluster(cmd.Context(), cfg, tier)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.Dir, "dir", "", "directory for everything (default: a temporary one)")
@@ -48,6 +53,8 @@ The object tier is a local bucket of the cluster's own, unless --bucket names on
 	f.StringVar(&tier.bucket, "bucket", "", "object tier, s3://BUCKET/PREFIX, with credentials from AWS_* (default: a local bucket)")
 	f.StringVar(&tier.endpoint, "bucket-endpoint", "", "URL of the bucket's store (default: AWS S3)")
 	f.BoolVar(&tier.none, "no-bucket", false, "run without an object tier")
+	f.StringVar(&cfg.S3Listen, "s3-listen", "", "address of the S3 endpoint (default: a free port on loopback)")
+	f.BoolVar(&noS3, "no-s3", false, "run without an S3 endpoint")
 	f.StringSliceVar(&cfg.MetadataArgs, "metadata-arg", nil, "argument for each metadata server")
 	f.StringSliceVar(&cfg.ChunkserverArgs, "chunkserver-arg", nil, "argument for each chunkserver")
 	return cmd
@@ -107,8 +114,13 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (e
 	}
 	a.note("\nUse it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
 		c.Endpoint(), c.Certs(), c.Mode())
-	for _, o := range c.Nodes(procs.ObjectServer) {
-		a.noteBucket(o.Address, o.KeysFile())
+	for _, n := range c.Nodes(procs.S3) {
+		if err := a.noteS3(n, "http"); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.Nodes(procs.ObjectServer) {
+		a.noteBucket(n)
 	}
 	return watchNodes(ctx, c, a)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine/client"
@@ -12,14 +13,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultS3Port is where S3 clients find the endpoint.
-const defaultS3Port = "9000"
+// Where S3 clients find the endpoint, and its metrics are.
+const (
+	defaultS3Port      = "9000"
+	defaultS3AdminPort = "9001"
+)
 
 // s3Options are the flags of `moraine s3`.
 type s3Options struct {
 	service     s3.Config
 	adminListen string
 	credentials string
+	make        bool // a root key, where credentials is missing
 	memory      sizeFlag
 	ready       func() // called when it serves, if set
 }
@@ -54,8 +59,9 @@ clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.service.Listen, "listen", []string{"127.0.0.1:" + defaultS3Port}, "address to serve at, [HOST]:PORT; may be repeated")
-	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:9001", "address of /metrics, /healthz and /debug/pprof")
+	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:"+defaultS3AdminPort, "address of /metrics, /healthz and /debug/pprof")
 	f.StringVar(&o.credentials, "credentials", "", "file with the root key, readable by its owner only")
+	f.BoolVar(&o.make, "make-credentials", false, "make --credentials with a new key where the file is missing")
 	f.StringVar(&o.service.AccessKey, "access-key", "", "access key of the root key")
 	f.StringVar(&o.service.SecretKey, "secret-key", "", "secret key of the root key (other users of this machine can see command lines: better the environment, or --credentials)")
 	f.StringVar(&o.service.CertFile, "cert", "", "TLS certificate, PEM; without it the endpoint speaks plain HTTP")
@@ -69,15 +75,13 @@ clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
 
 // runS3 serves until ctx ends.
 func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
-	if o.credentials != "" {
-		key, err := readCredentials(o.credentials)
-		if err != nil {
-			return err
-		}
-		o.service.AccessKey, o.service.SecretKey = key.access, key.secret
+	if err := o.rootKey(); err != nil {
+		return err
 	}
-	if o.service.AccessKey == "" || o.service.SecretKey == "" {
-		return usageError("no root key: give --credentials FILE (MORAINE_S3_CREDENTIALS), or --access-key and --secret-key")
+	// The library's own error does not tell which address is taken, and who has
+	// it would be taken for the endpoint.
+	if err := checkFree("--listen", o.service.Listen...); err != nil {
+		return err
 	}
 	log, err := a.log()
 	if err != nil {
@@ -105,7 +109,9 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 		return ignoreEnd(ctx, err)
 	}
 	defer c.Close()
+	var serving atomic.Bool
 	server, err := s3.New(o.service, s3.Deps{Client: c, Log: log, Metrics: s3.NewMetrics(reg), Ready: func() {
+		serving.Store(true)
 		log.Info("serving", "listen", o.service.Listen, "admin", o.adminListen, "root", o.service.Root, "tls", o.service.CertFile != "")
 		if o.ready != nil {
 			o.ready()
@@ -114,7 +120,7 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	if err != nil {
 		return err
 	}
-	adm, err := listenAdmin(o.adminListen, reg, healthWithin(ctx, server.Healthy))
+	adm, err := listenAdmin(o.adminListen, reg, healthWithin(ctx, &serving, server.Healthy))
 	if err != nil {
 		return err
 	}
@@ -125,9 +131,13 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 // clients give up, and try again, after about a minute.
 const s3Patience = 50 * time.Second
 
-// healthWithin makes a health check that asks the cluster one that ends.
-func healthWithin(ctx context.Context, healthy func(context.Context) error) func() error {
+// healthWithin makes a health check that asks the cluster one that ends, and
+// fails before requests are served.
+func healthWithin(ctx context.Context, serving *atomic.Bool, healthy func(context.Context) error) func() error {
 	return func() error {
+		if !serving.Load() {
+			return errors.New("it does not serve yet")
+		}
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		if err := healthy(ctx); err != nil {
@@ -135,4 +145,23 @@ func healthWithin(ctx context.Context, healthy func(context.Context) error) func
 		}
 		return nil
 	}
+}
+
+// rootKey takes the root key from its file, or from its flags.
+func (o *s3Options) rootKey() error {
+	if o.credentials != "" {
+		read := readCredentials
+		if o.make {
+			read = makeCredentials
+		}
+		key, err := read(o.credentials)
+		if err != nil {
+			return err
+		}
+		o.service.AccessKey, o.service.SecretKey = key.access, key.secret
+	}
+	if o.service.AccessKey == "" || o.service.SecretKey == "" {
+		return usageError("no root key: give --credentials FILE (MORAINE_S3_CREDENTIALS), or --access-key and --secret-key")
+	}
+	return nil
 }

@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/morainefs/moraine/integration/procs"
-	"github.com/morainefs/moraine/tiers/object"
 	"github.com/spf13/cobra"
 )
 
@@ -24,6 +21,8 @@ type standaloneOptions struct {
 	memory      sizeFlag
 	objects     string
 	bucket      bucketOptions
+	noS3        bool
+	s3          procs.S3Config
 }
 
 func (a *app) standaloneCommand() *cobra.Command {
@@ -31,12 +30,13 @@ func (a *app) standaloneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "standalone",
 		GroupID: groupServers,
-		Short:   "Everything on one machine, in one process",
+		Short:   "Everything on one machine, started by one command",
 		Long: `Run a metadata server and a chunkserver with several devices in one process, for
-a laptop or a first try, and, unless --bucket names one, a local bucket as its
-object tier in a process beside it. Its certificates are made at the first start. With more
-than one device each byte is kept on two of them (x2); the loss of the machine is
-the loss of the data.`,
+a laptop or a first try, and two processes beside it: an S3 endpoint and, unless
+--bucket names one, a local bucket as the object tier. They end with it; where one
+ends by itself it is started again. Certificates and keys are made at the first
+start. With more than one device each byte is kept on two of them (x2); the loss
+of the machine is the loss of the data.`,
 		Example: "  moraine standalone --data ./moraine-data",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.standalone(cmd.Context(), o) },
@@ -50,6 +50,11 @@ the loss of the data.`,
 	f.IntVar(&o.devices, "devices", 2, "devices, each a directory below --data")
 	f.StringVar(&o.objects, "object-listen", "127.0.0.1:"+defaultObjectPort, "address of the local bucket")
 	o.bucket.addFlags(f)
+	f.StringVar(&o.s3.Listen, "s3-listen", "127.0.0.1:"+defaultS3Port, "address of the S3 endpoint")
+	f.StringVar(&o.s3.Admin, "s3-admin-listen", "127.0.0.1:"+defaultS3AdminPort, "address of its /metrics, /healthz and /debug/pprof")
+	f.StringVar(&o.s3.CertFile, "s3-cert", "", "TLS certificate of the S3 endpoint, PEM; without it the endpoint speaks plain HTTP")
+	f.StringVar(&o.s3.KeyFile, "s3-key", "", "its private key, PEM")
+	f.BoolVar(&o.noS3, "no-s3", false, "run without an S3 endpoint")
 	o.memory = 256 << 20
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
 	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")
@@ -68,6 +73,11 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 		return usageError("where is everything to be kept? give --data DIR")
 	case o.devices < 1:
 		return usageError("--devices %d: at least one", o.devices)
+	case (o.s3.CertFile == "") != (o.s3.KeyFile == ""):
+		return usageError("--s3-cert and --s3-key: give both or none")
+	}
+	if err := o.checkAddresses(); err != nil {
+		return err
 	}
 	// The printed directory of certificates is used from other directories.
 	data, err := filepath.Abs(o.data)
@@ -82,63 +92,73 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	metadataApp, chunkApp := *a, *a
 	metadataApp.global.certs, metadataApp.global.identity = certs, standaloneMetadata
 	chunkApp.global.certs, chunkApp.global.identity, chunkApp.global.endpoint = certs, standaloneChunkserver, o.listen
-	var server *procs.Node
+	s3, err := a.endpoint(&o, certs)
+	if err != nil {
+		return err
+	}
+	var bucket *procs.Node
 	if o.bucket.url == "" {
-		if server, err = localTier(&o); err != nil {
+		if bucket, err = localTier(&o); err != nil {
 			return err
 		}
 	}
 	chunks := chunkserverOptions{bucket: o.bucket, id: standaloneChunkserver, listen: []string{o.chunkListen}, adminListen: o.chunkAdmin,
 		capacity: o.capacity, memory: o.memory, moverBandwidth: 512 << 20}
-	chunks.ready = func() {
-		a.note("Use it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
-			o.listen, certs, a.global.mode)
-		if server != nil {
-			a.noteBucket(server.Address, server.KeysFile())
-		}
-	}
 	for i := range o.devices {
 		chunks.devices = append(chunks.devices, filepath.Join(o.data, fmt.Sprintf("device%d", i)))
 	}
-	if server != nil {
-		if err := startTier(ctx, server); err != nil {
-			return err
-		}
-		defer func() { _ = server.Stop(10 * time.Second) }()
-	}
-	return runAll(ctx,
-		func(ctx context.Context) error {
+	serving := make(chan struct{})
+	chunks.ready = func() { close(serving) }
+	return a.withTier(ctx, bucket, func(ctx context.Context) error {
+		return withDoors(ctx, func(ctx context.Context) error {
+			select {
+			case <-serving:
+				return a.standaloneDoors(ctx, o, certs, bucket, s3)
+			case <-ctx.Done():
+				return nil
+			}
+		}, func(ctx context.Context) error {
 			return metadataApp.runMetadata(ctx, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
 				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true})
-		},
-		func(ctx context.Context) error { return chunkApp.runChunkserver(ctx, chunks) })
+		}, func(ctx context.Context) error { return chunkApp.runChunkserver(ctx, chunks) })
+	})
 }
 
-// localTier makes the local bucket of a standalone cluster its object tier. It
-// is a process of its own, since the server needs one.
-func localTier(o *standaloneOptions) (*procs.Node, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	dir := filepath.Join(o.data, "objects")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	server := procs.NewObjectServer(self, dir, o.objects, filepath.Join(o.data, "objects.log"))
-	if o.bucket.keys, err = object.LoadKeys(server.KeysFile()); err != nil {
-		return nil, err
-	}
-	o.bucket.url, o.bucket.endpoint = "s3://"+localBucket, "http://"+o.objects
-	return server, nil
+// withDoors runs servers, and doors beside them until ctx ends. The servers end
+// after the doors, so that these find them while they end.
+func withDoors(ctx context.Context, doors func(context.Context) error, servers ...func(context.Context) error) error {
+	serversCtx, stopServers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServers()
+	return runAll(serversCtx, append(servers, func(serversCtx context.Context) error {
+		defer stopServers()
+		doorsCtx, stop := context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(serversCtx, stop)()
+		return doors(doorsCtx)
+	})...)
 }
 
-// startTier starts the local bucket and waits until it serves.
-func startTier(ctx context.Context, server *procs.Node) error {
-	if err := server.Start(); err != nil {
-		return err
+// standaloneDoors starts the S3 endpoint, says how to use everything, and looks
+// after the endpoint until ctx ends.
+func (a *app) standaloneDoors(ctx context.Context, o standaloneOptions, certs string, bucket, s3 *procs.Node) error {
+	if s3 != nil {
+		if err := a.start(ctx, s3); err != nil {
+			return ignoreEnd(ctx, err)
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return server.Ready(ctx)
+	a.note("Use it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
+		o.listen, certs, a.global.mode)
+	if s3 != nil {
+		if err := a.noteS3(s3, o.s3.Protocol()); err != nil {
+			return err
+		}
+	}
+	if bucket != nil {
+		a.noteBucket(bucket)
+	}
+	if s3 == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return a.keep(ctx, s3)
 }

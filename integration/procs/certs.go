@@ -18,7 +18,8 @@ import (
 const certificateLife = 365 * 24 * time.Hour
 
 // MakeCertificates makes an authority in dir, and certificates for m1, m2, ...,
-// for n1, n2, ..., for `admin` and for `client`, unless they are there already.
+// for n1, n2, ..., for the S3 endpoint, for `admin` and for `client`, unless they
+// are there already.
 func MakeCertificates(dir string, metadata, chunkservers int) error {
 	ca, err := pki.LoadCA(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, moraine.NotFound) {
@@ -30,6 +31,7 @@ func MakeCertificates(dir string, metadata, chunkservers int) error {
 	requests := []pki.Request{
 		{Role: pki.RoleAdmin, Node: "admin", NoSquash: true},
 		{Role: pki.RoleClient, Node: "client", NoSquash: true},
+		{Role: pki.RoleClient, Node: S3Name, NoSquash: true},
 	}
 	for i := range metadata {
 		requests = append(requests, pki.Request{Role: pki.RoleMetadata, Node: fmt.Sprintf("m%d", i+1)})

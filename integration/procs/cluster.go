@@ -34,6 +34,10 @@ type Config struct {
 	Metadata, Chunkservers, Devices int
 	// ObjectServer runs a local bucket, which is every chunkserver's.
 	ObjectServer bool
+	// S3 runs an S3 endpoint at S3Listen (default: a free loopback port), with a
+	// root key of its own (Node.CredentialsFile).
+	S3       bool
+	S3Listen string
 	// Mode is secure or crc (default crc).
 	Mode string
 	// MetadataArgs and ChunkserverArgs are appended to the command lines.
@@ -180,7 +184,7 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
-	return nil
+	return c.prepareS3()
 }
 
 // ports returns the loopback addresses of all nodes, two for each. They are
@@ -200,6 +204,24 @@ func (c *Cluster) ports() ([]string, error) {
 		return addrs, nil
 	}
 	addrs, err := FreeAddresses(want)
+	if err != nil {
+		return nil, err
+	}
+	return addrs, os.WriteFile(file, []byte(strings.Join(addrs, "\n")+"\n"), 0o644)
+}
+
+// writtenAddresses returns n loopback addresses that a file in the directory
+// remembers, as it does those of the other nodes.
+func (c *Cluster) writtenAddresses(name string, n int) ([]string, error) {
+	file := filepath.Join(c.cfg.Dir, name)
+	data, err := os.ReadFile(file)
+	if addrs := strings.Fields(string(data)); err == nil && len(addrs) == n {
+		return addrs, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	addrs, err := FreeAddresses(n)
 	if err != nil {
 		return nil, err
 	}
@@ -264,14 +286,14 @@ func (c *Cluster) Node(name string) *Node {
 	return nil
 }
 
-// Close ends every process: chunkservers first, so that they still find
-// metadata and the bucket while they end. What it has on disk stays.
+// Close ends every process: doors first, then chunkservers, so that they still
+// find metadata and the bucket while they end. What it has on disk stays.
 func (c *Cluster) Close() error {
 	var errs []error
-	for _, role := range []Role{Chunkserver, ObjectServer, Metadata} {
+	for _, role := range []Role{S3, Chunkserver, ObjectServer, Metadata} {
 		var g errgroup.Group
 		for _, n := range c.Nodes(role) {
-			g.Go(func() error { return n.Stop(10 * time.Second) })
+			g.Go(func() error { return n.Stop(stopPatience) })
 		}
 		errs = append(errs, g.Wait())
 	}

@@ -25,6 +25,8 @@ const (
 	Chunkserver Role = "chunkserver"
 	// ObjectServer is `moraine object-server`: the local bucket.
 	ObjectServer Role = "object-server"
+	// S3 is `moraine s3`: the S3 endpoint.
+	S3 Role = "s3"
 )
 
 // Node is one server process. Its methods may be called concurrently.
@@ -106,6 +108,13 @@ func (n *Node) Running() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.running()
+}
+
+// Exited is closed when the process that was started last has ended.
+func (n *Node) Exited() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.exited
 }
 
 // Pid returns the process's id, 0 where none runs.

@@ -1,11 +1,8 @@
 package procs
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/morainefs/moraine/tiers/object"
 )
@@ -44,7 +41,7 @@ func (c *Cluster) prepareObjectServer() ([]string, error) {
 	if !c.cfg.ObjectServer {
 		return nil, nil
 	}
-	address, err := c.objectAddress()
+	addrs, err := c.writtenAddresses("object-address", 1)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +49,7 @@ func (c *Cluster) prepareObjectServer() ([]string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	n := NewObjectServer(c.cfg.Binary, dir, address, filepath.Join(c.cfg.Dir, "log", objectServerName+".log"))
+	n := NewObjectServer(c.cfg.Binary, dir, addrs[0], filepath.Join(c.cfg.Dir, "log", objectServerName+".log"))
 	env, err := n.BucketEnv()
 	if err != nil {
 		return nil, err
@@ -60,21 +57,4 @@ func (c *Cluster) prepareObjectServer() ([]string, error) {
 	c.nodes = append(c.nodes, n)
 	c.cfg.Env = append(c.cfg.Env[:len(c.cfg.Env):len(c.cfg.Env)], env...)
 	return n.BucketArgs(), nil
-}
-
-// objectAddress is written down, as those of the other nodes are.
-func (c *Cluster) objectAddress() (string, error) {
-	file := filepath.Join(c.cfg.Dir, "object-address")
-	data, err := os.ReadFile(file)
-	if err == nil {
-		return strings.TrimSpace(string(data)), nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	addrs, err := FreeAddresses(1)
-	if err != nil {
-		return "", err
-	}
-	return addrs[0], os.WriteFile(file, []byte(addrs[0]+"\n"), 0o644)
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/tiers/object"
+)
+
+// The local bucket and the S3 endpoint of a standalone cluster are processes
+// beside it: the library that speaks S3 allows one server in a process. They end
+// with it, however it ends, and are started again where they end by themselves.
+
+// startTimeout bounds how long a process beside it may take until it serves.
+const startTimeout = time.Minute
+
+// start starts a process beside this one and waits until it serves; one that
+// does not is ended.
+func (a *app) start(ctx context.Context, n *procs.Node) error {
+	if err := n.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	err := n.Ready(ctx)
+	if err != nil {
+		_ = n.Stop(time.Second) // why it is not ready is what counts
+	}
+	return err
+}
+
+// keep looks after a process that was started, until ctx ends.
+func (a *app) keep(ctx context.Context, n *procs.Node) error {
+	return procs.Keep(ctx, n, func(why string, pause time.Duration) {
+		fmt.Fprintf(a.err, "moraine: %s; it is started again in %v; its log is %s\n", why, pause, n.LogPath())
+	})
+}
+
+// checkAddresses fails where an address of a process beside this one is taken.
+func (o *standaloneOptions) checkAddresses() error {
+	var errs []error
+	if o.bucket.url == "" {
+		errs = append(errs, checkFree("--object-listen", o.objects))
+	}
+	if !o.noS3 {
+		errs = append(errs, checkFree("--s3-listen", o.s3.Listen), checkFree("--s3-admin-listen", o.s3.Admin))
+	}
+	return errors.Join(errs...)
+}
+
+// localTier makes the local bucket of a standalone cluster its object tier.
+func localTier(o *standaloneOptions) (*procs.Node, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(o.data, "objects")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	server := procs.NewObjectServer(self, dir, o.objects, filepath.Join(o.data, "objects.log"))
+	if o.bucket.keys, err = object.LoadKeys(server.KeysFile()); err != nil {
+		return nil, err
+	}
+	o.bucket.url, o.bucket.endpoint = "s3://"+localBucket, "http://"+o.objects
+	return server, nil
+}
+
+// withTier runs serve with the local bucket beside it, which ends after it.
+func (a *app) withTier(ctx context.Context, bucket *procs.Node, serve func(context.Context) error) error {
+	if bucket == nil {
+		return serve(ctx)
+	}
+	if err := a.start(ctx, bucket); err != nil {
+		return err
+	}
+	keepCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- a.keep(keepCtx, bucket) }()
+	err := serve(ctx)
+	stop()
+	if endErr := <-ended; err == nil {
+		err = endErr
+	}
+	return err
+}
+
+// endpoint describes the S3 endpoint of a standalone cluster, nil where it is
+// turned off.
+func (a *app) endpoint(o *standaloneOptions, certs string) (*procs.Node, error) {
+	if o.noS3 {
+		return nil, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	// The other process is started in this one's directory, but may be started
+	// again later.
+	for _, file := range []*string{&o.s3.CertFile, &o.s3.KeyFile} {
+		if *file != "" {
+			if *file, err = filepath.Abs(*file); err != nil {
+				return nil, err
+			}
+		}
+	}
+	o.s3.Binary, o.s3.Endpoint, o.s3.Certs, o.s3.Mode = self, o.listen, certs, a.global.mode
+	o.s3.Dir, o.s3.Log = filepath.Join(o.data, "s3"), filepath.Join(o.data, "s3.log")
+	return procs.NewS3(o.s3)
+}
+
+// noteS3 tells a person how to use an S3 endpoint with the stock tool.
+func (a *app) noteS3(n *procs.Node, proto string) error {
+	key, err := readCredentials(n.CredentialsFile())
+	if err != nil {
+		return err
+	}
+	a.note("\nS3 is at %s://%s; each directory at the top is a bucket. The access key is %s, the secret is in the file named here:\n\n"+
+		"  export AWS_SHARED_CREDENTIALS_FILE=%s AWS_ENDPOINT_URL=%s://%s\n  aws s3 ls", proto, n.Address, key.access, n.CredentialsFile(), proto, n.Address)
+	return nil
+}
