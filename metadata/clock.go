@@ -55,10 +55,20 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 	if err != nil {
 		return err
 	}
+	doubt := l.proposer.doubt.Swap(false) // a tick that fails raises it again
 	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Tick{Tick: tick}}); err != nil {
+		if doubt {
+			l.proposer.doubt.Store(true)
+		}
 		return err
 	}
 	l.deps.Metrics.Ticks.Inc()
+	if doubt {
+		if err := l.catchUp(); err != nil {
+			l.proposer.doubt.Store(true)
+			return err
+		}
+	}
 	for _, due := range []func(context.Context, time.Time) error{l.endOverdue, l.judgeHosts, l.abortSilentSteps} {
 		if err := due(ctx, now); err != nil {
 			return err

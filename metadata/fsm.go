@@ -24,7 +24,9 @@ type Store interface {
 	// ended and all that it began has ended.
 	Run(ctx context.Context) error
 	// Propose replicates an entry and returns what the FSM answered. On error
-	// whether it took effect is unknown, but for NotLeader before it was sent.
+	// whether it took effect is unknown, but for NotLeader before it was sent;
+	// it may take effect later, but not after an entry that this leader proposes
+	// from then on.
 	Propose(ctx context.Context, entry []byte) (any, error)
 	// ReadBarrier returns once View shows every entry that was committed when
 	// it was called. It fails where this node does not lead.

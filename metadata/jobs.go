@@ -56,7 +56,7 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 	until := l.waitUntil(ctx, asked.WaitMillis)
 	for {
 		fired := l.jobs.wait()
-		ready, err := l.jobsReady(asked.Kinds)
+		ready, err := l.jobsReady(c.req, asked.Kinds)
 		if err != nil {
 			return nil, err
 		}
@@ -100,10 +100,16 @@ func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 	return out, nil
 }
 
-func (l *leader) jobsReady(kinds []wire.JobKind) (ready bool, err error) {
+// jobsReady reports whether there is an answer to req: jobs of the kinds, or the
+// answer that its number got before. The jobs of a lost answer are leased, and
+// the mover that does not hear of them would leave them until the leases end.
+func (l *leader) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready bool, err error) {
 	err = l.store.View(func(r state.Reader, _ uint64) error {
 		jobs, err := l.machine.PendingJobs(r, kinds, 1)
-		ready = len(jobs) > 0
+		if ready = len(jobs) > 0; ready || err != nil || req.Session == 0 {
+			return err
+		}
+		ready, err = l.machine.Answered(r, moraine.SessionID(req.Session), req.Number)
 		return err
 	})
 	return ready, err

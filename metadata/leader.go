@@ -148,7 +148,8 @@ func (l *leader) readCluster() error {
 	})
 }
 
-// loadSessions takes over the sessions of the state and gives each a full term.
+// loadSessions takes over the sessions of the state that are not known yet, and
+// gives each a full term. Those known that ended meanwhile expire as any other.
 func (l *leader) loadSessions() error {
 	now := l.deps.Clock.Now()
 	return l.store.View(func(r state.Reader, _ uint64) error {
@@ -195,6 +196,26 @@ func (l *leader) observe(r *state.Result) {
 		}
 		l.sessions.remove(ids)
 	}
+}
+
+// catchUp does for entries whose answers were lost what observe and the callers
+// of propose do with an answer: the sessions and hosts that they made are taken
+// over from the state, and everything that may wait for them is woken. It is
+// called after an entry that was proposed later has been applied, so that each
+// of them either is in the state or never will be. Without it a session whose
+// client died before it heard of it would be in no memory, and never expire.
+func (l *leader) catchUp() error {
+	l.deps.Metrics.CatchUps.Inc()
+	if err := l.loadSessions(); err != nil {
+		return err
+	}
+	if err := l.loadHosts(); err != nil { // wakes the repairs, too
+		return err
+	}
+	l.jobs.fire()
+	l.runnable.set()
+	l.steps.fire()
+	return nil
 }
 
 // command proposes what the leader itself decides; a failure that the state

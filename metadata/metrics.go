@@ -14,6 +14,7 @@ type Metrics struct {
 	Leaderships   prometheus.Counter
 	Ticks         prometheus.Counter
 	ClockGaps     prometheus.Counter // ticks that came so late that every term began anew
+	CatchUps      prometheus.Counter // times that the leader's memory was brought up to date after a lost answer
 	Sessions      prometheus.Gauge
 	Expired       prometheus.Counter // sessions
 	LiveHosts     prometheus.Gauge
@@ -53,6 +54,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Leaderships:   counter("leaderships_total", "How often this server began to lead."),
 		Ticks:         counter("ticks_total", "Steps of cluster time."),
 		ClockGaps:     counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
+		CatchUps:      counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
 		Sessions:      gauge("sessions", "Live sessions."),
 		Expired:       counter("sessions_expired_total", "Sessions ended because they were not renewed."),
 		LiveHosts:     gauge("live_hosts", "Hosts whose heartbeats arrive."),
@@ -70,7 +72,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
+			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
 			m.UnknownChunks, m.MissingChunks, m.StepsAborted)
 	}

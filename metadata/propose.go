@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -41,8 +42,11 @@ type proposer struct {
 	maxInFlight           int
 	settleMillis          uint64 // of each command; 0 is the default
 	queue                 chan *proposal
-	crowded               poke      // a crowd waits in the queue
-	buffers               sync.Pool // of *[]byte
+	crowded               poke // a crowd waits in the queue
+	// doubt is whether an entry may have taken effect, or may yet, whose results
+	// observe did not see.
+	doubt   atomic.Bool
+	buffers sync.Pool // of *[]byte
 }
 
 // proposal is one command on its way.
@@ -204,6 +208,7 @@ func (p *proposer) send(ctx context.Context, batch []*proposal) {
 	}
 	answer, err := p.store.Propose(ctx, entry)
 	if err != nil {
+		p.doubt.Store(true)
 		if ctx.Err() != nil { // it was this server that gave up, not the callers
 			err = errStopped
 		}

@@ -12,15 +12,17 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 )
 
 // Group is a replicated log without a network: one member leads, and applies an
 // entry as soon as it is proposed. It may be used concurrently.
 type Group struct {
-	state   sync.Mutex // guards kv and applied; mu may be taken under it
+	state   sync.Mutex // guards kv, applied and late; mu may be taken under it
 	kv      *statetest.KV
 	applied uint64
+	late    [][]byte // entries that take effect before the next one
 
 	mu      sync.Mutex // guards what follows
 	term    uint64
@@ -37,6 +39,11 @@ type Faults struct {
 	// LoseReplies makes the next so many entries take effect and their
 	// proposals fail.
 	LoseReplies int
+	// Late makes the proposals of the next so many entries fail, and the entries
+	// take effect with the next that is proposed to the same leader.
+	Late int
+	// Refuse makes the next so many entries fail without taking effect.
+	Refuse int
 	// Slow is how long each proposal waits before it takes effect.
 	Slow time.Duration
 }
@@ -84,6 +91,13 @@ func (g *Group) Fail(f Faults) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.faults = f
+}
+
+// View calls fn with the state that the group agrees on.
+func (g *Group) View(fn func(r state.Reader)) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	fn(g.kv)
 }
 
 // Entries returns how many entries were applied.

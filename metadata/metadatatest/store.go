@@ -32,15 +32,36 @@ func (s *store) Propose(ctx context.Context, entry []byte) (any, error) {
 	if s.g.Leader() != s.id {
 		return nil, &moraine.Error{Op: "propose", Kind: moraine.NotLeader}
 	}
+	lost := &moraine.Error{Op: "propose", Kind: moraine.Unavailable}
+	if s.g.take(&s.g.faults.Refuse) {
+		return nil, lost
+	}
+	if s.g.take(&s.g.faults.Late) {
+		s.g.late = append(s.g.late, slices.Clone(entry))
+		return nil, lost
+	}
+	for _, earlier := range s.g.late {
+		s.apply(earlier)
+	}
+	s.g.late = nil
+	result := s.apply(entry)
+	if s.g.take(&s.g.faults.LoseReplies) {
+		return nil, lost
+	}
+	return result, nil
+}
+
+// apply applies an entry; the group's state is locked.
+func (s *store) apply(entry []byte) any {
 	s.g.applied++
 	result, err := s.fsm.ApplyEntry(s.g.kv, s.g.applied, entry)
 	if err != nil {
 		panic(err)
 	}
-	if s.g.replyLost() {
-		return nil, &moraine.Error{Op: "propose", Kind: moraine.Unavailable}
-	}
-	return result, nil
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	s.g.entries++
+	return result
 }
 
 // wait waits as long as a proposal takes.
@@ -59,16 +80,14 @@ func (s *store) wait(ctx context.Context) error {
 	}
 }
 
-// replyLost counts an entry that took effect, and reports whether its proposer
-// shall not hear of it.
-func (g *Group) replyLost() bool {
+// take takes one of a number of faults, and reports whether there was one.
+func (g *Group) take(faults *int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.entries++
-	if g.faults.LoseReplies == 0 {
+	if *faults == 0 {
 		return false
 	}
-	g.faults.LoseReplies--
+	*faults--
 	return true
 }
 

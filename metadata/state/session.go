@@ -157,6 +157,13 @@ func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) 
 	return s, nil, nil
 }
 
+// Answered reports whether a session's request of that number has an answer that
+// is kept.
+func (m *Machine) Answered(r Reader, s moraine.SessionID, number uint64) (bool, error) {
+	_, ok, err := r.Get(m.k.answer(s, number))
+	return ok, err
+}
+
 // keep remembers the answer and forgets those that the client has.
 func (t *tx) keep(s *session, oldAcked uint64, req *wire.MetaRequest, resp *wire.MetaResponse) error {
 	if _, alive, err := t.Get(t.k.session(s.id)); err != nil || !alive {
