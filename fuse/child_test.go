@@ -1,6 +1,7 @@
 package fuse_test
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"fmt"
@@ -20,9 +21,9 @@ import (
 const envChild = "MORAINE_TEST_CHILD"
 
 var children = map[string]func(args []string) error{
-	"map-digest": mapDigest,
-	"map-random": mapRandom,
-	"map-write":  mapWrite,
+	"map-digests": mapDigests,
+	"map-random":  mapRandom,
+	"map-write":   mapWrite,
 }
 
 func TestMain(m *testing.M) {
@@ -39,11 +40,15 @@ func TestMain(m *testing.M) {
 // child runs one of children in a process of its own, and returns what it says.
 func child(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), envChild+"="+name)
-	out, err := cmd.CombinedOutput()
+	out, err := childCommand(name, args...).CombinedOutput()
 	require.NoError(t, err, string(out))
 	return strings.TrimSpace(string(out))
+}
+
+func childCommand(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), envChild+"="+name)
+	return cmd
 }
 
 // mapFile maps a whole file, and has do use it.
@@ -71,15 +76,46 @@ func mapFile(name string, prot, flags int, do func(f *os.File, b []byte) error) 
 	return unix.Munmap(b)
 }
 
-// mapDigest prints the digest of a file's content.
-func mapDigest(args []string) error {
-	h := sha256.New()
-	err := mapFile(args[0], unix.PROT_READ, unix.MAP_SHARED, func(_ *os.File, b []byte) error {
-		_, err := h.Write(b)
-		return err
+// mapDigests answers each line of its input, a file's name, with the digest of the
+// file's content.
+func mapDigests([]string) error {
+	names := bufio.NewScanner(os.Stdin)
+	for names.Scan() {
+		h := sha256.New()
+		err := mapFile(names.Text(), unix.PROT_READ, unix.MAP_SHARED, func(_ *os.File, b []byte) error {
+			_, err := h.Write(b)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%x\n", h.Sum(nil))
+	}
+	return names.Err()
+}
+
+// startMapper starts a child that reads files through memory until the test ends,
+// and returns what asks it for a file's digest.
+func startMapper(t *testing.T) (digest func(file string) string) {
+	t.Helper()
+	cmd := childCommand("map-digests")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, cmd.Wait())
 	})
-	fmt.Printf("%x\n", h.Sum(nil))
-	return err
+	answers := bufio.NewScanner(out)
+	return func(file string) string {
+		_, err := fmt.Fprintln(in, file)
+		require.NoError(t, err)
+		require.True(t, answers.Scan(), "the child has ended")
+		return answers.Text()
+	}
 }
 
 // mapRandom holds a file of random bytes, of a seed and a size, against what it

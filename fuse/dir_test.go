@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,16 +22,22 @@ import (
 func TestLargeDirectory(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")
-	const n = 2500
+	const n = 1200 // more than the largest answer has (maxDirPage)
 	dir := m.at("dir")
 	require.NoError(t, os.Mkdir(dir, 0o755))
+	parent := inodeOf(t, dir)
 	var want []string
+	var makers errgroup.Group
+	makers.SetLimit(64)
 	for i := range n {
 		name := fmt.Sprintf("a name that is not so short %06d", i)
 		want = append(want, name)
-		_, err := m.client.CreateAt(t.Context(), inodeOf(t, dir), name, createOptions)
-		require.NoError(t, err)
+		makers.Go(func() error {
+			_, err := m.client.CreateAt(t.Context(), parent, name, createOptions)
+			return err
+		})
 	}
+	require.NoError(t, makers.Wait())
 	for _, piece := range []int{1, 7, 1000, -1} {
 		f, err := os.Open(dir)
 		require.NoError(t, err)
@@ -56,9 +63,11 @@ func TestLargeDirectory(t *testing.T) {
 			break
 		}
 		require.NoError(t, err)
+		var removers errgroup.Group
 		for _, name := range names {
-			require.NoError(t, os.Remove(filepath.Join(dir, name)))
+			removers.Go(func() error { return os.Remove(filepath.Join(dir, name)) })
 		}
+		require.NoError(t, removers.Wait())
 		seen = append(seen, names...)
 	}
 	slices.Sort(seen)

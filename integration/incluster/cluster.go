@@ -112,13 +112,20 @@ func (c *Cluster) addNode(id string, role transport.Role) {
 }
 
 // Stop ends all nodes, as a signal does, and returns when everything has ended:
-// with what went wrong in the cluster's life.
+// with what went wrong in the cluster's life. The chunkservers go first: they give
+// their sessions back, for which they wait a while where nobody answers.
 func (c *Cluster) Stop() error {
-	for _, n := range c.nodes {
-		n.stop()
-	}
-	for _, n := range c.nodes {
-		n.wait()
+	for _, role := range []transport.Role{transport.RoleChunkserver, transport.RoleMetadata} {
+		for _, n := range c.nodes {
+			if n.role == role {
+				n.stop()
+			}
+		}
+		for _, n := range c.nodes {
+			if n.role == role {
+				n.wait()
+			}
+		}
 	}
 	c.Net.Wait()
 	return c.Err()
