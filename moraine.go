@@ -34,5 +34,6 @@ const (
 )
 
 // FeatureLevel is the newest behaviour of the replicated state that this build
-// can speak. What a cluster uses is in its state, and is raised by an operator.
-const FeatureLevel = 1
+// can speak. What a cluster uses is in its state: that of the build that began
+// it, and higher only once all its servers can speak more.
+const FeatureLevel = 2

@@ -121,14 +121,38 @@ func (l *leader) clusterTime() (now uint64) {
 // identify reads the cluster's identity, and writes it where it is new.
 func (l *leader) identify(ctx context.Context) error {
 	err := l.readCluster()
-	if !errors.Is(err, moraine.Unavailable) {
+	if errors.Is(err, moraine.Unavailable) {
+		if _, err = l.command(ctx, &statepb.Command{Op: &statepb.Command_Init{
+			Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1, Names: true}}}); err != nil {
+			return err
+		}
+		err = l.readCluster()
+	}
+	if err != nil {
 		return err
 	}
-	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Init{
-		Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1, Names: true}}}); err != nil {
+	return l.beginLevel(ctx)
+}
+
+// beginLevel gives a cluster that has served nobody yet the feature level of the
+// build that begins it. One that has keeps its own, for a server of an earlier
+// build may be among its voters.
+func (l *leader) beginLevel(ctx context.Context) error {
+	fresh := false
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.machine.Cluster(r)
+		if err != nil || info.FeatureLevel >= moraine.FeatureLevel {
+			return err
+		}
+		fresh, err = l.machine.Unused(r)
+		return err
+	})
+	if err != nil || !fresh {
 		return err
 	}
-	return l.readCluster()
+	_, err = l.command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
+		SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}})
+	return err
 }
 
 // readCluster takes over the cluster's identity; Unavailable where the state

@@ -117,6 +117,16 @@ const maxTickSessions = 64
 // maxTickMillis bounds how far one Tick advances cluster time.
 const maxTickMillis = 1000
 
+// levelLeases is the feature level from which on a lease is its holder's alone,
+// and a request for jobs shares its leases among the kinds.
+const levelLeases = 2
+
+// speaks reports whether the state has reached a feature level.
+func (t *tx) speaks(level uint64) (bool, error) {
+	c, err := t.cluster()
+	return err == nil && c.featureLevel >= level, err
+}
+
 func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
 	c, err := t.cluster()
 	if err != nil {

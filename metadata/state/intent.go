@@ -277,6 +277,15 @@ func (m *Machine) endIntents(t *tx, op *wire.EndIntents) (*wire.MetaResponse, er
 		if in == nil || w.GetIndex() >= moraine.MaxChunks || in.device != moraine.DeviceID(w.GetDevice()) || in.version != moraine.LayoutVersion(w.GetVersion()) {
 			continue
 		}
+		j, err := t.job(in.job)
+		if err != nil {
+			return nil, err
+		}
+		if j != nil && j.state == wire.JobState_JOB_STATE_RUNNING {
+			if err := t.mustHold("end intents", j); err != nil {
+				return nil, err
+			}
+		}
 		s, err := t.stripe(in.chunk.Stripe)
 		if err != nil {
 			return nil, err

@@ -32,7 +32,13 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 	if op.GetBucket() == "" {
 		kinds = slices.DeleteFunc(slices.Clone(kinds), ofTier)
 	}
-	ready, err := t.readyJobs(kinds, t.clusterTime(), int(min(max(op.GetMax(), 1), MaxLeaseJobs)))
+	look := t.readyJobs
+	if shares, err := t.speaks(levelLeases); err != nil {
+		return nil, err
+	} else if shares {
+		look, kinds = t.sharedJobs, shuffled(kinds, t.count[cCommands])
+	}
+	ready, err := look(kinds, t.clusterTime(), int(min(max(op.GetMax(), 1), MaxLeaseJobs)))
 	if err != nil {
 		return nil, err
 	}
@@ -64,9 +70,32 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
 }
 
+// shuffled returns the kinds in an order drawn by seed. Movers mostly ask for one
+// job at a time: in a fixed order a backlog of one kind would keep those behind
+// it waiting until it is done; drawn, each kind that has work gets its share of
+// the leases. A draw needs no record of whose turn it is, and the number of the
+// command is the same on every replica.
+func shuffled(kinds []wire.JobKind, seed uint64) []wire.JobKind {
+	out := slices.Clone(kinds)
+	for n := len(out); n > 1; n-- {
+		seed = mix(seed)
+		i := seed % uint64(n)
+		out[i], out[n-1] = out[n-1], out[i]
+	}
+	return out
+}
+
+// mix is the finaliser of splitmix64: neighbouring numbers come out unrelated.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
 // readyJobs returns at most limit jobs of the kinds that may be leased or run
-// now: those pending whose time has come, oldest first, and for kinds that are
-// leased those whose lease has ended.
+// now: those pending whose time has come, the oldest of the first kind first, and
+// before them, for kinds that are leased, those whose lease has ended.
 func (v *view) readyJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, error) {
 	var out []*job
 	var err error
@@ -80,16 +109,54 @@ func (v *view) readyJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, e
 		if err != nil {
 			return nil, err
 		}
-		for _, key := range keys {
-			if binary.BigEndian.Uint64(key[len(key)-16:]) > now {
-				break
-			}
+		for _, key := range due(keys, now) {
 			if out, err = v.appendJob(out, key); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return out, nil
+}
+
+// sharedJobs is readyJobs with one pending job of each kind in turn.
+func (v *view) sharedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, error) {
+	out, err := v.lapsedJobs(kinds, now, limit)
+	if err != nil {
+		return nil, err
+	}
+	var queues [][][]byte // of each kind
+	for _, kind := range kinds {
+		keys, err := v.keysUnder(v.k.jobsReady(uint8(kind)), limit-len(out))
+		if err != nil {
+			return nil, err
+		}
+		queues = append(queues, due(keys, now))
+	}
+	for turn := 0; len(out) < limit; turn++ {
+		took := false
+		for _, keys := range queues {
+			if turn >= len(keys) || len(out) == limit {
+				continue
+			}
+			if out, err = v.appendJob(out, keys[turn]); err != nil {
+				return nil, err
+			}
+			took = true
+		}
+		if !took {
+			break
+		}
+	}
+	return out, nil
+}
+
+// due cuts the keys of pending jobs off at the first whose time has not come.
+func due(keys [][]byte, now uint64) [][]byte {
+	n := slices.IndexFunc(keys, func(key []byte) bool { return binary.BigEndian.Uint64(key[len(key)-16:]) > now })
+	if n < 0 {
+		return keys
+	}
+	return keys[:n]
 }
 
 // lapsedJobs returns jobs of the kinds whose lease has ended.
@@ -128,7 +195,9 @@ func (v *view) appendJob(jobs []*job, key []byte) ([]*job, error) {
 }
 
 // heldJob returns a live job under the lease epoch that the caller holds it by;
-// Fenced where another has it by now.
+// Fenced where it was leased anew since, PermissionDenied where that epoch is
+// another node's: a number that can be guessed is no proof. Admins may speak for
+// a holder.
 func (t *tx) heldJob(op string, id, epoch uint64) (*job, error) {
 	j, err := t.job(moraine.JobID(id))
 	if err != nil {
@@ -143,7 +212,22 @@ func (t *tx) heldJob(op string, id, epoch uint64) (*job, error) {
 	case j.state != wire.JobState_JOB_STATE_RUNNING:
 		return nil, fail(moraine.Fenced, op, ref, "the job is not running any more")
 	}
-	return j, nil
+	return j, t.mustHold(op, j)
+}
+
+// mustHold fails where the caller is a node, and not the one that leased j.
+func (t *tx) mustHold(op string, j *job) error {
+	checked, err := t.speaks(levelLeases)
+	if err == nil && checked && !t.holds(j) {
+		err = fail(moraine.PermissionDenied, op, j.id.String(), "the lease is %q's", j.holder)
+	}
+	return err
+}
+
+// holds reports whether the caller is the one that leased a job last, or may
+// speak for it.
+func (t *tx) holds(j *job) bool {
+	return t.caller.GetRole() != roleChunkserver || t.caller.GetNode() == j.holder
 }
 
 // renewJob keeps a lease, and notes progress.

@@ -99,7 +99,7 @@ func (t *tx) heldMove(op string, id, epoch uint64, kinds ...wire.JobKind) (*job,
 	if err != nil {
 		return nil, err
 	}
-	if t.caller.GetRole() == roleChunkserver && t.caller.GetNode() != j.holder {
+	if !t.holds(j) { // of every feature level
 		return nil, fail(moraine.PermissionDenied, op, j.id.String(), "the lease is %q's", j.holder)
 	}
 	for _, k := range kinds {

@@ -27,6 +27,12 @@ func (m *Machine) Cluster(r Reader) (ClusterInfo, error) {
 	return ClusterInfo{c.uuid, c.incarnation, c.featureLevel}, nil
 }
 
+// Unused reports whether no session was opened and no device registered yet.
+func (m *Machine) Unused(r Reader) (bool, error) {
+	c, err := m.view(r).counters()
+	return err == nil && c[cSession] == 0 && c[cDevice] == 0, err
+}
+
 // SigningKeys returns the keys that session tokens are signed with, oldest id
 // first, private halves included.
 func (m *Machine) SigningKeys(r Reader) ([]*wire.SigningKey, error) {
