@@ -238,7 +238,7 @@ func powerSeed(t testing.TB) uint64 {
 // TestPowerCutsLoseNothing cuts the power of a whole cluster: in the long form
 // 30 histories of 10 cuts each.
 func TestPowerCutsLoseNothing(t *testing.T) {
-	seeds, cuts := 3, 5
+	seeds, cuts := 2, 4
 	if os.Getenv("MORAINE_TEST_LONG") != "" {
 		seeds, cuts = 30, 10
 	}
