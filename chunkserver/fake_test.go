@@ -34,7 +34,8 @@ type fakeMeta struct {
 	applied  uint64
 	requests int
 	objects  map[uint64]*wire.ObjectReply
-	staged   []uint64 // inodes asked to be staged
+	staged   []uint64          // inodes asked to be staged
+	tenants  map[uint64]uint32 // of inodes
 	host     *wire.Host
 	// fault is asked about each request before, and with its answer after, it
 	// is carried out; an error is returned instead.
@@ -89,6 +90,13 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 			return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: o}}, nil
 		}
 		return nil, &moraine.Error{Op: "fake", Kind: moraine.NotFound}
+	case *wire.MetaRequest_GetAttr:
+		tenant, ok := f.tenants[op.GetAttr.Inode]
+		if !ok {
+			return nil, &moraine.Error{Op: "fake", Kind: moraine.NotFound}
+		}
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: &wire.Attr{
+			Inode: op.GetAttr.Inode, Tenant: tenant}}}}, nil
 	case *wire.MetaRequest_QueueMove:
 		f.staged = append(f.staged, op.QueueMove.Inodes...)
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{}}}, nil

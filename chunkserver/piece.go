@@ -69,7 +69,7 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 		return nil, 0, nil, err
 	}
 	if peer := transport.PeerFrom(ctx); peer == nil || peer.Role != transport.RoleChunkserver {
-		s.pieces.wantStaged(req.Inode) // a chunkserver reads because it stages
+		s.pieces.wantStaged(req.Inode, o) // a chunkserver reads because it stages
 	}
 	data = p.data[req.Offset-first*o.Piece:][:req.Length]
 	sum = p.sum

@@ -204,6 +204,22 @@ func TestPiecesNeedTheRightTenant(t *testing.T) {
 	}
 }
 
+// A reader names the file that it reads, to have it staged. It may name a clone,
+// which shares the object, and no file of another tenant.
+func TestFilesOfOtherTenantsAreNotStaged(t *testing.T) {
+	s := startWithBucket(t, nil)
+	s.meta.set(func() { s.meta.tenants = map[uint64]uint32{12: 7, 13: 8} })
+	ctx := transport.WithPeer(t.Context(), &transport.Peer{Role: transport.RoleClient, Node: "c1",
+		Token: &wire.TokenClaims{Tenants: []uint32{7}}})
+	for _, inode := range []uint64{13, 99, 12} { // another tenant's, none, a clone
+		_, _, release, err := s.GetPiece(ctx, &wire.GetPiece{Object: 5, Inode: inode, Length: 1})
+		require.NoError(t, err, "the bytes are those of the object, whatever else is named")
+		release()
+	}
+	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // they are asked for in their order
+	s.meta.set(func() { require.Equal(t, []uint64{12}, s.meta.staged) })
+}
+
 func TestAHostWithoutABucketSaysSo(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	_, _, _, err := h.GetPiece(t.Context(), &wire.GetPiece{Object: 5, Length: 1})

@@ -38,7 +38,7 @@ type piece struct {
 type pieces struct {
 	deps Deps
 	pool *bufpool.Pool
-	asks chan uint64 // inodes to be staged
+	asks chan stageAsk
 
 	records recordCache
 	asked   askedSet
@@ -52,7 +52,7 @@ type pieces struct {
 }
 
 func newPieces(limit int64, deps Deps) *pieces {
-	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit}), asks: make(chan uint64, maxAsks),
+	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit}), asks: make(chan stageAsk, maxAsks),
 		held: make(map[pieceKey]*piece)}
 }
 
