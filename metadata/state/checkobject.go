@@ -211,7 +211,7 @@ func (c *checker) liveMoves() error {
 		case wire.JobKind_JOB_KIND_DELETE_OBJECT:
 			n[cDeletions]++
 		}
-		if ofFile(j.kind) {
+		if ofFile(j.kind) && j.ending == 0 {
 			n[cMoves]++
 			want[string(c.k.move(moraine.InodeID(j.target), uint8(j.kind)))] = true
 		}

@@ -54,7 +54,7 @@ const (
 	cObjectIntents
 	cUnsettled // keys
 	cPolicies  // directories with one of their own
-	cMoves     // live FLUSH, STAGE and EVICT jobs
+	cMoves     // live FLUSH, STAGE and EVICT jobs that have more to do than to settle
 	cFlushes
 	cStages
 	cEvictions

@@ -297,11 +297,11 @@ func (m *Machine) cancelJob(t *tx, op *wire.CancelJob) (*wire.MetaResponse, erro
 		return nil, fail(moraine.NotFound, "cancel job", moraine.JobID(op.GetId()).String(), "")
 	case !j.live():
 		return done(), nil
-	case ofTier(j.kind):
+	case ofFile(j.kind):
 		return done(), m.cancelMove(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
 	case j.kind == wire.JobKind_JOB_KIND_MOVE_TREE:
 		return done(), m.cancelTree(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
-	case !leased(j.kind):
+	case !leased(j.kind) || j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would ask for it again
 		return nil, fail(moraine.InvalidArgument, "cancel job", j.id.String(), "a %s job finishes what is half done, and cannot be stopped", j.kind)
 	}
 	return done(), m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+clip(t.caller.GetNode(), 100))

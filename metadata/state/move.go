@@ -160,6 +160,15 @@ func (t *tx) countMoves(j *job, by int) {
 	if !ofFile(j.kind) {
 		return
 	}
+	if j.ending != 0 {
+		return // it has left the index
+	}
+	t.indexMove(j, by)
+}
+
+// indexMove notes that a job is the one that moves its file (by is 1), or not
+// any more (-1).
+func (t *tx) indexMove(j *job, by int) {
 	t.count[cMoves] += uint64(by)
 	key := t.k.move(moraine.InodeID(j.target), uint8(j.kind))
 	if by > 0 {
@@ -167,6 +176,15 @@ func (t *tx) countMoves(j *job, by int) {
 	} else {
 		t.del(key)
 	}
+}
+
+// settleOut has a live job only settle what it announced, and then end so. What
+// is queued for its file from now on is another job's.
+func (t *tx) settleOut(j *job, ending wire.JobState) {
+	if j.ending == 0 && ofFile(j.kind) {
+		t.indexMove(j, -1)
+	}
+	j.ending = ending
 }
 
 // forgetMoves ends the jobs of a file that dies, as far as nobody holds them and
@@ -433,7 +451,7 @@ func (m *Machine) finishMove(t *tx, j *job, op *wire.FinishJob) error {
 	j.tries++
 	giveUp := op.GetFinal() || (j.tries >= MaxJobTries && (j.kind == wire.JobKind_JOB_KIND_STAGE || j.kind == wire.JobKind_JOB_KIND_EVICT))
 	if giveUp && j.ending == 0 {
-		j.ending = wire.JobState_JOB_STATE_FAILED
+		t.settleOut(j, wire.JobState_JOB_STATE_FAILED)
 	}
 	switch {
 	case in != nil && in.kind != wire.IntentKind_INTENT_KIND_UPLOAD:
@@ -511,7 +529,8 @@ func (m *Machine) cancelMove(t *tx, j *job, reason string) error {
 		}
 		return m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
 	}
-	j.ending, j.err = wire.JobState_JOB_STATE_CANCELED, reason
+	t.settleOut(j, wire.JobState_JOB_STATE_CANCELED)
+	j.err = reason
 	if j.state == wire.JobState_JOB_STATE_RUNNING {
 		m.putOff(t, j, until)
 	} else {

@@ -129,7 +129,7 @@ func (m *Machine) beginObject(t *tx, op *wire.BeginObject) (*wire.MetaResponse, 
 		return m.moreOfIntent(t, have, want)
 	}
 	if j.ending != 0 {
-		return nil, fail(moraine.Canceled, name, j.id.String(), "the job only settles what it had begun")
+		return nil, fail(moraine.Conflict, name, j.id.String(), "the job only settles what it had begun")
 	}
 	switch want.kind {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:

@@ -172,6 +172,51 @@ func TestCancelLeavesNoUpload(t *testing.T) {
 	}
 }
 
+// A flush that is asked for after another one was canceled is done, though that
+// one has yet to settle what it began, wherever it was.
+func TestFlushAfterACancel(t *testing.T) {
+	for at := 0; ; at++ {
+		y := newTier(t)
+		f := y.c.mkfile(y.c.root, "f")
+		y.write(f, 10)
+		j := y.queue(flushJob, f)[0]
+		y.crash = &crash{at: at, how: "after"}
+		y.mover("n1").work()
+		hit := y.crash.hit
+		if y.crash = nil; hit == "" {
+			break
+		}
+		y.ok(y.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: j.Id}}}))
+		if again := y.queue(flushJob, f)[0]; again.Id == j.Id {
+			t.Errorf("after %q the canceled job was answered", hit)
+		}
+		y.check()
+		y.wait(20)
+		y.drain()
+		y.sound(f)
+		if a := y.c.attr(f); !a.Clean {
+			t.Errorf("after %q: %v", hit, a)
+		}
+	}
+}
+
+// The deletion of an object cannot be canceled: nobody would ask for it again.
+func TestDeletionsAreNotCanceled(t *testing.T) {
+	y := newTier(t)
+	f := y.c.mkfile(y.c.root, "f")
+	y.write(f, 10)
+	y.queue(flushJob, f)
+	y.drain()
+	y.unlink("f")
+	jobs := y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{}}})).GetJobs().GetJobs()
+	if len(jobs) != 1 || jobs[0].Kind != wire.JobKind_JOB_KIND_DELETE_OBJECT {
+		t.Fatalf("the jobs are %v", jobs)
+	}
+	if k := kind(y.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: jobs[0].Id}}})); k != "invalid argument" {
+		t.Errorf("to cancel it was answered %s", k)
+	}
+}
+
 // A job that moves a file is queued once; what needs none is answered as done,
 // and what cannot be done says why.
 func TestQueueMove(t *testing.T) {

@@ -44,8 +44,8 @@ func (w *work) flush(ctx context.Context, task *wire.MoveTask) error {
 	if err != nil || recorded {
 		return err
 	}
-	if w.job.GetState() == wire.JobState_JOB_STATE_CANCELED {
-		return nil
+	if task.GetCleanup() {
+		return nil // the file is gone, or the job was canceled or given up
 	}
 	if task.GetKeepFirst() {
 		if err := f.keep(ctx); err != nil {

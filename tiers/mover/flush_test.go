@@ -347,7 +347,7 @@ func TestCanceledFlushLeavesNothing(t *testing.T) {
 		l := newLedger(t, small)
 		id, err := l.bucket.NewUpload(t.Context(), l.key(), nil)
 		require.NoError(t, err)
-		l.kind, l.state = flushKind, wire.JobState_JOB_STATE_CANCELED
+		l.kind, l.cleanup = flushKind, true
 		l.intent = &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: l.key(), UploadId: id}
 		defer l.start("n1")()
 		l.waitIdle(t)

@@ -36,7 +36,7 @@ type ledger struct {
 	keep     bool // the object at the key must be kept
 	kind     wire.JobKind
 	kinds    []wire.JobKind // jobs to follow
-	state    wire.JobState
+	cleanup  bool
 	epoch    uint64
 	holder   string
 	until    time.Time
@@ -223,7 +223,7 @@ func (l *ledger) lease(holder string, req *wire.LeaseJobs) *wire.MetaResponse {
 	reply := &wire.JobsReply{LeaseMillis: uint64(ledgerLease.Milliseconds())}
 	if l.kind == 0 && len(l.kinds) > 0 {
 		l.kind, l.kinds = l.kinds[0], l.kinds[1:]
-		l.holder, l.state = "", wire.JobState_JOB_STATE_RUNNING
+		l.holder, l.cleanup = "", false
 	}
 	free := l.holder == "" || time.Now().After(l.until)
 	if l.kind != 0 && free && slices.Contains(req.Kinds, l.kind) {
@@ -232,13 +232,14 @@ func (l *ledger) lease(holder string, req *wire.LeaseJobs) *wire.MetaResponse {
 		}
 		l.epoch++
 		l.holder, l.until = holder, time.Now().Add(ledgerLease)
-		reply.Jobs = []*wire.Job{{Id: ledgerJob, Kind: l.kind, State: l.state, LeaseEpoch: l.epoch, Inode: l.attr.Inode, Move: l.task()}}
+		reply.Jobs = []*wire.Job{{Id: ledgerJob, Kind: l.kind, LeaseEpoch: l.epoch, Inode: l.attr.Inode, Move: l.task()}}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}
 }
 
 func (l *ledger) task() *wire.MoveTask {
-	t := &wire.MoveTask{Attr: l.attr, Path: l.path, Bucket: l.bucket.Name(), Key: l.key(), Intent: l.intent, Object: l.objects[l.attr.Object]}
+	t := &wire.MoveTask{Attr: l.attr, Path: l.path, Bucket: l.bucket.Name(), Key: l.key(), Intent: l.intent, Object: l.objects[l.attr.Object],
+		Cleanup: l.cleanup}
 	if l.keep {
 		t.KeepFirst, t.KeepKey = true, objectkey.Kept(l.bucket.Prefix(), l.attr.Object)
 	}
@@ -256,7 +257,7 @@ func (l *ledger) finish(text string) {
 	if l.intent != nil {
 		l.t.Errorf("a job ended with the intent %v", l.intent)
 	}
-	stale := l.kind == wire.JobKind_JOB_KIND_FLUSH && !l.attr.Clean && l.state != wire.JobState_JOB_STATE_CANCELED
+	stale := l.kind == wire.JobKind_JOB_KIND_FLUSH && !l.attr.Clean && !l.cleanup
 	if stale {
 		l.kinds = append([]wire.JobKind{l.kind}, l.kinds...)
 	}
