@@ -16,32 +16,40 @@ import (
 	"github.com/morainefs/moraine/integration/bench"
 	"github.com/morainefs/moraine/integration/bench/bareraft"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/spf13/cobra"
 )
 
 // benchOptions are the flags of `moraine bench`.
 type benchOptions struct {
-	dir, path string
-	modes     []string
-	bytes     sizeFlag
-	clients   int
-	seconds   float64
-	profile   string
+	dir, path, s3 string
+	modes         []string
+	bytes         sizeFlag
+	clients       int
+	seconds       float64
+	profile       string
 }
 
-// benchmarks in the order of `bench all`. own says that each run needs a cluster
-// of its own, as it breaks it.
-var benchmarks = []struct {
+// benchmark is one of `moraine bench`; cluster is what its cluster has beside
+// metadata servers and chunkservers.
+type benchmark struct {
 	name, short string
 	clients     int
+	cluster     procs.Config
 	run         func(context.Context, *bench.Env) ([]bench.Line, error)
-}{
-	{"write", "durable sequential write, against disk/1.5", 1, bench.Write},
-	{"read", "cold sequential read, against the disk", 1, bench.Read},
-	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, bench.ReadDegraded},
-	{"meta", "creates and stats, against bare Raft", 64, bench.Meta},
-	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, bench.Fuse},
+}
+
+// benchmarks in the order of `bench all`.
+var benchmarks = []benchmark{
+	{"write", "durable sequential write, against disk/1.5", 1, procs.Config{}, bench.Write},
+	{"read", "cold sequential read, against the disk", 1, procs.Config{}, bench.Read},
+	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
+	{"meta", "creates and stats, against bare Raft", 64, procs.Config{}, bench.Meta},
+	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
+	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
+	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
+	{"stage", "evicted files back from the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Stage},
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -62,6 +70,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f := cmd.PersistentFlags()
 	f.StringVar(&o.dir, "dir", "", "directory for the cluster and the limits (default: a temporary one)")
 	f.StringVar(&o.path, "path", "", "do the work on this mounted file system instead of a cluster")
+	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint that `bench s3` measures, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: one of its own)")
 	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one after the other, each on a cluster of its own")
 	o.bytes = 4 << 30
 	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
@@ -70,12 +79,12 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o, b.name) }})
+			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o, b) }})
 	}
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, b := range benchmarks {
-				if err := a.bench(cmd.Context(), o, b.name); err != nil {
+				if err := a.bench(cmd.Context(), o, b); err != nil {
 					return fmt.Errorf("%s: %w", b.name, err)
 				}
 			}
@@ -86,9 +95,9 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 }
 
 // bench runs one benchmark, in each mode.
-func (a *app) bench(ctx context.Context, o benchOptions, name string) error {
+func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
 	modes := o.modes
-	if o.path != "" || a.global.endpoint != "" {
+	if o.path != "" || o.s3 != "" || a.global.endpoint != "" {
 		modes = []string{a.global.mode}
 	}
 	for i, mode := range modes {
@@ -96,7 +105,7 @@ func (a *app) bench(ctx context.Context, o benchOptions, name string) error {
 		if i > 0 {
 			suffix = "-" + mode
 		}
-		lines, err := a.benchIn(ctx, o, name, mode, suffix)
+		lines, err := a.benchIn(ctx, o, b, mode, suffix)
 		if err != nil {
 			return err
 		}
@@ -114,14 +123,17 @@ func (a *app) printLines(lines []bench.Line) error {
 	})
 }
 
-func (a *app) benchIn(ctx context.Context, o benchOptions, name, mode, suffix string) ([]bench.Line, error) {
+func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, suffix string) ([]bench.Line, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Seconds: o.seconds, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Suffix: suffix,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
+	if e.Clients == 0 {
+		e.Clients = b.clients
+	}
 	if e.Dir == "" {
 		if e.Dir, err = os.MkdirTemp("", "moraine-bench-"); err != nil {
 			return nil, err
@@ -135,33 +147,63 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, name, mode, suffix st
 	case o.path != "":
 		e.Worker = append(e.Worker, "--path", o.path)
 		e.Open = func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }
+	case o.s3 != "":
+		e.S3 = &bench.S3Server{URL: o.s3}
+		e.Open = func(context.Context) (bench.Target, error) { return bench.S3Target(e.S3) }
 	case a.global.endpoint != "":
-		e.Worker = append(e.Worker, a.connectionFlags()...)
-		e.Open = a.benchTarget
-		e.Mount = a.benchMount(e.Dir, o.profile)
+		a.benchOn(e, o.profile)
 	default:
-		c, err := procs.Start(ctx, procs.Config{Dir: filepath.Join(e.Dir, "cluster"), Mode: mode})
+		cfg := b.cluster
+		cfg.Dir, cfg.Mode = filepath.Join(e.Dir, "cluster"), mode
+		c, err := procs.Start(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
 		defer os.RemoveAll(c.Dir())
 		defer c.Close() //nolint:errcheck // some were killed on purpose
-		e.Cluster = c
 		own := &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
-		e.Worker = append(e.Worker, own.connectionFlags()...)
+		own.benchOn(e, o.profile)
+		e.Cluster = c
 		e.RaftNode = []string{self, "bench", "raft-node"}
-		e.Open = own.benchTarget
-		e.Mount = own.benchMount(e.Dir, o.profile)
-	}
-	for _, b := range benchmarks {
-		if b.name == name {
-			if e.Clients = o.clients; e.Clients == 0 {
-				e.Clients = b.clients
-			}
-			return b.run(ctx, e)
+		if err := benchStores(e, c); err != nil {
+			return nil, err
 		}
 	}
-	return nil, usageError("no such benchmark: %q", name)
+	return b.run(ctx, e)
+}
+
+// benchOn measures the cluster that this one was told of.
+func (a *app) benchOn(e *bench.Env, profile string) {
+	e.Worker = append(e.Worker, a.connectionFlags()...)
+	e.Open = a.benchTarget
+	e.Connect = func(ctx context.Context) (*client.Client, func() error, error) {
+		c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
+		if err != nil {
+			return nil, nil, err
+		}
+		return c.Client, c.Close, nil
+	}
+	e.Mount = a.benchMount(e.Dir, profile)
+}
+
+// benchStores tells of the S3 endpoint and the bucket of a cluster of our own,
+// where it has them.
+func benchStores(e *bench.Env, c *procs.Cluster) error {
+	for _, n := range c.Nodes(procs.S3) {
+		key, err := readCredentials(n.CredentialsFile())
+		if err != nil {
+			return err
+		}
+		e.S3 = &bench.S3Server{URL: "http://" + n.Address, AccessKey: key.access, SecretKey: key.secret}
+	}
+	for _, n := range c.Nodes(procs.ObjectServer) {
+		keys, err := object.LoadKeys(n.KeysFile())
+		if err != nil {
+			return err
+		}
+		e.Bucket = &bench.Bucket{Name: procs.LocalBucket, S3Server: bench.S3Server{URL: "http://" + n.Address, AccessKey: keys.Access, SecretKey: keys.Secret}}
+	}
+	return nil
 }
 
 // connectionFlags are the flags by which a child process reaches the cluster
@@ -210,6 +252,17 @@ func (a *app) benchMount(dir, profile string) func(context.Context) (string, fun
 	}
 }
 
+// workerTargets returns what opens a worker's targets.
+func (a *app) workerTargets(o *benchOptions) (open func(context.Context) (bench.Target, error), end func(), err error) {
+	switch {
+	case o.path != "":
+		return func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }, func() {}, nil
+	case o.s3 != "":
+		return func(context.Context) (bench.Target, error) { return bench.S3Target(&bench.S3Server{URL: o.s3}) }, func() {}, nil
+	}
+	return a.sharedTargets()
+}
+
 // sharedTargets opens sessions that share the connections of this process, as
 // the users of one mount do: the function that it returns opens one more.
 func (a *app) sharedTargets() (open func(context.Context) (bench.Target, error), closePool func(), err error) {
@@ -246,15 +299,11 @@ func (a *app) benchWorkerCommand(o *benchOptions) *cobra.Command {
 			if err := json.Unmarshal([]byte(spec), &w); err != nil {
 				return usageError("--work: %v", err)
 			}
-			open := func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }
-			if o.path == "" {
-				shared, closePool, err := a.sharedTargets()
-				if err != nil {
-					return err
-				}
-				defer closePool()
-				open = shared
+			open, end, err := a.workerTargets(o)
+			if err != nil {
+				return err
 			}
+			defer end()
 			if o.profile != "" {
 				f, err := os.Create(fmt.Sprintf("%s.%s.%d", o.profile, w.Op, os.Getpid()))
 				if err != nil {

@@ -34,6 +34,9 @@ func (e *Env) hire(ctx context.Context, works []Work) (*crew, error) {
 		}
 		m := &workman{cmd: exec.CommandContext(ctx, e.Worker[0], append(e.Worker[1:len(e.Worker):len(e.Worker)], "--work", string(spec))...)}
 		m.cmd.Stderr = &m.stderr
+		if e.S3 != nil {
+			m.cmd.Env = e.S3.environ()
+		}
 		m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if m.start, err = m.cmd.StdinPipe(); err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -38,6 +39,12 @@ type Env struct {
 	// Mount mounts the target on a directory; end unmounts it. nil where the
 	// target is a path.
 	Mount func(ctx context.Context) (dir string, end func() error, err error)
+	// Connect opens a session with the cluster; nil where the target is a path.
+	Connect func(ctx context.Context) (c *client.Client, end func() error, err error)
+	// S3 is the S3 endpoint of the target, and Bucket the bucket of its object
+	// tier; nil where they are not known.
+	S3     *S3Server
+	Bucket *Bucket
 	// Prefix is put before the names of lines ("fuse-"), Suffix behind them
 	// ("-secure").
 	Prefix, Suffix string

@@ -7,17 +7,17 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// objectServerName is the node of the local bucket, and localBucket its bucket.
+// objectServerName is the node of the local bucket, and LocalBucket its name.
 const (
 	objectServerName = "o1"
-	localBucket      = "moraine"
+	LocalBucket      = "moraine"
 )
 
 // NewObjectServer describes a process that serves a local bucket at address from
 // dir, with its keys in dir (KeysFile). It is not started.
 func NewObjectServer(binary, dir, address, log string) *Node {
 	return &Node{Name: objectServerName, Role: ObjectServer, Address: address, Admin: address, Dir: dir, binary: binary, log: log,
-		args: []string{string(ObjectServer), "--data", dir, "--listen", address, "--bucket", localBucket}}
+		args: []string{string(ObjectServer), "--data", dir, "--listen", address, "--bucket", LocalBucket}}
 }
 
 // KeysFile is where an object server keeps its keys.
@@ -25,7 +25,7 @@ func (n *Node) KeysFile() string { return filepath.Join(n.Dir, "keys") }
 
 // BucketArgs are the arguments by which a chunkserver uses an object server.
 func (n *Node) BucketArgs() []string {
-	return []string{"--bucket", "s3://" + localBucket, "--bucket-endpoint", "http://" + n.Address}
+	return []string{"--bucket", "s3://" + LocalBucket, "--bucket-endpoint", "http://" + n.Address}
 }
 
 // BucketEnv is the environment with an object server's keys, which are made

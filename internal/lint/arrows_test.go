@@ -51,7 +51,7 @@ var only = map[string][]string{
 	"github.com/hashicorp/raft-wal":                           {"metadata/raftstore"},
 	"github.com/hanwen/go-fuse/v2":                            {"fuse"},
 	"github.com/klauspost/reedsolomon":                        {"internal/erasure"},
-	"github.com/minio/minio-go/v7":                            {"tiers/object"},
+	"github.com/minio/minio-go/v7":                            {"tiers/object", "integration"},
 	"github.com/versity/versitygw":                            {"tiers/object/localserver", "s3"},
 	"github.com/spf13/cobra":                                  {"cmd"},
 	"github.com/goccy/go-yaml":                                {"cmd"},

@@ -1,0 +1,204 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Bucket is the bucket of a cluster, as its movers use it.
+type Bucket struct {
+	S3Server
+	Name string
+}
+
+// movedFiles is how many files a move is measured with: each is moved by one
+// host.
+const movedFiles = 4
+
+// Flush measures how fast files that are durable get into the bucket, against
+// what a plain S3 client puts into it.
+func Flush(ctx context.Context, e *Env) ([]Line, error) {
+	m, err := e.mover(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer m.end()
+	e.Progress("flush")
+	line, err := m.measure(ctx, "flush", wire.JobKind_JOB_KIND_FLUSH)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := m.bucketLimit(ctx, s3PutAll)
+	return []Line{line.against(limit, "plain PUT into the bucket")}, err
+}
+
+// Stage measures how fast evicted files come back from the bucket, against what
+// a plain S3 client gets from it.
+func Stage(ctx context.Context, e *Env) ([]Line, error) {
+	m, err := e.mover(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer m.end()
+	e.Progress("flushing and evicting what is staged")
+	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
+		if err := m.move(ctx, kind); err != nil {
+			return nil, err
+		}
+	}
+	if err := dropPageCache(); err != nil {
+		return nil, err
+	}
+	e.Progress("stage")
+	line, err := m.measure(ctx, "stage", wire.JobKind_JOB_KIND_STAGE)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := m.bucketLimit(ctx, s3GetAll)
+	return []Line{line.against(limit, "plain GET from the bucket")}, err
+}
+
+// mover moves the files of a benchmark between tiers.
+type mover struct {
+	*Env
+	c     *client.Client
+	end   func()
+	works []Work
+	files []moraine.InodeID
+	bytes float64
+}
+
+// mover writes the files that are moved.
+func (e *Env) mover(ctx context.Context) (*mover, error) {
+	if e.Connect == nil {
+		return nil, errors.New("bench: only a cluster moves files between tiers: leave --path out")
+	}
+	w := *e
+	w.Clients = movedFiles
+	m := &mover{Env: e, works: w.works(OpWrite, dataDir)}
+	if err := w.ensureData(ctx); err != nil {
+		return nil, err
+	}
+	c, end, err := e.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.c, m.end = c, func() { _ = end() }
+	for _, w := range m.works {
+		attr, err := c.Stat(ctx, w.Path)
+		if err != nil {
+			m.end()
+			return nil, err
+		}
+		m.files = append(m.files, moraine.InodeID(attr.Inode))
+		m.bytes += float64(attr.Size)
+	}
+	return m, nil
+}
+
+// measure moves all files, and returns the rate.
+func (m *mover) measure(ctx context.Context, name string, kind wire.JobKind) (Line, error) {
+	u, err := m.Env.measure(ctx, func(ctx context.Context) error { return m.move(ctx, kind) })
+	if err != nil {
+		return Line{}, err
+	}
+	return m.rate(name, m.bytes, u, u.read+u.wrote), nil
+}
+
+// movePoll is how often is looked whether a job has ended; a run takes seconds.
+const movePoll = 10 * time.Millisecond
+
+// move moves all files, and returns when they are moved.
+func (m *mover) move(ctx context.Context, kind wire.JobKind) error {
+	jobs, err := m.c.QueueMove(ctx, kind, m.files...)
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		for j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(movePoll):
+			}
+			if j, err = m.c.Job(ctx, moraine.JobID(j.Id)); err != nil {
+				return err
+			}
+		}
+		if j.State != wire.JobState_JOB_STATE_DONE {
+			return fmt.Errorf("bench: %s of %s ended as %s: %s", j.Kind, j.Subject, j.State, j.Error)
+		}
+	}
+	return nil
+}
+
+// bucketLimit measures a plain S3 client with as many objects and bytes as were
+// moved, in GB/s; 0 where the bucket is not known.
+func (m *mover) bucketLimit(ctx context.Context, work func(context.Context, *minio.Client, string, []Work, [][]byte) (time.Duration, error)) (float64, error) {
+	if m.Bucket == nil {
+		return 0, nil
+	}
+	m.Progress("a plain S3 client")
+	c, err := m.Bucket.dial()
+	if err != nil {
+		return 0, err
+	}
+	buf, err := alignedRandom(movedFiles * limitSource)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Munmap(buf) //nolint:errcheck // the process ends
+	bufs := make([][]byte, len(m.works))
+	for i := range bufs {
+		bufs[i] = buf[i*limitSource : (i+1)*limitSource]
+	}
+	d, err := work(ctx, c, m.Bucket.Name, m.works, bufs)
+	return perSecond(m.bytes, d) / gb, err
+}
+
+// limitSource is the memory that each object of the limit is put from and got
+// into.
+const limitSource = s3InFlight * s3Part
+
+// s3PutAll puts an object for each work, all at once.
+func s3PutAll(ctx context.Context, c *minio.Client, bucket string, works []Work, bufs [][]byte) (time.Duration, error) {
+	return together(ctx, works, func(ctx context.Context, i int, w Work) error {
+		return s3Put(ctx, c, bucket, limitKey(i), w.Bytes, bufs[i])
+	})
+}
+
+// s3GetAll gets, cold, what s3PutAll has put.
+func s3GetAll(ctx context.Context, c *minio.Client, bucket string, works []Work, bufs [][]byte) (time.Duration, error) {
+	if _, err := s3PutAll(ctx, c, bucket, works, bufs); err != nil {
+		return 0, err
+	}
+	if err := dropPageCache(); err != nil {
+		return 0, err
+	}
+	return together(ctx, works, func(ctx context.Context, i int, _ Work) error {
+		_, err := s3Get(ctx, c, bucket, limitKey(i), bufs[i])
+		return err
+	})
+}
+
+func limitKey(i int) string { return fmt.Sprintf("bench-limit-%d-%d", os.Getpid(), i) }
+
+func together(ctx context.Context, works []Work, do func(ctx context.Context, i int, w Work) error) (time.Duration, error) {
+	start := time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	for i, w := range works {
+		g.Go(func() error { return do(ctx, i, w) })
+	}
+	err := g.Wait()
+	return time.Since(start), err
+}
