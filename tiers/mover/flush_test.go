@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,32 @@ func TestFlush(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFlushTellsItsProgress flushes what takes less time than until a renewal:
+// each fourth of it is told all the same.
+func TestFlushTellsItsProgress(t *testing.T) {
+	const fourth = 16 << 20
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, filled(4*fourth, 1))
+		var parts atomic.Int64
+		l.bucket.SetHook(func(_ context.Context, op, _ string) (func(error) error, error) {
+			if op == "put_part" {
+				time.Sleep(time.Duration(parts.Add(1)) * 100 * time.Millisecond)
+			}
+			return nil, nil
+		})
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.requireFlushed(t)
+		require.EqualValues(t, 4, parts.Load())
+		for i, told := range l.told {
+			require.EqualValues(t, 4*fourth, told.Total)
+			require.EqualValues(t, (i+1)*fourth, told.Done)
+		}
+		require.GreaterOrEqual(t, len(l.told), 3)
+	})
 }
 
 // step is one request of a flush, to the service or to the store.

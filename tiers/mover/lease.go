@@ -24,6 +24,10 @@ const (
 	// when all but a marginPart-th has passed without an answer.
 	renewPart  = 3
 	marginPart = 5
+	// A job of reportBytes or more is renewed at each reportPart-th of it too, so
+	// that its progress is seen of what ends before a renewal is due.
+	reportBytes = 4 * pieceBytes
+	reportPart  = 4
 )
 
 var kinds = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
@@ -126,6 +130,7 @@ type work struct {
 	*Mover
 	job         *wire.Job
 	done, total atomic.Uint64 // units
+	report      chan struct{} // a part of a large job is done
 	// leaseEnd is until when the lease is ours for certain, in nanoseconds of
 	// the clock.
 	leaseEnd atomic.Int64
@@ -134,7 +139,7 @@ type work struct {
 // runJob works on one job while its lease is renewed beside it, and says how it
 // ended, unless the lease was lost or the mover stops.
 func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term time.Duration) {
-	w := &work{Mover: m, job: job}
+	w := &work{Mover: m, job: job, report: make(chan struct{}, 1)}
 	w.total.Store(job.GetTotal())
 	w.leaseEnd.Store(endOf(asked, term).UnixNano())
 	m.deps.Metrics.Running.Inc()
@@ -221,6 +226,7 @@ func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, re
 		next := renewed.Add(term / renewPart)
 		select {
 		case <-clk.After(next.Sub(clk.Now())):
+		case <-w.report:
 		case <-ctx.Done():
 			return
 		}
@@ -236,6 +242,18 @@ func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, re
 			cancel(errLeaseLost)
 			return
 		}
+	}
+}
+
+// advance counts bytes of a job as done.
+func (w *work) advance(n uint64) {
+	done, part := w.done.Add(n), w.total.Load()/reportPart
+	if part < reportBytes/reportPart || done/part == (done-n)/part {
+		return
+	}
+	select {
+	case w.report <- struct{}{}:
+	default: // one is under way, and will tell
 	}
 }
 

@@ -46,6 +46,7 @@ type ledger struct {
 	deleted  []uint64
 	evicted  bool
 	finished []string // errors that jobs ended with
+	told     []*wire.RenewJob
 }
 
 const (
@@ -156,6 +157,7 @@ func (l *ledger) do(holder string, req *wire.MetaRequest) (*wire.MetaResponse, e
 			return nil, err
 		}
 		l.until = time.Now().Add(ledgerLease)
+		l.told = append(l.told, op.RenewJob)
 		return done(), nil
 	case *wire.MetaRequest_FinishJob:
 		if err := l.mine(holder, op.FinishJob.LeaseEpoch); err != nil {

@@ -152,7 +152,7 @@ func (w *work) stage(ctx context.Context, task *wire.MoveTask) error {
 		if err != nil {
 			return err
 		}
-		w.done.Store(uint64(off + n))
+		w.advance(uint64(n))
 		w.deps.Metrics.BytesStaged.Add(float64(n))
 	}
 	return nil

@@ -75,7 +75,7 @@ func (f *flushing) sendPart(ctx context.Context, content Content, id string, p *
 		return err
 	})
 	if err == nil {
-		f.done.Add(uint64(n))
+		f.advance(uint64(n))
 	}
 	return err
 }
