@@ -11,8 +11,14 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # stay under 15 minutes on 2 cores.
 TEST_TIMEOUT ?= 25m
 
+# need: for a TARGET, TOOLS and venv of python3 are there, or are installed as
+# Debian PACKAGES.
+need = @{ [ "$$(command -v $(2) | wc -l)" = "$(words $(2))" ] && python3 -c 'import ensurepip, venv' 2>/dev/null; } || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq $(3) >/dev/null; \
+	  else echo '$(1): install first: $(2), and venv of python3' >&2; exit 1; fi; }
+
 .DEFAULT_GOAL := help
-.PHONY: help build release demo setup tools test test-long check bench cluster generate fuzz clean
+.PHONY: help build release demo demo-tools setup tools test test-long check bench cluster generate fuzz clean
 
 help: ## Print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +30,12 @@ release: ## Build static binaries for linux/amd64 and linux/arm64 under bin/
 	GOOS=linux GOARCH=amd64 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/moraine-linux-amd64 ./cmd/moraine
 	GOOS=linux GOARCH=arm64 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/moraine-linux-arm64 ./cmd/moraine
 
-demo: build ## The main job: save, kill, restore, on a cluster of processes on this machine
-	$(BIN) demo --mode crc
+demo: build demo-tools ## The main job: save, kill, restore, on a cluster of processes on this machine
+	$(BIN) demo --mode crc --venv .cache/demo-python
+
+# What the demo needs beside Go: a mount, and a Python that reads from it.
+demo-tools:
+	$(call need,make demo,python3 fusermount3,python3 python3-venv fuse3)
 
 cluster: build ## Start a cluster on this machine and keep it until Ctrl-C
 	$(BIN) dev-cluster --mode crc
@@ -40,9 +50,7 @@ PYTHON_ENV := .cache/python
 setup: tools $(PYTHON_ENV)/made ## Install what the tests need beside Go (a C compiler, git, fio, aws-cli ...), on Debian as root
 
 tools:
-	@{ [ "$$(command -v $(TEST_TOOLS) | wc -l)" = "$(words $(TEST_TOOLS))" ] && python3 -c 'import ensurepip, venv' 2>/dev/null; } || { \
-	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq $(TEST_PACKAGES) >/dev/null; \
-	  else echo 'make setup: install first: $(TEST_TOOLS), and venv of python3' >&2; exit 1; fi; }
+	$(call need,make setup,$(TEST_TOOLS),$(TEST_PACKAGES))
 
 $(PYTHON_ENV)/made: integration/testdata/requirements.txt | tools
 	@rm -rf $(PYTHON_ENV) && python3 -m venv $(PYTHON_ENV)

@@ -79,7 +79,7 @@ func firstOf(values ...string) string {
 }
 
 // localBucket is the bucket of a cluster on one machine.
-const localBucket = "moraine"
+const localBucket = procs.LocalBucket
 
 func (a *app) objectServerCommand() *cobra.Command {
 	var cfg localserver.Config

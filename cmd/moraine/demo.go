@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	var dir string
+	var dir, venv string
 	cmd := &cobra.Command{
 		Use:     "demo",
 		GroupID: groupServers,
@@ -25,18 +25,22 @@ func (a *app) demoCommand() *cobra.Command {
 		Long: `Start a cluster of processes on this machine and show the main job: a model's
 checkpoint is saved while training goes on, saved again while the metadata leader
 and two chunkservers are killed, restored by another number of ranks, not
-committed when a rank dies, and made whole again.
+committed when a rank dies, and made whole again; it is read through a mount and
+through S3, flushed to a bucket while the mover is killed, evicted, and restored
+from the bucket.
 
-Needs about 20 GiB of disk and 12 GiB of memory. Exit code 0: all of it held.`,
+Needs about 20 GiB of disk, 12 GiB of memory, FUSE, and Python 3 with venv, for
+which three packages are fetched. Exit code 0: all of it held.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), dir) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), dir, venv) },
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory to make and remove again (default: a temporary one)")
+	cmd.Flags().StringVar(&venv, "venv", "", "directory of the virtual environment of Python, made if it is not there and kept (default: in --dir)")
 	cmd.AddCommand(a.demoRankCommand())
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, dir string) error {
+func (a *app) demo(ctx context.Context, dir, venv string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -51,10 +55,13 @@ func (a *app) demo(ctx context.Context, dir string) error {
 	}
 	shown := &stepProgress{app: a}
 	rows, err := demo.Run(ctx, demo.Config{
-		Binary: self, Dir: dir, Mode: a.global.mode, Connect: a.connectProcs,
+		Binary: self, Dir: dir, Venv: venv, Mode: a.global.mode, Connect: a.connectProcs,
 		Say: func(format string, args ...any) { shown.end(); a.note(format, args...) }, Progress: shown.at,
 	})
 	shown.end()
+	if len(rows) == 0 && err != nil {
+		return fmt.Errorf("the demo could not begin: %w", err)
+	}
 	a.note("")
 	if listErr := list(a, rows, table.Row{"step", "claim", "held", "seen"}, func(r demo.Row) table.Row {
 		return table.Row{r.Step, r.Claim, yesNo(r.Held), r.Seen}

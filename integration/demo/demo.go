@@ -1,11 +1,13 @@
 // Package demo is the main job of Moraine, shown on this machine with real
 // processes: a model's checkpoint is saved while training goes on, saved again
 // while servers die, restored by another number of ranks while they are still
-// dead, not committed when a rank dies, and made whole again. `make demo` runs
-// it; everything it claims it has checked.
+// dead, not committed when a rank dies, and made whole again; then read through a
+// mount and through S3, flushed to a bucket while a mover dies, evicted, and
+// restored from the bucket. `make demo` runs it; everything it claims it has
+// checked.
 //
 // The ranks are processes of their own (rank.go) that this one gives orders to
-// (team.go); the steps of the story are in steps.go.
+// (team.go); the steps of the story are in steps.go, doors.go and tier.go.
 package demo
 
 import (
@@ -40,6 +42,9 @@ type Config struct {
 	Binary string
 	// Dir holds the cluster; it is made, and removed at the end.
 	Dir string
+	// Venv is where the virtual environment of Python is, or is made (default: in
+	// Dir).
+	Venv string
 	// Mode is secure or crc.
 	Mode string
 	// Connect opens a client of the demo's own.
@@ -64,6 +69,7 @@ type demo struct {
 	cfg     Config
 	cluster *procs.Cluster
 	client  *client.Client
+	python  *python
 	rows    []Row
 
 	ceiling float64 // bytes/s that a durable 4+2 write could reach: disk / 1.5
@@ -79,6 +85,9 @@ func Run(ctx context.Context, cfg Config) (rows []Row, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(cfg.Dir)
+	if err := d.prepare(ctx); err != nil {
+		return nil, err
+	}
 	model := llama.Demo()
 	cfg.Say("The checkpoint: Llama 3 8B, every tensor by its published name and shape, 1 of %d layers, bf16 weights\n"+
 		"and fp32 optimizer state of the trained ones: %d tensors, %.2f GiB.", llama.PublishedLayers, len(model.Tensors()), gib(model.Bytes()))
@@ -89,8 +98,9 @@ func Run(ctx context.Context, cfg Config) (rows []Row, err error) {
 	}
 	d.ceiling = disk / 1.5
 	cfg.Say("  it writes %.2f GB/s, so a durable 4+2 write can reach %.2f GB/s at most.", disk/1e9, d.ceiling/1e9)
-	cfg.Say("\nStarting 3 metadata servers and 6 chunkservers, each its own process ...")
-	d.cluster, err = procs.Start(ctx, procs.Config{Binary: cfg.Binary, Dir: filepath.Join(cfg.Dir, "cluster"), Mode: cfg.Mode})
+	cfg.Say("\nStarting 3 metadata servers, 6 chunkservers, an S3 endpoint and a bucket, each its own process ...")
+	d.cluster, err = procs.Start(ctx, procs.Config{Binary: cfg.Binary, Dir: filepath.Join(cfg.Dir, "cluster"), Mode: cfg.Mode,
+		ObjectServer: true, S3: true, MetadataArgs: []string{"--grace", grace.String()}})
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +115,38 @@ func Run(ctx context.Context, cfg Config) (rows []Row, err error) {
 	return d.rows, err
 }
 
+// prepare makes sure that what the later steps need beside Moraine is there.
+func (d *demo) prepare(ctx context.Context) (err error) {
+	if err := checkMounts(); err != nil {
+		return err
+	}
+	dir := d.cfg.Venv
+	if dir == "" {
+		dir = filepath.Join(d.cfg.Dir, "python")
+	}
+	d.python, err = makePython(ctx, dir)
+	return err
+}
+
 func (d *demo) story(ctx context.Context) error {
+	if err := d.savesAndRestores(ctx); err != nil {
+		return err
+	}
+	want := wantedDigests()
+	if err := d.throughTheMount(ctx, want); err != nil {
+		return err
+	}
+	if err := d.throughS3(ctx, want); err != nil {
+		return err
+	}
+	if err := d.flushWhileTheMoverDies(ctx); err != nil {
+		return err
+	}
+	return d.backFromTheBucket(ctx)
+}
+
+// savesAndRestores is steps 1 to 5.
+func (d *demo) savesAndRestores(ctx context.Context) error {
 	trainers, err := d.startTeam(ctx, saveRanks, "launch-1", false)
 	if err != nil {
 		return err

@@ -119,6 +119,15 @@ func (s *Shard) Sums() []Sum {
 	return out
 }
 
+// SHA256 returns the digest of the rank's bytes of each tensor, in hex.
+func (s *Shard) SHA256() map[string]string {
+	digests := make(map[string]string, len(s.data))
+	for i, d := range s.data {
+		digests[s.tensors[i].Name] = fmt.Sprintf("%x", sha256.Sum256(d))
+	}
+	return digests
+}
+
 // Digest folds the sums of all ranks into one of the whole model, which does
 // not depend on how many ranks it was cut over. It fails where the ranks' bytes
 // do not cover a tensor without gap or overlap.

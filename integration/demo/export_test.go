@@ -1,0 +1,7 @@
+package demo
+
+// What its tests look at.
+var (
+	TensorDigests = tensorDigests
+	PartSums      = partSums
+)
