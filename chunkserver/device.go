@@ -28,11 +28,10 @@ type device struct {
 // fleet is all devices of the host. byID is complete once they are registered,
 // and does not change then.
 type fleet struct {
-	devices     []*device
-	byID        map[moraine.DeviceID]*device
-	cluster     moraine.UUID
-	incarnation moraine.Incarnation
-	nameless    int // devices that were left out, since even their names could not be read
+	devices  []*device
+	byID     map[moraine.DeviceID]*device
+	cluster  moraine.UUID
+	nameless int // devices that were left out, since even their names could not be read
 }
 
 func (f *fleet) close(log *slog.Logger) {

@@ -30,7 +30,8 @@ type fakeMeta struct {
 	beats    []*wire.Heartbeat
 	reports  map[uint32][]*wire.ReportChunks // of the pass under way, by device
 	passes   map[uint32][][]*wire.ReportChunks
-	unknown  bool // the next heartbeat is answered with: register
+	history  uint64 // of the metadata, past the first
+	unknown  bool   // heartbeats are answered with: register
 	applied  uint64
 	requests int
 	objects  map[uint64]*wire.ObjectReply
@@ -113,8 +114,8 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 }
 
 func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
-	f.host = r.Host
-	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1}
+	f.host, f.unknown = r.Host, false // a heartbeat's answer may come too late for its sender
+	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1 + f.history}
 	if !slices.ContainsFunc(f.hosts, func(h *wire.Host) bool { return h.Id == r.Host.Id }) {
 		f.hosts = append(f.hosts, r.Host)
 	}
@@ -133,7 +134,6 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
 	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown}
-	f.unknown = false
 	for _, d := range h.Devices {
 		for _, del := range f.deaths[d.Id] {
 			if len(reply.Deletions) < int(h.MaxDeletions) {

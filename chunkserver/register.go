@@ -47,9 +47,7 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 		}
 		d.epoch.Store(w.Epoch)
 	}
-	if first {
-		f.incarnation = moraine.Incarnation(reply.Incarnation)
-	}
+	s.incarnation.Store(uint32(reply.Incarnation))
 	s.takeKeys(reply.Keys)
 	return nil
 }

@@ -47,6 +47,9 @@ type Server struct {
 	// under.
 	applied atomic.Uint64
 	beaten  atomic.Bool // the last heartbeat was answered
+	// incarnation is the number of the metadata history that the devices are
+	// registered under; 0 before.
+	incarnation atomic.Uint32
 	// waits is how often the pool had made somebody wait when Metrics last saw
 	// it; the heartbeat's alone.
 	waits uint64
@@ -122,6 +125,10 @@ func (s *Server) Key(id uint64) ed25519.PublicKey {
 	}
 	return nil
 }
+
+// Incarnation is the number of the cluster's metadata history, 0 until the devices
+// are registered. It is given to the transport's server, as Key is.
+func (s *Server) Incarnation() moraine.Incarnation { return moraine.Incarnation(s.incarnation.Load()) }
 
 // Healthy returns why the server cannot do its part, or nil: its devices are
 // registered, one at least is in service, and the metadata service answers.

@@ -168,6 +168,7 @@ func (l *leader) readCluster() error {
 				Err: fmt.Errorf("this server was started for cluster %s", l.cfg.Cluster)}
 		}
 		l.cluster = clusterID{uuid: info.UUID, incarnation: info.Incarnation}
+		l.server.incarnation.Store(uint32(info.Incarnation))
 		return nil
 	})
 }

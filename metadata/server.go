@@ -50,6 +50,9 @@ type Server struct {
 	peers   map[string]Peer
 	// leader is this server's leadership, nil while it does not lead.
 	leader atomic.Pointer[leader]
+	// incarnation is the number of the metadata history as this server last led
+	// it, 0 before.
+	incarnation atomic.Uint32
 	// diverged gets a value when the state was found to differ from that of
 	// the server that leads.
 	diverged chan struct{}
@@ -79,6 +82,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.store = store
 	return s, nil
 }
+
+// Incarnation is the number of the cluster's metadata history, 0 until this server
+// has led. It is given to the transport's server: a follower's callers are told
+// where to go, and nothing of any history.
+func (s *Server) Incarnation() moraine.Incarnation { return moraine.Incarnation(s.incarnation.Load()) }
 
 // Run serves until ctx ends, the store fails, or the state is found to differ
 // from that of the leader (Corrupt), and returns after all that it began has

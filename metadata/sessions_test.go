@@ -45,6 +45,16 @@ func TestRepeatAfterALostReply(t *testing.T) {
 	})
 }
 
+// The transport tells callers of another history to connect anew.
+func TestALeaderKnowsTheHistoryThatItLeads(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		require.Equal(t, moraine.Incarnation(1), c.servers["m1"].Incarnation())
+		require.Zero(t, c.servers["m2"].Incarnation())
+		c.elect("m2")
+		require.Equal(t, moraine.Incarnation(1), c.servers["m2"].Incarnation())
+	})
+}
+
 func TestFollowersNameTheLeader(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		ctx := transport.WithPeer(t.Context(), peer(transport.RoleClient, "c1"))

@@ -100,7 +100,7 @@ func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls
 	}
 	cluster := *s.cluster.Load()
 	reply := &wire.HelloReply{Version: version, Features: h.Features & features, Cluster: uuidBytes(cluster), Node: s.cfg.Node,
-		Role: string(s.cfg.Role), Incarnation: s.incarnation.Load(), Release: s.cfg.Release}
+		Role: string(s.cfg.Role), Incarnation: s.incarnation(), Release: s.cfg.Release}
 	peer, err := s.identify(st, r, h, sent, cs, reply)
 	if err != nil {
 		return nil, nil, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -466,13 +467,15 @@ func TestRaftStreams(t *testing.T) {
 func TestIncarnationChanges(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a := newAuthority(t)
-	s := n.serve(t, a, transport.RoleMetadata, "m1", transport.HandlerForMetadata(clerk(answer)))
-	s.SetIncarnation(1)
+	var history atomic.Uint32
+	history.Store(1)
+	s, _ := startServer(t, transport.ServerConfig{Addresses: []string{n.address(t)}, Mode: n.mode, Cluster: cluster, Role: transport.RoleMetadata, Node: "m1"},
+		transport.ServerDeps{Handler: transport.HandlerForMetadata(clerk(answer)), Incarnation: func() moraine.Incarnation { return moraine.Incarnation(history.Load()) }})
 	m := n.pool(t, a, transport.RoleClient, "c1").Metadata(s.Addresses())
 	ctx := testContext(t)
 	_, err := m.Do(ctx, &wire.MetaRequest{})
 	require.NoError(t, err)
-	s.SetIncarnation(2)
+	history.Store(2)
 	_, err = m.Do(ctx, &wire.MetaRequest{})
 	require.ErrorIs(t, err, moraine.Unavailable)
 	eventually(t, func() error { _, err := m.Do(ctx, &wire.MetaRequest{}); return err })

@@ -181,7 +181,7 @@ func newMessage(k Kind) proto.Message {
 
 // permitted refuses what the connection may no longer do.
 func (c *serverConn) permitted(q *request) error {
-	if now := c.server.incarnation.Load(); now != c.incarnation && c.incarnation != 0 && now != 0 {
+	if now := c.server.incarnation(); now != c.incarnation && c.incarnation != 0 && now != 0 {
 		c.sendGoAway()
 		return &moraine.Error{Op: "transport", Ref: c.server.cfg.Node, Kind: moraine.Unavailable,
 			Err: fmt.Errorf("the cluster's metadata history changed from %d to %d: connect again", c.incarnation, now)}

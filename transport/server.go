@@ -58,10 +58,16 @@ type ServerDeps struct {
 	Identity *pki.Identity
 	// Keys finds the keys of session tokens. Without it no token is good, and
 	// only servers may use bulk connections.
-	Keys    Keys
-	Clock   clock.Clock
-	Log     *slog.Logger
-	Metrics *Metrics
+	Keys Keys
+	// Incarnation returns the number of the cluster's metadata history, which
+	// rises when metadata is restored from a backup; 0 where it is not known yet.
+	// It is asked for each hello and each request. A connection that was made
+	// under another number gets Unavailable, and ends: its caller may hold what the
+	// older history said. Nil: never known.
+	Incarnation func() moraine.Incarnation
+	Clock       clock.Clock
+	Log         *slog.Logger
+	Metrics     *Metrics
 }
 
 func (c *ServerConfig) setDefaults(id *pki.Identity) {
@@ -133,8 +139,7 @@ type Server struct {
 	ready    chan struct{}
 	slots    chan struct{} // one for each connection
 
-	cluster     atomic.Pointer[moraine.UUID]
-	incarnation atomic.Uint64
+	cluster atomic.Pointer[moraine.UUID]
 
 	mu        sync.Mutex // guards what follows
 	conns     map[*serverConn]struct{}
@@ -172,9 +177,14 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 // then on.
 func (s *Server) SetCluster(id moraine.UUID) { s.cluster.Store(&id) }
 
-// SetIncarnation tells the server the number of the cluster's metadata history.
-// Connections that were made under another get Unavailable, and end.
-func (s *Server) SetIncarnation(n uint64) { s.incarnation.Store(n) }
+// incarnation is the number of the cluster's metadata history, 0 where it is not
+// known.
+func (s *Server) incarnation() uint64 {
+	if s.deps.Incarnation == nil {
+		return 0
+	}
+	return uint64(s.deps.Incarnation())
+}
 
 // Ready is closed when the server listens at all its addresses.
 func (s *Server) Ready() <-chan struct{} { return s.ready }

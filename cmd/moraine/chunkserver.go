@@ -135,7 +135,8 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	}
 	server, err := transport.NewServer(
 		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version},
-		transport.ServerDeps{Handler: transport.HandlerForChunks(service), Identity: sec.identity, Keys: service.Key, Log: log, Metrics: network})
+		transport.ServerDeps{Handler: transport.HandlerForChunks(service), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation,
+			Log: log, Metrics: network})
 	if err != nil {
 		return err
 	}

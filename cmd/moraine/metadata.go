@@ -180,14 +180,16 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	// The log takes its connections from the server, whose handler is the
 	// service that stands on the log: the handler is filled in last.
 	handler := &struct{ transport.Handler }{}
+	var service *metadata.Server
 	server, err := transport.NewServer(
 		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleMetadata, Node: o.id, Release: version},
-		transport.ServerDeps{Handler: handler, Identity: sec.identity, Log: log, Metrics: network})
+		transport.ServerDeps{Handler: handler, Identity: sec.identity, Log: log, Metrics: network,
+			Incarnation: func() moraine.Incarnation { return service.Incarnation() }})
 	if err != nil {
 		return err
 	}
 	storeDeps := raftstore.Deps{Log: log, Metrics: raftstore.NewMetrics(reg), Stream: raftStream{server.RaftListener(), pool}}
-	service, err := metadata.New(o.service, metadata.Deps{
+	service, err = metadata.New(o.service, metadata.Deps{
 		NewStore: metadata.OverRaft(o.store, storeDeps), Log: log, Metrics: metadata.NewMetrics(reg),
 	})
 	if err != nil {
