@@ -48,19 +48,24 @@ func survival(rng *rand.Rand) float64 {
 // survivingNames decides which pending changes of names survive, and returns
 // the entries of the directories that they change.
 func (m *Mem) survivingNames(rng *rand.Rand) map[*node]map[string]*node {
-	chance := survival(rng)
 	keep := make([]bool, len(m.pending))
-	if rng.IntN(2) == 0 {
-		// As an ordered journal would: a prefix.
-		for i := range rng.IntN(len(m.pending) + 1) {
-			keep[i] = true
-		}
-	} else {
+	if rng.IntN(4) == 0 {
+		chance := survival(rng)
 		for i := range keep {
 			keep[i] = rng.Float64() < chance
 		}
-		dropFollowers(m.pending, keep)
+	} else {
+		// Three runs, each whole: as an ordered journal would, or the reverse.
+		a, b := rng.IntN(len(keep)+1), rng.IntN(len(keep)+1)
+		a, b = min(a, b), max(a, b)
+		for _, run := range [][]bool{keep[:a], keep[a:b], keep[b:]} {
+			survives := rng.IntN(2) == 0
+			for i := range run {
+				run[i] = survives
+			}
+		}
 	}
+	dropFollowers(m.pending, keep)
 	names := map[*node]map[string]*node{}
 	for i, op := range m.pending {
 		if !keep[i] {

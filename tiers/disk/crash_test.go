@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -52,6 +53,7 @@ type world struct {
 	lives   int
 	calls   int
 	stopAt  int
+	atSync  bool // stop at the next sync from there on
 	dead    bool // the device's process is gone: it changes nothing any more
 	after   *vfs.Mem
 	known   map[moraine.ChunkID]knowledge // as of the stop
@@ -59,6 +61,9 @@ type world struct {
 }
 
 const crashChunks = 12
+
+// long asks for the tests that take minutes.
+var long = os.Getenv("MORAINE_TEST_LONG") != ""
 
 var errKilled = fmt.Errorf("killed: %w", syscall.EIO)
 
@@ -84,7 +89,8 @@ func (w *world) judge(life int, op vfs.Op) error {
 		return errKilled
 	}
 	w.calls++
-	if w.calls == w.stopAt {
+	syncs := op.Kind == vfs.OpSync || op.Kind == vfs.OpSyncDir
+	if !w.dead && w.stopAt > 0 && w.calls >= w.stopAt && (syncs || !w.atSync) {
 		w.dead = true
 		w.known = map[moraine.ChunkID]knowledge{}
 		for id, k := range w.chunks {
@@ -100,7 +106,7 @@ func (w *world) judge(life int, op vfs.Op) error {
 		return nil
 	case w.dead:
 		return errKilled
-	case w.drop != nil && (op.Kind == vfs.OpSync || op.Kind == vfs.OpSyncDir) && w.drop(op):
+	case w.drop != nil && syncs && w.drop(op):
 		return vfs.Drop
 	case w.full != nil && w.full(op):
 		// Another writer's sync falls into the gap: what was written of the
@@ -352,9 +358,16 @@ func livesOf(seed uint64, writers int, drop, full func(vfs.Op) bool) error {
 	if _, err := disk.Format(w.mem, "/device", tiertest.Cluster, random(seed)); err != nil {
 		return err
 	}
+	killed := false
 	for life := range 4 {
-		crashes := w.rng.IntN(3) > 0
-		if err := w.life(1+w.rng.IntN(300), crashes); err != nil {
+		// A process that is killed at a sync leaves to the next what is not kept,
+		// and most tells when the power goes soon after the next has read it.
+		crashes, stopAt := w.rng.IntN(3) > 0, 1+w.rng.IntN(300)
+		if killed && w.rng.IntN(2) == 0 {
+			crashes, stopAt = true, 1+w.rng.IntN(60)
+		}
+		w.atSync, killed = !crashes && w.rng.IntN(2) == 0, !crashes
+		if err := w.life(stopAt, crashes); err != nil {
 			return fmt.Errorf("life %d: %w", life, err)
 		}
 		switch w.rng.IntN(4) {
@@ -372,9 +385,9 @@ func livesOf(seed uint64, writers int, drop, full func(vfs.Op) bool) error {
 }
 
 func TestCrashAtAnyCallLosesNothing(t *testing.T) {
-	seeds := 120
-	if testing.Short() {
-		seeds = 30
+	seeds := 40
+	if long {
+		seeds = 360
 	}
 	for seed := range uint64(seeds) {
 		if err := lives(seed, nil, nil); err != nil {
@@ -386,9 +399,9 @@ func TestCrashAtAnyCallLosesNothing(t *testing.T) {
 // TestCrashAmongManyWriters is the same with five writers at once, some of whom
 // find the disk full.
 func TestCrashAmongManyWriters(t *testing.T) {
-	seeds := 80
-	if testing.Short() {
-		seeds = 20
+	seeds := 24
+	if long {
+		seeds = 240
 	}
 	for seed := range uint64(seeds) {
 		full := fullAtTimes(seed)
@@ -410,9 +423,9 @@ func fullAtTimes(seed uint64) func(vfs.Op) bool {
 }
 
 func TestCrashOnADiskFullAtTimesLosesNothing(t *testing.T) {
-	seeds := 60
-	if testing.Short() {
-		seeds = 15
+	seeds := 20
+	if long {
+		seeds = 180
 	}
 	for seed := range uint64(seeds) {
 		if err := lives(seed, nil, fullAtTimes(seed)); err != nil {
@@ -447,9 +460,6 @@ func site() string {
 // TestEverySyncIsNeeded leaves out the syncs of one statement at a time, and
 // wants the crash test to find out: else it has no teeth, or the sync no use.
 func TestEverySyncIsNeeded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("hundreds of crash tests")
-	}
 	sites := map[string]bool{}
 	note := func(vfs.Op) bool {
 		if s := site(); s != "" {
@@ -466,11 +476,14 @@ func TestEverySyncIsNeeded(t *testing.T) {
 		t.Fatalf("only %d statements sync: %v", len(sites), sites)
 	}
 	for s := range sites {
-		if seed, err := findOut(s); err == nil {
-			t.Errorf("nobody misses the sync in %s", s)
-		} else {
-			t.Logf("without the sync in %s, seed %d: %v", s, seed, err)
-		}
+		t.Run(s, func(t *testing.T) {
+			t.Parallel()
+			seed, err := findOut(s)
+			if err == nil {
+				t.Fatal("nobody misses it")
+			}
+			t.Logf("seed %d: %v", seed, err)
+		})
 	}
 }
 
