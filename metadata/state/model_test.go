@@ -67,6 +67,7 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
 			m := newModel(t, seed)
 			for n := range *modelOps {
 				m.step()

@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -18,8 +19,13 @@ import (
 // that a record claims is ever deleted, none is ever unexplained, and when all
 // settles the devices hold exactly what the records say.
 func TestGarbageModel(t *testing.T) {
-	for seed := range uint64(4) {
+	seeds := uint64(2)
+	if os.Getenv("MORAINE_TEST_LONG") != "" {
+		seeds = 8
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, seed)
 			for i := range 1200 {
 				w.step()

@@ -192,26 +192,35 @@ func TestTierFaultsMeanwhile(t *testing.T) {
 			}
 		}
 	}
-	for what, meanwhile := range map[string]func(*tier){"removed": removeAll, "canceled": cancelAll, "changed": changeAll} {
+	long := os.Getenv("MORAINE_TEST_LONG") != ""
+	for i, mean := range []struct {
+		what string
+		do   func(*tier)
+	}{{"removed", removeAll}, {"canceled", cancelAll}, {"changed", changeAll}} {
 		for _, sc := range scenarios {
 			for _, how := range []string{"before", "after", "late"} {
 				// What stops before an operation has stopped after the one before it,
 				// and only copies and deletes are late.
 				few := how == "before" || how == "late" && !strings.Contains(sc.name, "keep") && !strings.Contains(sc.name, "delete")
-				if few && os.Getenv("MORAINE_TEST_LONG") == "" {
+				if few && !long {
 					continue
 				}
-				t.Run(what+"/"+sc.name+"/"+how, func(t *testing.T) {
-					for at := 0; ; at++ {
+				first, step := 0, 1
+				if !long { // every second operation, others for each
+					first, step = (i+len(how))%2, 2
+				}
+				t.Run(mean.what+"/"+sc.name+"/"+how, func(t *testing.T) {
+					t.Parallel()
+					for at := first; ; at += step {
 						y := newTier(t)
 						y.crash = &crash{at: at, how: how}
-						y.meanwhile = func() { meanwhile(y) }
+						y.meanwhile = func() { mean.do(y) }
 						files := sc.run(y)
 						y.drain()
 						if y.crash.hit == "" {
 							break
 						}
-						if what == "removed" {
+						if mean.what == "removed" {
 							removeAll(y)
 							y.drain()
 							if files = nil; len(y.s.objects) != 0 {
@@ -242,6 +251,7 @@ func TestTierFaults(t *testing.T) {
 	for _, sc := range scenarios {
 		for _, how := range []string{"before", "after", "late", "twice"} {
 			t.Run(sc.name+"/"+how, func(t *testing.T) {
+				t.Parallel()
 				for at := 0; ; at++ {
 					y := newTier(t)
 					y.crash = &crash{at: at, how: how}
