@@ -66,8 +66,20 @@ const lives = 5
 
 // run returns the first promise that was broken. Errors of proposals are part of
 // life; a node that does not start again is not.
-func (h *history) run(t *testing.T) (err error) {
-	synctest.Test(t, func(t *testing.T) { err = h.live(t) })
+func (h *history) run(t *testing.T) error {
+	return inBubble(t, fmt.Sprintf("among %d nodes, seed %d", h.size, h.seed), h.live)
+}
+
+// inBubble runs a history in a bubble. A node that pebble broke leaves
+// goroutines, over which synctest panics at the end of the bubble: what was
+// broken is said before.
+func inBubble(t *testing.T, what string, live func(t *testing.T) error) (err error) {
+	synctest.Test(t, func(t *testing.T) {
+		if err = live(t); err != nil {
+			bitten(what, err)
+			t.Logf("%s: %v", what, err)
+		}
+	})
 	return err
 }
 
@@ -87,11 +99,7 @@ func (h *history) live(t *testing.T) error {
 	for life := range lives {
 		h.plan(life)
 		err := h.oneLife(life)
-		for _, name := range h.g.names {
-			h.mems[name] = h.disk(name).cut()
-		}
-		h.g.stopAll()
-		if err != nil {
+		if err = h.end(err); err != nil {
 			return fmt.Errorf("life %d: %w", life, err)
 		}
 		for _, name := range h.g.names {
@@ -103,6 +111,20 @@ func (h *history) live(t *testing.T) error {
 		}
 	}
 	return nil
+}
+
+// end cuts all disks and stops all nodes. A node that ended by itself has broken
+// a promise, unless one was before: err.
+func (h *history) end(err error) error {
+	for _, name := range h.g.names {
+		h.mems[name] = h.disk(name).cut()
+	}
+	for _, name := range h.g.names {
+		if ended := h.g.halt(name); err == nil && ended != nil {
+			err = fmt.Errorf("%s ended: %w", name, ended)
+		}
+	}
+	return err
 }
 
 // plan makes the disks of a life: one node of them all, on average, loses its
@@ -161,7 +183,9 @@ func (h *history) revive() error {
 		if h.g.nodes[name] == nil || !d.revivable() {
 			continue
 		}
-		h.g.halt(name)
+		if err := h.g.halt(name); err != nil {
+			return fmt.Errorf("%s ended: %w", name, err)
+		}
 		h.mems[name] = d.cut()
 		h.insert(name, d.rng, *d.plan.next)
 		if err := h.start(name); err != nil {
@@ -317,9 +341,9 @@ func TestPowerCuts(t *testing.T) {
 		for _, c := range []struct {
 			size  int
 			seeds uint64
-		}{{1, 100}, {3, 25}} {
+		}{{1, 48}, {3, 8}} {
 			if long {
-				c.seeds *= 20
+				c.seeds *= 25
 			}
 			for seed := range c.seeds {
 				h := history{size: c.size, seed: seed, follow: followed(seed), sites: &met}
@@ -337,7 +361,11 @@ func TestPowerCuts(t *testing.T) {
 // kill -9 at any operation of its last life, is there after a power cut too,
 // though nothing was written since.
 func TestLogKeepsWhatItReadAfterAKill(t *testing.T) {
-	for seed := range uint64(200) {
+	seeds := uint64(60)
+	if long {
+		seeds = 1000
+	}
+	for seed := range seeds {
 		require.NoError(t, logAfterKill(seed, "", nil), "seed %d", seed)
 	}
 }
@@ -349,7 +377,17 @@ func logAfterKill(seed uint64, lie string, sites *siteCounts) error {
 	if err := errors.Join(mem.MkdirAll("/node/log"), mem.SyncDir("/node"), mem.SyncDir("/")); err != nil {
 		return err
 	}
-	first := &disk{mem: mem, rng: rng, plan: cutPlan{at: 20 + rng.IntN(200), kill: true}}
+	plan := cutPlan{at: 20 + rng.IntN(200)}
+	switch seed % 3 { // or where something is there that is not kept, and no process knows
+	case 1:
+		plan = cutBefore("sync /node/log/N-N.wal by walFile.Sync")
+		plan.skip = rng.IntN(30)
+	case 2:
+		plan = cutBefore("syncdir /node/log by metaStore.commit")
+		plan.skip = rng.IntN(8)
+	}
+	plan.kill = true
+	first := &disk{mem: mem, rng: rng, plan: plan}
 	l, err := raftstore.OpenLog(vfs.NewFault(mem, first.rule), "/node")
 	if err != nil {
 		return err
@@ -390,7 +428,11 @@ func logAfterKill(seed uint64, lie string, sites *siteCounts) error {
 // TestSnapshotReadAfterAKillStays: the newest snapshot that a node finds, after a
 // kill -9 while it received some, is there after a power cut too.
 func TestSnapshotReadAfterAKillStays(t *testing.T) {
-	for seed := range uint64(100) {
+	seeds := uint64(40)
+	if long {
+		seeds = 500
+	}
+	for seed := range seeds {
 		require.NoError(t, snapshotsAfterKill(seed, ""), "seed %d", seed)
 	}
 }
@@ -446,34 +488,24 @@ func newestSnapshot(fsys vfs.FS) (uint64, error) {
 	return all[0].Index, nil
 }
 
-// relived is a node alone through several lives, in a bubble. What it
-// acknowledged in the first is in its snapshot and its log.
+// relived is a node alone through several lives, in a bubble.
 type relived struct {
-	t    *testing.T
 	rng  *rand.Rand // of what the cuts leave
 	lie  string     // the sync that is left out
 	g    *group
 	mem  *vfs.Mem   // what the last life left
 	also []*vfs.Mem // what else its cut might have left
 	err  error      // the first broken promise; nothing runs after it
+
+	mu     sync.Mutex
+	acked  int // of the keys k0, k1, ...: this many were acknowledged
+	frozen bool
 }
 
-// newRelived runs the first life, and takes the state away: the next life makes
-// it from the snapshot.
 func newRelived(t *testing.T, rng *rand.Rand, lie string) *relived {
-	r := &relived{t: t, rng: rng, lie: lie}
+	r := &relived{rng: rng, lie: lie}
 	r.g = newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogRetention = time.Nanosecond })
 	r.mem = r.g.fs["m1"].(*vfs.Mem)
-	r.life(r.mem, cutPlan{kill: true}, 0, func(n *node) {
-		for i := range 20 {
-			r.g.propose(fmt.Sprintf("set k%d %01000d", i, i))
-		}
-		require.NoError(t, n.store.TakeSnapshot())
-		r.g.propose("set last 1")
-	})
-	if r.err == nil {
-		r.err = loseState(r.mem)
-	}
 	return r
 }
 
@@ -483,7 +515,7 @@ func (r *relived) life(mem *vfs.Mem, plan cutPlan, more int, work func(*node)) {
 	if r.err != nil {
 		return
 	}
-	d := &disk{mem: mem, rng: r.rng, plan: plan, lie: r.lie, more: more}
+	d := &disk{mem: mem, rng: r.rng, plan: plan, lie: r.lie, more: more, before: r.freeze}
 	r.g.fs["m1"] = vfs.NewFault(mem, d.rule)
 	h := history{g: r.g, disks: map[string]*disk{"m1": d}}
 	var n *node
@@ -494,19 +526,62 @@ func (r *relived) life(mem *vfs.Mem, plan cutPlan, more int, work func(*node)) {
 		work(n)
 	}
 	r.mem, r.also = d.cut(), d.also
-	r.g.halt("m1") //nolint:errcheck // it goes on on a disk that is gone
+	if err := r.g.halt("m1"); err != nil && r.err == nil {
+		r.err = fmt.Errorf("m1 ended: %w", err)
+	}
+}
+
+// freeze: what was acknowledged so far must survive, and nothing else.
+func (r *relived) freeze() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.frozen = true
+}
+
+// value is that of every key.
+var value = fmt.Sprintf("%01000d", 7)
+
+// propose sets the next keys.
+func (r *relived) propose(n *node, keys int) {
+	for range keys {
+		_, err := n.store.Propose(ctxFor(20*time.Second), fmt.Appendf(nil, "set k%d %s", r.acked, value))
+		r.mu.Lock()
+		if err == nil && !r.frozen {
+			r.acked++
+		}
+		over := err != nil || r.frozen
+		r.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+// withSnapshot runs the first life, and takes the state away: the next life makes
+// it from the snapshot.
+func (r *relived) withSnapshot() {
+	r.life(r.mem, cutPlan{kill: true}, 0, func(n *node) {
+		r.propose(n, 20)
+		r.err = n.store.TakeSnapshot()
+		r.propose(n, 1)
+	})
+	if r.err == nil {
+		r.err = loseState(r.mem)
+	}
 }
 
 // idle is the life of a node of which nothing is wanted but that it starts.
 func idle(*node) {}
 
-// check demands what was acknowledged of each disk that the last cut might have
-// left.
-func (r *relived) check() {
-	for _, mem := range append(r.also, r.mem) {
+// check demands what was acknowledged of disks that the last cut might have left.
+func (r *relived) check(mems []*vfs.Mem) {
+	for _, mem := range mems {
 		r.life(mem, cutPlan{}, 0, func(n *node) {
-			if n.get("last") != "1" || n.get("k7") != fmt.Sprintf("%01000d", 7) {
-				r.err = errors.New("what was acknowledged is gone")
+			for i := range r.acked {
+				if n.get(fmt.Sprint("k", i)) != value {
+					r.err = fmt.Errorf("k%d is gone: %d were acknowledged", i, r.acked)
+					return
+				}
 			}
 		})
 	}
@@ -516,20 +591,61 @@ func (r *relived) check() {
 // restore that did not commit; the next start makes one of the same name, and is
 // cut where it commits. CURRENT must not come to name what is left of the first.
 func TestRestoreOverTheRemainsOfAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRelived(t, rand.New(rand.NewPCG(1, 14)), "")
+	for seed := range uint64(4) {
+		require.NoError(t, overTheRemains(t, seed, ""))
+	}
+}
+
+// overTheRemains is one such history.
+func overTheRemains(t *testing.T, seed uint64, lie string) error {
+	return inBubble(t, fmt.Sprintf("over the remains of a restore, seed %d", seed), func(t *testing.T) error {
+		r := newRelived(t, rand.New(rand.NewPCG(seed, 14)), lie)
+		r.withSnapshot()
 		r.life(r.mem, cutBefore("sync /node/state/CURRENT.new by stateDB.exchange"), 10, idle)
 		remains := 0
 		for _, mem := range append(r.also, r.mem) {
+			if remains == 2 {
+				break
+			}
 			if _, err := mem.Stat("/node/state/db-00000000000000000002/MANIFEST-000001"); err != nil {
 				continue
 			}
 			remains++
-			r.life(mem, cutBefore("syncdir /node/state by stateDB.exchange"), 20, idle)
-			r.check()
+			r.life(mem, cutBefore("syncdir /node/state by stateDB.exchange"), 16, idle)
+			r.check(append(r.also, r.mem))
 		}
-		require.NoError(t, r.err)
-		require.NotZero(t, remains, "no cut left a database")
+		if r.err == nil && remains == 0 && lie == "" {
+			return errors.New("no cut left a database")
+		}
+		return r.err
+	})
+}
+
+// TestPowerCutsAroundASnapshot runs histories in which a node's power goes while
+// it flushes its state and takes a snapshot.
+func TestPowerCutsAroundASnapshot(t *testing.T) {
+	seeds := uint64(30)
+	if long {
+		seeds = 400
+	}
+	for seed := range seeds {
+		require.NoError(t, aroundASnapshot(t, seed, followed(seed), ""), "seed %d, following %q", seed, followed(seed))
+	}
+}
+
+// aroundASnapshot is one such history.
+func aroundASnapshot(t *testing.T, seed uint64, follow, lie string) error {
+	return inBubble(t, fmt.Sprintf("around a snapshot, seed %d", seed), func(t *testing.T) error {
+		rng := rand.New(rand.NewPCG(seed, 15))
+		r := newRelived(t, rng, lie)
+		r.life(r.mem, soonAfter(rng, follow), 4, func(n *node) {
+			for range 3 {
+				r.propose(n, 10)
+				n.store.TakeSnapshot() // may fail: the node may be on its way out
+			}
+		})
+		r.check(append(r.also, r.mem))
+		return r.err
 	})
 }
 
@@ -546,26 +662,41 @@ func TestPowerCutsAroundARestore(t *testing.T) {
 }
 
 // aroundARestore is one such history.
-func aroundARestore(t *testing.T, seed uint64, follow, lie string) (err error) {
-	synctest.Test(t, func(t *testing.T) {
+func aroundARestore(t *testing.T, seed uint64, follow, lie string) error {
+	return inBubble(t, fmt.Sprintf("around a restore, seed %d", seed), func(t *testing.T) error {
 		rng := rand.New(rand.NewPCG(seed, 12))
 		r := newRelived(t, rng, lie)
-		plan := soonAfter(rng, follow)
-		if rng.IntN(2) == 0 {
-			plan = killBefore(rng, "syncdir /node/state by stateDB.exchange")
-			plan.skip = 0
-		}
-		r.life(r.mem, plan, 0, idle)
-		plan = soonAfter(rng, follow)
-		plan.skip *= rng.IntN(2)
-		if rng.IntN(4) == 0 {
-			plan = cutPlan{at: 1 + rng.IntN(400)}
+		r.withSnapshot()
+		const commit = "syncdir /node/state by stateDB.exchange"
+		var plan cutPlan
+		switch seed % 4 {
+		case 0: // CURRENT is renamed, and no process knows that it is not kept
+			plan = cutBefore(commit)
+			plan.kill = true
+		case 1: // the restore has committed, and nothing else came after it
+			plan = cutBefore(commit)
+			plan.ops = 1
+		case 2:
+			plan = soonAfter(rng, follow)
+		case 3:
+			plan = soonAfter(rng, follow)
+			plan.from(commit)
 		}
 		r.life(r.mem, plan, 4, idle)
-		r.check()
-		err = r.err
+		mem := r.mem
+		r.check(r.also)
+		more := 4
+		plan = soonAfter(rng, follow)
+		switch n := rng.IntN(8); {
+		case n < 2:
+			plan = cutPlan{at: 1 + rng.IntN(400)}
+		case n < 7 && seed%4 == 0: // when all is done, with the most that may not be kept
+			plan, more = cutPlan{}, 24
+		}
+		r.life(mem, plan, more, idle)
+		r.check(append(r.also, r.mem))
+		return r.err
 	})
-	return err
 }
 
 // TestPowerCutWhileASnapshotArrives cuts a follower's power at operations all
@@ -617,7 +748,10 @@ func TestPowerCutWhileASnapshotArrives(t *testing.T) {
 		}
 		return false
 	}
-	const cuts = 25
+	cuts := 10
+	if long {
+		cuts = 100
+	}
 	total := 0
 	for i := range cuts + 1 {
 		d := &disk{mem: bare.Crash(rng), rng: rng}

@@ -101,11 +101,11 @@ type cutPlan struct {
 
 // soonAfter draws a plan to cut soon after a sync.
 func soonAfter(rng *rand.Rand, follow string) cutPlan {
-	p := cutPlan{near: func(s string) bool { return s == follow }, skip: rng.IntN(3)}
-	switch rng.IntN(4) {
-	case 0:
+	p := cutPlan{near: func(s string) bool { return s == follow }, skip: rng.IntN(2) * rng.IntN(4)}
+	switch rng.IntN(6) {
+	case 0, 1:
 		p.ops = 1 + rng.IntN(4)
-	case 1:
+	case 2:
 		p.ops = 1 + rng.IntN(1<<(1+rng.IntN(6)))
 	default:
 		p.changes = 1 + rng.IntN(6)
@@ -131,6 +131,15 @@ func killBefore(rng *rand.Rand, follow string) cutPlan {
 // cutBefore plans a cut right before a sync.
 func cutBefore(which string) cutPlan {
 	return cutPlan{near: func(s string) bool { return s == which }}
+}
+
+// from makes a plan wait for another sync first.
+func (p *cutPlan) from(first string) {
+	near, met := p.near, false
+	p.near = func(s string) bool {
+		met = met || s == first
+		return met && near(s)
+	}
 }
 
 // planCut draws a plan for one life. Most cuts of a random instant would fall

@@ -103,7 +103,11 @@ func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
 func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 	for _, bytes := range []int64{1, 64 << 10, 64 << 20} {
 		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
-			const entries, readers = 300, 4
+			const readers = 4
+			entries := uint64(100)
+			if long {
+				entries = 1000
+			}
 			s, err := raftstore.OpenStateForTest(vfs.NewMem(1), bytes)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()
