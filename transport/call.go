@@ -60,6 +60,7 @@ type clientConn struct {
 	pending atomic.Int64           // bytes of requests that were not answered
 	lastUse atomic.Int64           // when a call last chose this connection
 	shown   atomic.Pointer[[]byte] // the token that the server has seen last
+	showing atomic.Bool            // a goroutine shows it the present token
 	lastID  atomic.Uint64
 
 	mu     sync.Mutex // guards what follows

@@ -34,8 +34,9 @@ type peer struct {
 
 // attempt is one try to connect, which any number of calls wait for.
 type attempt struct {
-	done chan struct{}
-	err  error // set before done is closed
+	token []byte // the pool's as it began
+	done  chan struct{}
+	err   error // set before done is closed
 }
 
 func newPeer(p *Pool, key string, role Role, node string, addrs []string) *peer {
@@ -164,6 +165,7 @@ func (pr *peer) dialLocked(class Class) *attempt {
 	a := &attempt{done: make(chan struct{})}
 	pr.dialing[class] = a
 	pr.pool.routine.run(func() {
+		a.token = pr.pool.currentToken()
 		c, err := pr.dial(class)
 		pr.dialed(class, a, c, err)
 	})
@@ -215,7 +217,12 @@ func (pr *peer) dialed(class Class, a *attempt, c *clientConn, err error) {
 	pr.mu.Lock()
 	pr.dialing[class] = nil
 	closed := pr.closed
-	if err != nil {
+	var overtaken bool // refused for a token that has been replaced meanwhile
+	if overtaken = errors.Is(err, moraine.Unauthenticated) && string(a.token) != string(pr.pool.currentToken()); overtaken {
+		// forgive came before there was anything to forgive. Those who wait
+		// choose again, and so dial with the new token.
+		pr.failures, pr.lastErr, pr.retryAt = 0, nil, 0
+	} else if err != nil {
 		pr.failures++
 		pr.lastErr = err
 		wait := min(pr.pool.cfg.MaxBackoff, pr.pool.cfg.MinBackoff<<min(pr.failures-1, 16))
@@ -228,7 +235,9 @@ func (pr *peer) dialed(class Class, a *attempt, c *clientConn, err error) {
 			pr.pool.routine.run(c.readLoop)
 		}
 	}
-	a.err = err
+	if !overtaken {
+		a.err = err
+	}
 	close(a.done)
 	pr.mu.Unlock()
 	switch {
@@ -238,10 +247,7 @@ func (pr *peer) dialed(class Class, a *attempt, c *clientConn, err error) {
 		c.close(errShutdown)
 	default:
 		pr.pool.metrics.connections.WithLabelValues(sideClient.String(), class.String()).Inc()
-		// The token may have changed since the hello.
-		if shown := c.shown.Load(); shown != nil && string(*shown) != string(pr.pool.currentToken()) {
-			pr.pool.refresh(c)
-		}
+		pr.pool.refresh(c) // the token may have changed since the hello
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -144,9 +145,10 @@ type Pool struct {
 	ctx     context.Context // ends at Close; of connections, not of calls
 	cancel  context.CancelFunc
 
+	token atomic.Pointer[[]byte]
+
 	mu     sync.Mutex // guards what follows
 	peers  map[string]*peer
-	token  []byte
 	kept   bool // the keeper runs
 	closed bool
 }
@@ -222,8 +224,8 @@ func (p *Pool) adopt(pr *peer) error {
 // SetToken implements Dialer.
 func (p *Pool) SetToken(token []byte) {
 	token = append([]byte(nil), token...)
+	p.token.Store(&token)
 	p.mu.Lock()
-	p.token = token
 	peers := make([]*peer, 0, len(p.peers))
 	for _, pr := range p.peers {
 		peers = append(peers, pr)
@@ -238,27 +240,72 @@ func (p *Pool) SetToken(token []byte) {
 }
 
 func (p *Pool) currentToken() []byte {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.token
+	if token := p.token.Load(); token != nil {
+		return *token
+	}
+	return nil
 }
 
-// refresh shows the present token on a connection that was opened with an
-// earlier one, without waiting for the answer.
+// refresh has the present token shown on a connection that was opened with an
+// earlier one, without waiting for the answer. One goroutine at a time does that
+// for a connection: two could overtake each other, and leave the server with the
+// older token, which expires first.
 func (p *Pool) refresh(c *clientConn) {
-	if !needsToken(p.cfg.Role, c.class) {
-		return
+	if needsToken(p.cfg.Role, c.class) && !p.isShown(c) && c.showing.CompareAndSwap(false, true) {
+		p.routine.run(func() { p.show(c) })
 	}
-	p.routine.run(func() {
-		token := p.currentToken()
-		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.RequestTimeout)
-		defer cancel()
-		req := &Call{Kind: KindRefreshToken, Class: c.class, Message: &wire.RefreshToken{Token: token}}
-		if _, err := c.do(ctx, req); err != nil && !errors.Is(err, moraine.Unavailable) {
-			p.log.Warn("session token refused", "addr", c.addr, "err", err)
-			c.close(err)
+}
+
+// isShown reports whether the server has seen the present token on c.
+func (p *Pool) isShown(c *clientConn) bool {
+	shown := c.shown.Load()
+	return shown != nil && string(*shown) == string(p.currentToken())
+}
+
+// show shows tokens on c until it has shown the present one or c ends. A server
+// that does not know the token's key yet is asked again.
+func (p *Pool) show(c *clientConn) {
+	for wait := p.cfg.MinBackoff; ; {
+		for !p.isShown(c) {
+			token := p.currentToken()
+			err := p.showOnce(c, token)
+			switch {
+			case err == nil:
+				c.shown.Store(&token)
+				wait = p.cfg.MinBackoff
+				continue
+			case !errors.Is(err, moraine.Unavailable):
+				p.log.Warn("session token refused", "addr", c.addr, "err", err)
+				c.close(err)
+			}
+			if !c.usable() || !p.pause(wait) {
+				return
+			}
+			wait = min(2*wait, p.cfg.MaxBackoff)
 		}
-	})
+		c.showing.Store(false)
+		// A token that came after the last look found this goroutine at work.
+		if p.isShown(c) || !c.showing.CompareAndSwap(false, true) {
+			return
+		}
+	}
+}
+
+func (p *Pool) showOnce(c *clientConn, token []byte) error {
+	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.RequestTimeout)
+	defer cancel()
+	_, err := c.do(ctx, &Call{Kind: KindRefreshToken, Class: c.class, Message: &wire.RefreshToken{Token: token}})
+	return err
+}
+
+// pause waits for d, and returns false where the pool was closed meanwhile.
+func (p *Pool) pause(d time.Duration) bool {
+	select {
+	case <-p.clock.After(d):
+		return true
+	case <-p.ctx.Done():
+		return false
+	}
 }
 
 // keep looks after all connections until the pool is closed.
