@@ -1,6 +1,7 @@
 package moraine
 
 import (
+	"context"
 	"errors"
 	"strings"
 )
@@ -110,16 +111,21 @@ func (e *Error) Is(target error) bool {
 	return ok && k == e.Kind
 }
 
-// KindOf returns the Kind of the outermost *Error (or Kind) in err's chain,
-// and Internal where there is none. err must not be nil.
+// KindOf returns the Kind of the outermost *Error (or Kind) in err's chain; where
+// there is none, Timeout or Canceled for the end of a context, and Internal for
+// anything else. err must not be nil.
 func KindOf(err error) Kind {
 	var e *Error
-	if errors.As(err, &e) {
-		return e.Kind
-	}
 	var k Kind
-	if errors.As(err, &k) {
+	switch {
+	case errors.As(err, &e):
+		return e.Kind
+	case errors.As(err, &k):
 		return k
+	case errors.Is(err, context.DeadlineExceeded):
+		return Timeout
+	case errors.Is(err, context.Canceled):
+		return Canceled
 	}
 	return Internal
 }

@@ -23,7 +23,7 @@ func isTransient(err error) bool {
 	case moraine.NotLeader, moraine.Unavailable, moraine.Timeout, moraine.IOError, moraine.Canceled:
 		return true
 	}
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return false
 }
 
 // gaveUp is the error of a call whose context ended.
@@ -62,22 +62,5 @@ func wrap(op, ref string, err error) error {
 	if errors.As(err, &e) {
 		return &moraine.Error{Op: op, Ref: ref, Kind: e.Kind, Err: e.Err}
 	}
-	return &moraine.Error{Op: op, Ref: ref, Kind: kindOf(err), Err: err}
-}
-
-// kindOf is moraine.KindOf that knows the ends of contexts.
-func kindOf(err error) moraine.Kind {
-	var e *moraine.Error
-	var k moraine.Kind
-	switch {
-	case errors.As(err, &e):
-		return e.Kind
-	case errors.As(err, &k):
-		return k
-	case errors.Is(err, context.DeadlineExceeded):
-		return moraine.Timeout
-	case errors.Is(err, context.Canceled):
-		return moraine.Canceled
-	}
-	return moraine.Internal
+	return &moraine.Error{Op: op, Ref: ref, Kind: moraine.KindOf(err), Err: err}
 }

@@ -163,7 +163,7 @@ func (g *gatherer) tooFew(errs []error) error {
 		kind = moraine.Unavailable
 	}
 	for _, err := range errs {
-		switch k := kindOf(err); {
+		switch k := moraine.KindOf(err); {
 		case isRefusal(k):
 			kind = k
 		case !isBad(k) && kind == moraine.Lost:

@@ -18,7 +18,7 @@ import (
 func (c *Client) getChunk(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte) error {
 	dev := s.Chunks[index].Device
 	err := c.getOnce(ctx, s, index, lo, dst)
-	if err != nil && isRefusal(kindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
+	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
 		if err = c.meta.renew(ctx, true); err == nil {
 			err = c.getOnce(ctx, s, index, lo, dst)
 		}
@@ -26,7 +26,7 @@ func (c *Client) getChunk(ctx context.Context, s *moraine.Stripe, index int, lo 
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	kind := kindOf(err)
+	kind := moraine.KindOf(err)
 	c.metrics.ChunkErrors.WithLabelValues("get", kind.String()).Inc()
 	c.log.Debug("a chunk could not be read", "stripe", s.ID, "index", index, "device", dev, "err", err)
 	if kind != moraine.Corrupt {

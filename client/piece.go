@@ -68,7 +68,7 @@ func (c *Client) readPiece(ctx context.Context, o *objectRead, off int64, dst []
 		}
 		c.metrics.PieceErrors.Inc()
 		c.log.Debug("a piece of an object could not be read", "object", o.object.Id, "host", h.id, "err", err)
-		if !isBad(kindOf(err)) {
+		if !isBad(moraine.KindOf(err)) {
 			c.topology.doubt()
 		}
 		errs = append(errs, err)
@@ -81,7 +81,7 @@ func (c *Client) readPiece(ctx context.Context, o *objectRead, off int64, dst []
 func pieceError(o *wire.Object, errs []error) error {
 	kind := moraine.Unavailable
 	all := func(is func(moraine.Kind) bool) bool {
-		return !slices.ContainsFunc(errs, func(err error) bool { return !is(kindOf(err)) })
+		return !slices.ContainsFunc(errs, func(err error) bool { return !is(moraine.KindOf(err)) })
 	}
 	switch {
 	case len(errs) == 0:
@@ -89,7 +89,7 @@ func pieceError(o *wire.Object, errs []error) error {
 	case all(isBad):
 		kind = moraine.Lost
 	case all(isRefusal):
-		kind = kindOf(errs[0])
+		kind = moraine.KindOf(errs[0])
 	}
 	return &moraine.Error{Op: "read piece", Ref: "object " + moraine.ID(o.Id).String(), Kind: kind, Err: errors.Join(errs...)}
 }
@@ -97,7 +97,7 @@ func pieceError(o *wire.Object, errs []error) error {
 // getPiece asks one server, again with a new token where it was refused.
 func (c *Client) getPiece(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte) error {
 	err := c.getPieceOnce(ctx, server, o, off, dst)
-	if err != nil && isRefusal(kindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
+	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
 		if err = c.meta.renew(ctx, true); err == nil {
 			err = c.getPieceOnce(ctx, server, o, off, dst)
 		}

@@ -117,9 +117,9 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 	if ctx.Err() != nil {
 		return false, gaveUpAfter(ctx, "put stripe", r.err)
 	}
-	p.c.metrics.ChunkErrors.WithLabelValues("put", kindOf(r.err).String()).Inc()
+	p.c.metrics.ChunkErrors.WithLabelValues("put", moraine.KindOf(r.err).String()).Inc()
 	p.c.log.Debug("a chunk could not be put", "stripe", p.ticket.stripe, "index", r.index, "device", dev, "err", r.err)
-	switch kindOf(r.err) {
+	switch moraine.KindOf(r.err) {
 	case moraine.Unauthenticated, moraine.PermissionDenied:
 		if !ch.renewed { // the token may be older than what it must show
 			ch.renewed = true

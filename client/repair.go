@@ -86,7 +86,7 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 		err = &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("at level %d only", reply.Level)}
 	}
 	if err != nil {
-		c.metrics.ChunkErrors.WithLabelValues("repair", kindOf(err).String()).Inc()
+		c.metrics.ChunkErrors.WithLabelValues("repair", moraine.KindOf(err).String()).Inc()
 	}
 	return wrap("client.PutRepaired", ref, err)
 }

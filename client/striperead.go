@@ -104,7 +104,7 @@ func (r *stripeRead) foundBad() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, err := range r.wrong {
-		if isBad(kindOf(err)) {
+		if isBad(moraine.KindOf(err)) {
 			return true
 		}
 	}

@@ -33,7 +33,7 @@ func ErrorToWire(err error) *wire.Error {
 	if err == nil {
 		return nil
 	}
-	w := &wire.Error{Kind: uint32(kindOf(err)), Text: err.Error()}
+	w := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: err.Error()}
 	var e *moraine.Error
 	if errors.As(err, &e) {
 		w.Op, w.Ref, w.Text = e.Op, e.Ref, ""
@@ -67,23 +67,6 @@ func ErrorFromWire(w *wire.Error) error {
 	return e
 }
 
-// kindOf is moraine.KindOf that knows the ends of contexts.
-func kindOf(err error) moraine.Kind {
-	var e *moraine.Error
-	var k moraine.Kind
-	switch {
-	case errors.As(err, &e):
-		return e.Kind
-	case errors.As(err, &k):
-		return k
-	case errors.Is(err, context.DeadlineExceeded):
-		return moraine.Timeout
-	case errors.Is(err, context.Canceled):
-		return moraine.Canceled
-	}
-	return moraine.Internal
-}
-
 // gaveUp is the error of a call whose ctx ended.
 func gaveUp(ctx context.Context, op, ref string) error {
 	kind := moraine.Canceled
@@ -98,5 +81,5 @@ func kindName(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	return kindOf(err).String()
+	return moraine.KindOf(err).String()
 }

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -124,7 +125,7 @@ func (m *Metrics) done(s side, k Kind, d time.Duration, err error) {
 		i = int(k)
 	}
 	if err != nil {
-		o = int(min(kindOf(err), maxMetricOutcome-2)) + 1
+		o = int(min(moraine.KindOf(err), maxMetricOutcome-2)) + 1
 	}
 	sm := &m.sides[s]
 	h := sm.seconds[i].Load()
