@@ -1,0 +1,65 @@
+package transport_test
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// eavesdropper keeps what passes a proxy, in both directions.
+type eavesdropper struct {
+	mu   sync.Mutex
+	seen [2]bytes.Buffer
+}
+
+func (e *eavesdropper) listen(up bool, p []byte) []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if up {
+		e.seen[0].Write(p)
+	} else {
+		e.seen[1].Write(p)
+	}
+	return p
+}
+
+// heard reports whether text passed in clear, to the server and from it.
+func (e *eavesdropper) heard(text []byte) (up, down bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return bytes.Contains(e.seen[0].Bytes(), text), bytes.Contains(e.seen[1].Bytes(), text)
+}
+
+// A caller in mode secure is served by a server in mode crc, over TLS: nothing
+// that it puts or gets is in clear on the way. A caller in mode crc shows that
+// the eavesdropper would have heard it.
+func TestSecureCallerOfACRCServerIsNotOverheard(t *testing.T) {
+	for _, c := range []struct {
+		mode  transport.Mode
+		heard bool
+	}{{transport.Secure, false}, {transport.CRC, true}} {
+		t.Run(string(c.mode), func(t *testing.T) {
+			a := newAuthority(t)
+			s := network{mode: transport.CRC}.serve(t, a, transport.RoleChunkserver, "n1", transport.HandlerForChunks(newShelf()))
+			x, e := newProxy(t, s.Addresses()[0]), &eavesdropper{}
+			x.set(e.listen)
+			ch := network{mode: c.mode}.pool(t, a, transport.RoleClient, "c1").Chunks("n1", []string{x.addr()})
+			secret := bytes.Repeat([]byte("the weights of the model "), 1000)
+			_, err := put(testContext(t), ch, 7, secret)
+			require.NoError(t, err)
+			got := make([]byte, len(secret))
+			_, n, err := ch.Get(testContext(t), &wire.GetChunk{Stripe: 7, Length: uint64(len(got))}, got, nil)
+			require.NoError(t, err)
+			require.Equal(t, crc.Sum(secret), crc.Sum(got[:n]))
+			up, down := e.heard(secret[:50])
+			require.Equal(t, c.heard, up, "what is put passes in clear")
+			require.Equal(t, c.heard, down, "what is got passes in clear")
+		})
+	}
+}
