@@ -152,7 +152,7 @@ func TestStandalone(t *testing.T) {
 	}
 	require.Equal(t, 2, strings.Count(s.said(), "started again"), s.said())
 	require.Eventually(t, func() bool { return readByS3(s) == nil }, time.Minute, 10*time.Millisecond)
-	works(t, s.env, "flush", "--wait", "moraine:///data/file") // the bucket is there again too
+	toTheBucketAndBack(t, s)
 
 	for i, sig := range []os.Signal{os.Interrupt, os.Kill} {
 		children := s.children(t)
@@ -172,6 +172,28 @@ func TestStandalone(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, key, again)
 		}
+	}
+}
+
+// toTheBucketAndBack flushes, evicts and stages a checkpoint, named by the link to
+// the latest one.
+func toTheBucketAndBack(t *testing.T, s *standalone) {
+	t.Helper()
+	tensors := filepath.Join(t.TempDir(), "model.safetensors")
+	header := `{"w":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]}}`
+	file := append([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0}, header...)
+	require.NoError(t, os.WriteFile(tensors, append(file, bytes.Repeat([]byte{7}, 1000)...), 0o644))
+	works(t, s.env, "ckpt", "save", "moraine:///runs/r", "--step", "1", tensors)
+	const latest, part = "moraine:///runs/r/latest", "moraine:///runs/r/latest/rank-00000-of-00001.safetensors"
+	want := works(t, s.env, "cat", part)
+	for _, move := range []struct{ name, kept string }{
+		{"flush", "on the chunkservers and in the object tier"},
+		{"evict", "in the object tier (evicted from the chunkservers)"},
+		{"stage", "on the chunkservers and in the object tier"},
+	} {
+		require.Contains(t, works(t, s.env, move.name, "--wait", "--json", latest), `"files":2,`, move.name)
+		require.Contains(t, works(t, s.env, "stat", part), move.kept, move.name)
+		require.Equal(t, want, works(t, s.env, "cat", part), move.name)
 	}
 }
 

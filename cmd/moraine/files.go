@@ -54,6 +54,8 @@ type entry struct {
 	Level      string    `json:"level,omitempty"`
 	Degraded   uint64    `json:"degraded_stripes"`
 	Stored     uint64    `json:"stored_bytes"`
+	Clean      bool      `json:"clean"`   // an object holds the whole of it
+	Evicted    bool      `json:"evicted"` // some of it is in an object only
 	Links      uint32    `json:"links,omitempty"`
 	Target     string    `json:"target,omitempty"`
 }
@@ -62,7 +64,7 @@ func describeAttr(p string, a *wire.Attr) entry {
 	e := entry{
 		Path: p, Size: a.Size, UID: a.Uid, GID: a.Gid, Modified: time.Unix(0, a.Mtime),
 		Inode: moraine.InodeID(a.Inode).String(), Generation: a.Generation, Degraded: a.Degraded,
-		Stored: a.Stored, Links: a.Nlink, Target: a.Target,
+		Stored: a.Stored, Links: a.Nlink, Target: a.Target, Clean: a.Clean, Evicted: a.Evicted,
 	}
 	mode := fs.FileMode(a.Mode & 0o777)
 	switch a.Type {

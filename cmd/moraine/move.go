@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
@@ -67,8 +66,7 @@ func (a *app) move(ctx context.Context, m move, args []string, wait bool) error 
 		if !wait {
 			return a.printJobs(jobs)
 		}
-		w := &waiting{app: a, c: c, move: m, root: l, jobs: jobs}
-		err = w.run(ctx, attr)
+		err = a.waitMove(ctx, c, m, l, jobs)
 		if ctx.Err() != nil {
 			fmt.Fprintf(a.err, "moraine: the work goes on: `moraine job ls` shows it, `moraine job cancel ID` ends it\n")
 		}
@@ -84,111 +82,6 @@ func (a *app) printJobs(jobs []*wire.Job) error {
 	return list(a, infos, table.Row{"id", "kind", "state", "what"}, func(j jobInfo) table.Row {
 		return table.Row{j.ID, j.Kind, j.State, j.Subject}
 	})
-}
-
-// moveResult is what a move with --wait prints.
-type moveResult struct {
-	Path  string `json:"path"`
-	Move  string `json:"move"`
-	Files int    `json:"files"`
-	Bytes uint64 `json:"bytes"`
-	Left  int    `json:"left"`
-}
-
-// waiting waits for the moves of one path.
-type waiting struct {
-	*app
-	c    *connection
-	move move
-	root location
-	jobs []*wire.Job
-}
-
-// waitPoll is how often is looked whether jobs have ended.
-const waitPoll = 250 * time.Millisecond
-
-// run waits until the jobs that were queued have ended, and those that they
-// made: for a directory that is one for each file.
-func (w *waiting) run(ctx context.Context, attr *wire.Attr) error {
-	bar := w.startBar(w.move.name+" "+w.root.String(), int64(attr.Size))
-	defer bar.finish(nil)
-	var failed []error
-	for _, j := range w.jobs {
-		ended, err := waitJob(ctx, w.c, moraine.JobID(j.Id), func(j *wire.Job) {
-			if attr.Type == wire.FileType_FILE_TYPE_REGULAR {
-				bar.set(int64(j.Done))
-			}
-		})
-		switch {
-		case errors.Is(err, moraine.NotFound): // ended long ago
-		case err != nil:
-			return err
-		case ended.State != wire.JobState_JOB_STATE_DONE:
-			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, ended.Subject, jobStates[ended.State], ended.Error))
-		}
-	}
-	res, err := w.settle(ctx)
-	if err != nil {
-		return err
-	}
-	if w.global.json {
-		err = printJSON(w.out, res)
-	} else {
-		w.note("%s: %d files (%s) %s", res.Path, res.Files, size(res.Bytes), past[w.move.name])
-	}
-	if res.Left > 0 {
-		failed = append(failed, fmt.Errorf("%d files of %s could not be %s: `moraine job ls --all` tells why", res.Left, res.Path, past[w.move.name]))
-	}
-	return errors.Join(append(failed, err)...)
-}
-
-var past = map[string]string{"flush": "flushed", "stage": "staged", "evict": "evicted"}
-
-// settle waits until every file is where the move brings it, or no job is left
-// that would.
-func (w *waiting) settle(ctx context.Context) (moveResult, error) {
-	for {
-		live := map[uint64]bool{}
-		for j, err := range w.c.Jobs(ctx, false) {
-			if err != nil {
-				return moveResult{}, err
-			}
-			if j.Kind == w.move.kind || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.Moves == w.move.kind {
-				live[j.Inode] = true
-			}
-		}
-		res := moveResult{Path: w.root.String(), Move: w.move.name}
-		busy := false
-		err := w.c.Walk(ctx, w.root.path, func(_ string, at *wire.Attr) error {
-			switch {
-			case at.Type == wire.FileType_FILE_TYPE_DIRECTORY:
-				busy = busy || live[at.Inode]
-			case at.Type != wire.FileType_FILE_TYPE_REGULAR:
-			case w.move.reached(at):
-				res.Files++
-				res.Bytes += at.Size
-			default:
-				res.Left++
-				busy = busy || live[at.Inode]
-			}
-			return nil
-		})
-		if err != nil || !busy {
-			return res, err
-		}
-		if err := sleep(ctx, waitPoll); err != nil {
-			return res, err
-		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // waitJob waits until a job has ended; progress is told what it is like now and
@@ -233,7 +126,7 @@ func (a *app) jobWaitCommand() *cobra.Command {
 			for i, arg := range args {
 				id := ids[i]
 				bar := a.startBar("job "+arg, 0)
-				j, err := waitJob(cmd.Context(), c, id, func(j *wire.Job) { bar.set(int64(j.Done)) })
+				j, err := waitJob(cmd.Context(), c, id, func(j *wire.Job) { bar.of(int64(j.Total)); bar.set(int64(j.Done)) })
 				bar.finish(err)
 				if err != nil {
 					return err
@@ -417,7 +310,7 @@ func (a *app) printTier(t tierInfo) error {
 	if t.Hosts == 0 {
 		a.note("%s", errNoTier)
 	} else {
-		a.note("%s, served by %d hosts", strings.Join(t.Buckets, ", "), t.Hosts)
+		a.note("%s, served by %s", strings.Join(t.Buckets, ", "), countOf(int(t.Hosts), "host"))
 	}
 	a.note("  %d objects, %s", t.Objects, size(t.Bytes))
 	a.note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)

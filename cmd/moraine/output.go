@@ -153,8 +153,16 @@ func (a *app) note(format string, args ...any) {
 	}
 }
 
+// set says how many bytes are done in all. It may be called on nil.
 func (b *bar) set(n int64) {
 	if b != nil {
 		b.tracker.SetValue(n)
+	}
+}
+
+// of says how many bytes there are, which may change. It may be called on nil.
+func (b *bar) of(total int64) {
+	if b != nil {
+		b.tracker.UpdateTotal(total)
 	}
 }

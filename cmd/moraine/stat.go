@@ -57,7 +57,23 @@ func (a *app) printStat(e entry) {
 	}
 	a.note("  generation  %d", e.Generation)
 	a.note("  level       %s", e.Level)
+	a.note("  kept        %s", e.kept())
 	if e.Degraded > 0 {
 		a.note("  protection  %d stripes were below full protection at the last commit (`moraine cluster status` tells what is so now)", e.Degraded)
 	}
+}
+
+// kept says in words where the content of a file is.
+func (e *entry) kept() string {
+	switch {
+	case e.Size == 0:
+		return "nowhere: it is empty"
+	case e.Evicted && e.Clean:
+		return "in the object tier (evicted from the chunkservers)"
+	case e.Evicted:
+		return "on the chunkservers, and some of it in the object tier only"
+	case e.Clean:
+		return "on the chunkservers and in the object tier"
+	}
+	return "on the chunkservers"
 }

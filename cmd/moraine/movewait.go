@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// waitPoll is how often is looked whether jobs have ended, at the most.
+	waitPoll = 250 * time.Millisecond
+	// waitShare bounds the share of the time that looking takes: a tree of many
+	// files is looked at less often.
+	waitShare = 5
+	// maxLinks bounds how many symbolic links are followed, one after the other.
+	maxLinks = 40
+)
+
+// moveResult is what a move with --wait prints.
+type moveResult struct {
+	Path  string `json:"path"`
+	Move  string `json:"move"`
+	Files int    `json:"files"`
+	Bytes uint64 `json:"bytes"`
+	Left  int    `json:"left"`
+}
+
+// waiting waits for the moves of one path.
+type waiting struct {
+	*app
+	c    *connection
+	move move
+	path string // of a file or a directory, not of a link to it
+	jobs []*wire.Job
+}
+
+// moveProgress is how far a move is.
+type moveProgress struct {
+	moveResult
+	total, done uint64 // bytes; done with what is under way
+	busy        bool   // jobs are left that will bring it further
+}
+
+// waitMove waits until the jobs of a path have ended, and those that they made
+// (for a directory that is one for each file), and says what came of it.
+func (a *app) waitMove(ctx context.Context, c *connection, m move, root location, jobs []*wire.Job) error {
+	real, err := c.resolve(ctx, root.path)
+	if err != nil {
+		return err
+	}
+	w := &waiting{app: a, c: c, move: m, path: real, jobs: jobs}
+	p, err := w.settle(ctx, m.name+" "+root.String())
+	if err != nil {
+		return err
+	}
+	failed := w.failures(ctx)
+	res := p.moveResult
+	res.Path, res.Move = root.String(), m.name
+	if a.global.json {
+		err = printJSON(a.out, res)
+	} else {
+		a.note("%s: %s (%s) %s", res.Path, countOf(res.Files, "file"), size(res.Bytes), past[m.name])
+	}
+	if res.Left > 0 {
+		failed = append(failed, fmt.Errorf("%s of %s could not be %s: `moraine job ls --all` tells why", countOf(res.Left, "file"), res.Path, past[m.name]))
+	}
+	return errors.Join(append(failed, err)...)
+}
+
+var past = map[string]string{"flush": "flushed", "stage": "staged", "evict": "evicted"}
+
+// countOf writes a number of things: 1 file, 2 files.
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// settle waits until every file is where the move brings it, or no job is left
+// that would.
+func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err error) {
+	bar := w.startBar(title, 0)
+	defer func() { bar.finish(err) }()
+	for {
+		began := time.Now()
+		if p, err = w.look(ctx); err != nil {
+			return p, err
+		}
+		bar.of(int64(p.total))
+		bar.set(int64(p.done))
+		if !p.busy {
+			return p, nil
+		}
+		if err = sleep(ctx, max(waitPoll, waitShare*time.Since(began))); err != nil {
+			return p, err
+		}
+	}
+}
+
+// look sees how far every file is. Jobs are listed first: what one of them did
+// since then is seen at its file.
+func (w *waiting) look(ctx context.Context) (p moveProgress, err error) {
+	live := map[uint64]uint64{} // bytes done, by inode
+	for j, err := range w.c.Jobs(ctx, false) {
+		if err != nil {
+			return p, err
+		}
+		if j.Kind == w.move.kind || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.Moves == w.move.kind {
+			live[j.Inode] = j.Done
+		}
+	}
+	err = w.c.Walk(ctx, w.path, func(_ string, at *wire.Attr) error {
+		done, moving := live[at.Inode]
+		switch {
+		case at.Type == wire.FileType_FILE_TYPE_DIRECTORY:
+			p.busy = p.busy || moving
+		case at.Type != wire.FileType_FILE_TYPE_REGULAR:
+		case w.move.reached(at):
+			p.Files++
+			p.Bytes += at.Size
+			p.total += at.Size
+			p.done += at.Size
+		default:
+			p.Left++
+			p.total += at.Size
+			p.done += min(done, at.Size)
+			p.busy = p.busy || moving
+		}
+		return nil
+	})
+	return p, err
+}
+
+// failures says which of the jobs that were queued first did not succeed.
+func (w *waiting) failures(ctx context.Context) (failed []error) {
+	for _, j := range w.jobs {
+		ended, err := w.c.Job(ctx, moraine.JobID(j.Id))
+		switch {
+		case errors.Is(err, moraine.NotFound): // ended long ago
+		case err != nil:
+			failed = append(failed, err)
+		case ended.State == wire.JobState_JOB_STATE_FAILED || ended.State == wire.JobState_JOB_STATE_CANCELED:
+			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, ended.Subject, jobStates[ended.State], ended.Error))
+		}
+	}
+	return failed
+}
+
+// resolve follows the symbolic links that a path ends in.
+func (c *connection) resolve(ctx context.Context, p string) (string, error) {
+	for range maxLinks {
+		a, err := c.Lstat(ctx, p)
+		if err != nil || a.Type != wire.FileType_FILE_TYPE_SYMLINK {
+			return p, err
+		}
+		if p = path.Join(path.Dir(p), a.Target); path.IsAbs(a.Target) {
+			p = path.Clean(a.Target)
+		}
+	}
+	return "", &moraine.Error{Op: "resolve", Ref: p, Kind: moraine.InvalidArgument, Err: errors.New("too many symbolic links")}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
