@@ -239,4 +239,10 @@ func TestMountCommands(t *testing.T) {
 	entries, err := os.ReadDir(m.dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "it is not mounted any more")
+
+	m.mount(t)
+	for _, n := range c.All() {
+		require.NoError(t, n.Kill())
+	}
+	m.umount(t) // a cluster that does not answer keeps no mount
 }

@@ -108,6 +108,15 @@ func (r *mountRecord) read() error {
 	return nil
 }
 
+// held reports whether the process lives.
+func (r *mountRecord) held() bool {
+	if err := unix.Flock(int(r.file.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return errors.Is(err, unix.EWOULDBLOCK)
+	}
+	_ = unix.Flock(int(r.file.Fd()), unix.LOCK_UN) // it goes with the file otherwise
+	return false
+}
+
 // wait returns when the process has ended, with how.
 func (r *mountRecord) wait(ctx context.Context) error {
 	for {

@@ -44,16 +44,16 @@ func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
 	if !mounted {
 		return &moraine.Error{Ref: dir, Kind: moraine.NotFound, Err: errors.New("no mount of moraine is there; /proc/mounts lists all")}
 	}
-	if fuse.IsDead(dir) {
+	record, err := findMountRecord(dir)
+	if err != nil {
+		return err
+	}
+	if isDead(dir, record) {
 		if err := fuse.Detach(dir); err != nil {
 			return err
 		}
 		a.note("The mount on %s had lost its process; it is taken away.", dir)
 		return nil
-	}
-	record, err := findMountRecord(dir)
-	if err != nil {
-		return err
 	}
 	if lazy {
 		return fuse.Detach(dir)
@@ -69,6 +69,15 @@ func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
 	}
 	defer record.file.Close()
 	return record.wait(ctx)
+}
+
+// isDead reports whether the process of a mount has ended. Its record tells;
+// without one the mount is asked, which waits where the cluster does not answer.
+func isDead(dir string, record *mountRecord) bool {
+	if record == nil {
+		return fuse.IsDead(dir)
+	}
+	return !record.held()
 }
 
 // maxUsers bounds how many processes are named.
