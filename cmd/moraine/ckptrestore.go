@@ -45,7 +45,7 @@ func (a *app) ckptRestoreCommand() *cobra.Command {
 					return err
 				}
 			}
-			a.note("step %d of %s: %d files, %s, in %s", k.Info.Step, l, len(k.Files()), size(uint64(total)), args[1])
+			a.note("step %d of %s: %s, %s, in %s", k.Info.Step, l, countOf(len(k.Files()), "file"), size(uint64(total)), args[1])
 			if a.global.json {
 				return printJSON(a.out, describeStep(k.Info))
 			}
