@@ -24,10 +24,19 @@ func (c *Cluster) Client(ctx context.Context, node string) (*Client, error) {
 
 // ClientWith is Client with settings; a zero is what Client uses.
 func (c *Cluster) ClientWith(ctx context.Context, node string, cfg client.Config) (*Client, error) {
+	return c.dial(ctx, transport.RoleClient, node, cfg)
+}
+
+// Admin is Client with the certificate of an administrator.
+func (c *Cluster) Admin(ctx context.Context, node string) (*Client, error) {
+	return c.dial(ctx, transport.RoleAdmin, node, client.Config{})
+}
+
+func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cfg client.Config) (*Client, error) {
 	def(&cfg.ChunkBytes, 64<<10)
 	def(&cfg.MemoryBytes, 16<<20)
 	cfg.Metadata = c.addresses()
-	d := c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleClient, Node: node, Scope: "/"})
+	d := c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: role, Node: node, Scope: "/"})
 	cl, err := client.Dial(ctx, cfg, client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
 	if err != nil {
 		d.Close()

@@ -28,6 +28,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 )
@@ -43,6 +44,10 @@ type Options struct {
 	SegmentBytes int64
 	// SessionTimeout, Grace and RepairGrace are those of package metadata.
 	SessionTimeout, Grace, RepairGrace time.Duration
+	// Bucket opens the object tier of a chunkserver and its mover; nil: there is
+	// none. SettleTime is that of package metadata.
+	Bucket     func(node string) (*object.Bucket, error)
+	SettleTime time.Duration
 	// SnapshotEntries is after how many entries a metadata server takes a
 	// snapshot (200); the log before it is not kept.
 	SnapshotEntries uint64
@@ -205,6 +210,16 @@ func (c *Cluster) ready() bool {
 		leads = leads || l.leads()
 	}
 	return leads
+}
+
+// Leader returns the metadata server that leads; empty where none says so.
+func (c *Cluster) Leader() string {
+	for _, n := range c.nodes {
+		if l := n.current(); l != nil && !l.gone.Load() && l.leads() {
+			return n.id
+		}
+	}
+	return ""
 }
 
 // addresses of the metadata servers, as clients are given them.

@@ -55,7 +55,7 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	handler := &struct{ transport.Handler }{}
 	store := n.raftConfig()
 	cfg := metadata.Config{Node: n.id, Cluster: clusterID, SessionTimeout: n.c.opts.SessionTimeout,
-		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace}
+		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime}
 	for _, p := range store.Peers {
 		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: p.ID, Addresses: p.Client})
 	}
@@ -106,7 +106,15 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 			CapacityBytes: 1 << 30, SegmentBytes: n.c.opts.SegmentBytes})
 	}
 	meta := &lateMeta{}
-	service, err := chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: fs, Log: log})
+	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log}, mover.Deps{Log: log}
+	if n.c.opts.Bucket != nil {
+		bucket, err := n.c.opts.Bucket(n.id)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Bucket, deps.Bucket, moves.Bucket = bucket.URL(), bucket, bucket
+	}
+	service, err := chunkserver.New(cfg, deps)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +133,8 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 			return ignoreEnd(ctx, err)
 		}
 		defer session.Close()
-		meta.c = session
-		return n.serveChunks(ctx, service, mover.Deps{Client: session, Log: log})
+		meta.c, moves.Client = session, session
+		return n.serveChunks(ctx, service, moves)
 	}, nil
 }
 

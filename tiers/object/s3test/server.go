@@ -3,53 +3,38 @@
 package s3test
 
 import (
-	"context"
-	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/tiers/object"
-	"github.com/morainefs/moraine/tiers/object/localserver"
 )
 
-const (
-	dirVariable  = "MORAINE_S3TEST_DIR"
-	addrVariable = "MORAINE_S3TEST_LISTEN"
-	bucketName   = "tier"
-)
+const bucketName = "tier"
 
 // Main is TestMain's: in a process that Start started it serves and does not
 // return; elsewhere it runs the tests, and ends the server that they started.
 func Main(m *testing.M) int {
-	if dir := os.Getenv(dirVariable); dir != "" {
-		err := localserver.Run(context.Background(), localserver.Config{Dir: dir, Listen: os.Getenv(addrVariable), Bucket: bucketName})
-		fmt.Fprintln(os.Stderr, "object server:", err)
-		return 1
+	if serve := childOf(); serve != nil {
+		return serve()
 	}
 	defer shared.stop()
 	return m.Run()
 }
 
-// Server is a store that runs.
+// Server is a store. It runs, but between Kill and Restart.
 type Server struct {
 	Endpoint string
 	Keys     object.Keys
 
-	dir  string
-	cmd  *exec.Cmd
-	done chan struct{}
+	dir string
+	supervisor
 }
 
 type sharedServer struct {
@@ -64,18 +49,31 @@ var shared sharedServer
 // Start returns the store of this test process; the first call starts it.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	shared.once.Do(func() {
-		for range 5 { // the port may be taken between finding and using it
-			if shared.server, shared.err = start(); shared.err == nil {
-				return
-			}
-		}
-	})
+	shared.once.Do(func() { shared.server, shared.err = start() })
 	require.NoError(t, shared.err)
 	return shared.server
 }
 
-func start() (*Server, error) {
+// New starts a store of the test's own, which may be killed; it ends with the
+// test.
+func New(t testing.TB) *Server {
+	t.Helper()
+	s, err := start()
+	require.NoError(t, err)
+	t.Cleanup(s.stop)
+	return s
+}
+
+func start() (s *Server, err error) {
+	for range 5 { // the port may be taken between finding and using it
+		if s, err = startOnce(); err == nil {
+			return s, nil
+		}
+	}
+	return nil, err
+}
+
+func startOnce() (*Server, error) {
 	dir, err := os.MkdirTemp("", "moraine-s3test-")
 	if err != nil {
 		return nil, err
@@ -86,27 +84,11 @@ func start() (*Server, error) {
 	}
 	addr := l.Addr().String()
 	l.Close()
-	s := &Server{Endpoint: "http://" + addr, dir: dir, done: make(chan struct{})}
-	s.cmd = exec.Command(os.Args[0])
-	s.cmd.Env = append(os.Environ(), dirVariable+"="+dir, addrVariable+"="+addr)
-	s.cmd.Stderr = os.Stderr
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The child dies with the thread that forked it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := s.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = s.cmd.Wait()
-			close(s.done)
-		}
-	}()
-	if err := <-started; err != nil {
+	s := &Server{Endpoint: "http://" + addr, dir: dir}
+	if err := s.supervisor.begin(dir, addr); err != nil {
 		return nil, err
 	}
-	if err := s.ready(); err != nil {
+	if err := s.order(orderStart); err != nil {
 		s.stop()
 		return nil, err
 	}
@@ -114,24 +96,24 @@ func start() (*Server, error) {
 	return s, err
 }
 
-func (s *Server) ready() error {
-	for {
-		resp, err := http.Get(s.Endpoint + localserver.HealthPath)
-		if err == nil {
-			resp.Body.Close()
+// Kill ends the server's process, as kill -9 does. It may be called while a file
+// system that this process serves is mounted.
+func (s *Server) Kill() error { return s.order(orderKill) }
+
+// Restart starts a server that was killed, at the same address, and returns when
+// it serves.
+func (s *Server) Restart() error {
+	var err error
+	for range 5 { // something else may be at the port for a moment
+		if err = s.order(orderStart); err == nil {
 			return nil
 		}
-		select {
-		case <-s.done:
-			return fmt.Errorf("the object server ended")
-		case <-time.After(10 * time.Millisecond):
-		}
 	}
+	return err
 }
 
 func (s *Server) stop() {
-	_ = s.cmd.Process.Kill()
-	<-s.done
+	s.supervisor.end()
 	os.RemoveAll(s.dir)
 }
 

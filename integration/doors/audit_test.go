@@ -1,0 +1,183 @@
+package doors_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The bucket is listed by a client of its own, past everything of ours, and held
+// against the records of the service.
+
+// audit is what the bucket has and what the records say.
+type audit struct {
+	objects map[string]minio.ObjectInfo // by key
+	uploads []string                    // unfinished
+	records []*wire.Object
+}
+
+// look makes an audit. Nothing may change the bucket meanwhile.
+func (w *world) look(t *testing.T) *audit {
+	t.Helper()
+	a := &audit{objects: map[string]minio.ObjectInfo{}, records: w.records(t)}
+	prefix := w.config.Prefix + "/"
+	for o := range w.direct.Client.ListObjects(t.Context(), w.config.Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		require.NoError(t, o.Err)
+		if !strings.HasSuffix(o.Key, "/") {
+			a.objects[o.Key] = o
+		}
+	}
+	for keyMarker, idMarker := "", ""; ; {
+		page, err := w.direct.ListMultipartUploads(t.Context(), w.config.Bucket, prefix, keyMarker, idMarker, "", 1000)
+		require.NoError(t, err)
+		for _, u := range page.Uploads {
+			a.uploads = append(a.uploads, u.Key+"?uploadId="+u.UploadID)
+		}
+		if !page.IsTruncated {
+			return a
+		}
+		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
+	}
+}
+
+// records returns every object record of the service. Their numbers come from a
+// counter, so it asks for one after the other until it has as many as there are.
+func (w *world) records(t *testing.T) (found []*wire.Object) {
+	t.Helper()
+	tier, err := w.admin.Tier(t.Context())
+	require.NoError(t, err)
+	root, err := w.admin.Stat(t.Context(), "/")
+	require.NoError(t, err)
+	of := moraine.ID(root.Inode)
+	for n := uint64(1); uint64(len(found)) < tier.Objects; n++ {
+		id := moraine.MakeID(of.Partition(), of.Incarnation(), n)
+		resp, err := w.admin.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: uint64(id)}}})
+		if errors.Is(err, moraine.NotFound) {
+			require.Less(t, n, uint64(1_000_000), "%d of %d objects were found", len(found), tier.Objects)
+			continue
+		}
+		require.NoError(t, err)
+		found = append(found, resp.GetObject().Object)
+	}
+	return found
+}
+
+// wrong returns what does not fit: objects and uploads that nothing explains,
+// and records of what is needed and not there.
+func (a *audit) wrong() (problems []string) {
+	for _, u := range a.uploads {
+		problems = append(problems, "orphan upload: "+u)
+	}
+	known := map[string]*wire.Object{}
+	for _, r := range a.records {
+		if other := known[r.Key]; other != nil {
+			problems = append(problems, fmt.Sprintf("two records of %s: %v, %v", r.Key, other, r))
+		}
+		known[r.Key] = r
+		o, there := a.objects[r.Key]
+		switch {
+		case r.RefCount == 0: // it is to be deleted, or is already
+		case !there:
+			problems = append(problems, fmt.Sprintf("lost object: %v", r))
+		case strings.Trim(o.ETag, `"`) != r.Etag || o.Size != int64(r.Size):
+			problems = append(problems, fmt.Sprintf("%s has %d bytes, ETag %s; recorded are %v", r.Key, o.Size, o.ETag, r))
+		}
+	}
+	for key, o := range a.objects {
+		if known[key] == nil {
+			problems = append(problems, fmt.Sprintf("orphan object: %s, %d bytes of %v", key, o.Size, o.LastModified))
+		}
+	}
+	slices.Sort(problems)
+	return problems
+}
+
+// residueDelay is about how long the service lets bytes lie that a moved object
+// left at its old key, before a job deletes them.
+const residueDelay = 10 * time.Minute
+
+// residue reports whether a job waits to delete what a moved object left.
+func residue(j *wire.Job) bool {
+	return j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && j.State == wire.JobState_JOB_STATE_PENDING &&
+		time.Duration(j.NotBefore-j.Created)*time.Millisecond > residueDelay/2
+}
+
+// settle waits until nothing of the object tier is under way any more.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	eventually(t, 3*time.Minute, "the object tier to settle", func() (bool, string) {
+		var live []string
+		for j, err := range w.admin.Jobs(t.Context(), false) {
+			require.NoError(t, err)
+			if j.Kind != wire.JobKind_JOB_KIND_REPAIR && !residue(j) {
+				live = append(live, j.String())
+			}
+		}
+		tier, err := w.admin.Tier(t.Context())
+		require.NoError(t, err)
+		return len(live) == 0 && tier.Intents == 0 && tier.UnsettledKeys == 0, strings.Join(append(live, tier.String()), "\n")
+	})
+}
+
+// move queues a move of paths, and returns its jobs.
+func (w *world) move(t *testing.T, kind wire.JobKind, paths ...string) []*wire.Job {
+	t.Helper()
+	var inodes []moraine.InodeID
+	for _, p := range paths {
+		a, err := w.admin.Stat(t.Context(), p)
+		require.NoError(t, err)
+		inodes = append(inodes, moraine.InodeID(a.Inode))
+	}
+	jobs, err := w.admin.QueueMove(t.Context(), kind, inodes...)
+	require.NoError(t, err)
+	return jobs
+}
+
+// waitJob waits until a job has ended, and returns it as it ended; nil where that
+// is long ago.
+func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
+	if j.Id == 0 {
+		return j, nil // there was nothing to do
+	}
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		now, err := w.admin.Job(ctx, moraine.JobID(j.Id))
+		switch {
+		case errors.Is(err, moraine.NotFound):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case now.State != wire.JobState_JOB_STATE_PENDING && now.State != wire.JobState_JOB_STATE_RUNNING:
+			return now, nil
+		case time.Now().After(deadline):
+			return now, fmt.Errorf("the job does not end: %v", now)
+		}
+	}
+}
+
+// moved has paths moved, and fails the test where that fails.
+func (w *world) moved(t *testing.T, kind wire.JobKind, paths ...string) {
+	t.Helper()
+	for _, j := range w.move(t, kind, paths...) {
+		ended, err := w.waitJob(t.Context(), j)
+		require.NoError(t, err)
+		if ended != nil {
+			require.Equal(t, wire.JobState_JOB_STATE_DONE, ended.State, "%v", ended)
+		}
+	}
+}
+
+const (
+	flush = wire.JobKind_JOB_KIND_FLUSH
+	evict = wire.JobKind_JOB_KIND_EVICT
+	stage = wire.JobKind_JOB_KIND_STAGE
+)

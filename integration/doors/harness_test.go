@@ -1,0 +1,208 @@
+// Package doors_test holds a whole cluster with all its doors at once: two
+// mounts, the S3 endpoint, a Go client, and below them the object tier over a
+// real S3 server, which is a process of its own and can be killed.
+//
+// The cluster is package incluster's: every part is the shipped one. The mounts
+// are real, served by this process; so nothing here may map a file of theirs
+// into memory, or start a process.
+//
+// MORAINE_TEST_LONG=1 runs the long form. A random test prints its seed;
+// MORAINE_TEST_SEED repeats one.
+package doors_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/s3"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/object/s3test"
+	"github.com/morainefs/moraine/transport/memnet"
+)
+
+func TestMain(m *testing.M) {
+	// The tests of the object tier wait for leases to end most of their time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(s3test.Main(m))
+}
+
+func long() bool { return os.Getenv("MORAINE_TEST_LONG") != "" }
+
+// firstSeed returns the seed of a random test.
+func firstSeed(t *testing.T) uint64 {
+	t.Helper()
+	v := os.Getenv("MORAINE_TEST_SEED")
+	if v == "" {
+		return uint64(time.Now().UnixNano())
+	}
+	s, err := strconv.ParseUint(v, 10, 64)
+	require.NoError(t, err)
+	return s
+}
+
+// world is a cluster with an object tier.
+type world struct {
+	*incluster.Cluster
+	store  *s3test.Server
+	config object.Config // of the bucket, without a proxy between
+	direct *minio.Core   // the bucket, as any S3 client sees it
+	admin  *incluster.Client
+}
+
+// worldOptions are those of a world; a zero takes the default beside it.
+type worldOptions struct {
+	incluster.Options                // 1 metadata server, 3 chunkservers
+	store             *s3test.Server // of the bucket (one that tests share)
+	endpoint          string         // of the bucket (the server's)
+	prefix            string         // of keys (the test's name)
+}
+
+// startWorld runs a cluster until the test ends.
+func startWorld(t *testing.T, o worldOptions) *world {
+	t.Helper()
+	w := &world{store: o.store}
+	if w.store == nil {
+		w.store = s3test.Start(t)
+	}
+	w.config = w.store.Config(t, w.store.Endpoint)
+	if o.prefix != "" {
+		w.config.Prefix = o.prefix
+	}
+	cfg := w.config
+	if o.endpoint != "" {
+		cfg.Endpoint = o.endpoint
+	}
+	if o.Metadata == 0 {
+		o.Metadata = 1
+	}
+	if o.Chunkservers == 0 {
+		o.Chunkservers = 3
+	}
+	o.SegmentBytes, o.SettleTime, o.Grace = 8<<20, time.Second, 5*time.Second
+	o.Bucket = func(string) (*object.Bucket, error) { return object.New(cfg, object.Deps{}) }
+	if os.Getenv("MORAINE_TEST_LOG") != "" {
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	var err error
+	w.direct, err = minio.NewCore(strings.TrimPrefix(w.store.Endpoint, "http://"), &minio.Options{
+		Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Region: "us-east-1"})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	w.Cluster, err = incluster.Start(ctx, o.Options)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, w.Stop())
+		stop()
+	})
+	w.Net.SetFaults("*", "*", memnet.Faults{}) // no delays
+	require.NoError(t, w.WaitReady(ctx))
+	w.admin, err = w.Admin(ctx, "admin")
+	require.NoError(t, err)
+	endWith(t, w.admin)
+	return w
+}
+
+// client opens a client until the test ends.
+func (w *world) client(t *testing.T, node string) *incluster.Client {
+	t.Helper()
+	c, err := w.Client(t.Context(), node)
+	require.NoError(t, err)
+	endWith(t, c)
+	return c
+}
+
+// endWith closes a client with the test. That it cannot tell the service within
+// its patience, on a busy machine, is nobody's fault.
+func endWith(t *testing.T, c *incluster.Client) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Log(err)
+		}
+	})
+}
+
+// mount mounts the root until the test ends. Where nothing can be mounted the
+// test is skipped.
+func (w *world) mount(t *testing.T, node string) *mountDoor {
+	t.Helper()
+	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
+		t.Skipf("nothing can be mounted here: %v", err)
+	} else {
+		require.NoError(t, f.Close())
+	}
+	m := &mountDoor{label: node, dir: t.TempDir()}
+	fsys, err := fuse.New(fuse.Config{Dir: m.dir}, fuse.Deps{Client: w.client(t, node).Client})
+	require.NoError(t, err)
+	runUntilEnd(t, fsys.Run)
+	return m
+}
+
+// endpoint runs the S3 endpoint until the test ends. A process can have one.
+func (w *world) endpoint(t *testing.T) *s3Door {
+	t.Helper()
+	const access, secret = "testaccess", "testsecret"
+	addrs, err := procs.FreeAddresses(1)
+	require.NoError(t, err)
+	c := w.client(t, "gateway")
+	runUntilEnd(t, func(ctx context.Context, ready func()) error {
+		server, err := s3.New(s3.Config{Listen: addrs, AccessKey: access, SecretKey: secret}, s3.Deps{Client: c.Client, Ready: ready})
+		if err != nil {
+			return err
+		}
+		return server.Run(ctx)
+	})
+	core, err := minio.NewCore(addrs[0], &minio.Options{Creds: credentials.NewStaticV4(access, secret, ""), Region: s3.DefaultRegion})
+	require.NoError(t, err)
+	return &s3Door{core: core}
+}
+
+// runUntilEnd runs something until the test ends, and returns when it is ready.
+func runUntilEnd(t *testing.T, run func(ctx context.Context, ready func()) error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		stop()
+		require.FailNow(t, "it ended before it was ready", "%v", err)
+	}
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
+
+// eventually polls until what is awaited has come about.
+func eventually(t *testing.T, within time.Duration, what string, done func() (bool, string)) {
+	t.Helper()
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+		ok, state := done()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			require.FailNow(t, "waited in vain for "+what, state)
+		}
+	}
+}
+
+// prefixOf is a prefix of keys that no other run uses.
+func prefixOf(seed uint64) string { return fmt.Sprintf("run-%016x", seed) }

@@ -1,0 +1,361 @@
+package doors_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers/object/s3test"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The random test: workers go through all doors at once, on different
+// directories at a time, each of them in turn on the same files; and files are
+// flushed, evicted and staged, alone and as trees, while the bucket fails
+// requests, loses answers, and is killed and started again. The model is what
+// docs/SEMANTICS.md promises: what one door has closed, every door reads.
+
+// modelFile is a file as it must be.
+type modelFile struct {
+	data []byte
+	past []string // what was done to it
+}
+
+func (f *modelFile) did(format string, args ...any) {
+	f.past = append(f.past, fmt.Sprintf(format, args...))
+	f.past = f.past[max(0, len(f.past)-40):]
+}
+
+// modelDir is a directory. Whoever holds mu is alone with what is in it.
+type modelDir struct {
+	mu    sync.Mutex
+	names [2]string // it has one of them
+	name  string
+	files map[string]*modelFile
+}
+
+// run is one run of the test.
+type run struct {
+	t     *testing.T
+	w     *world
+	seed  uint64
+	root  string
+	doors []door
+	dirs  []*modelDir
+
+	outage sync.Mutex // held while the bucket is away
+	mu     sync.Mutex // guards what follows
+	tally  tally
+	failed bool
+}
+
+// tally counts what was done.
+type tally struct {
+	runs, kills, faults, objects int
+	read, written                int64
+	ops                          map[string]int
+}
+
+func (a *tally) add(b tally) {
+	a.runs, a.kills, a.faults = a.runs+b.runs, a.kills+b.kills, a.faults+b.faults
+	a.read, a.written, a.objects = a.read+b.read, a.written+b.written, a.objects+b.objects
+	for k, n := range b.ops {
+		a.ops[k] += n
+	}
+}
+
+// String lists it, one line a door.
+func (a *tally) String() string {
+	out := fmt.Sprintf("%d runs, %.1f MB written, %.1f MB read and compared, the bucket killed %d times, %d of its requests failed, %d objects audited",
+		a.runs, float64(a.written)/1e6, float64(a.read)/1e6, a.kills, a.faults, a.objects)
+	var keys []string
+	for k := range a.ops {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		out += fmt.Sprintf("\n  %-20s %6d", k, a.ops[k])
+	}
+	return out
+}
+
+// TestEveryDoorAtOnce runs the model. At the end of each run every file is read
+// through every door, flushed, evicted, and read again; the bucket is held
+// against the records; everything is removed, and the bucket is empty but for
+// what the records say is still to be deleted.
+func TestEveryDoorAtOnce(t *testing.T) {
+	runs := 2
+	if long() {
+		runs = 120
+	}
+	if v := os.Getenv("MORAINE_TEST_RUNS"); v != "" {
+		var err error
+		runs, err = strconv.Atoi(v)
+		require.NoError(t, err)
+	}
+	seed := firstSeed(t)
+	total := tally{ops: map[string]int{}}
+	t.Parallel()
+	// No process may be started once something is mounted; the others' store
+	// neither.
+	s3test.Start(t)
+	store := s3test.New(t)
+	for n := range runs {
+		s := seed + uint64(n)
+		ok := t.Run(fmt.Sprintf("seed-%d", s), func(t *testing.T) {
+			t.Logf("MORAINE_TEST_SEED=%d repeats it", s)
+			total.add(runModel(t, store, s))
+		})
+		if !ok {
+			break
+		}
+	}
+	t.Logf("no wrong byte, no lost file, no orphan: %s", &total)
+}
+
+// workers go at once, and each takes steps.
+const workers = 4
+
+func steps() int {
+	if long() {
+		return 60
+	}
+	return 20
+}
+
+func runModel(t *testing.T, store *s3test.Server, seed uint64) tally {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	r := &run{t: t, seed: seed, root: "/data", tally: tally{runs: 1, ops: map[string]int{}}}
+	faulty := rng.IntN(2) == 0
+	r.w = startWorld(t, worldOptions{store: store, endpoint: r.between(store, faulty, rng), prefix: prefixOf(seed)})
+	client := &clientDoor{r.w.client(t, "client").Client}
+	r.doors = []door{client, r.w.endpoint(t), r.w.mount(t, "mount1"), r.w.mount(t, "mount2")}
+	r.makeDirs(rng)
+	var group sync.WaitGroup
+	for n := range workers {
+		w := &worker{run: r, rng: rand.New(rand.NewPCG(seed, uint64(n+1)))}
+		group.Go(func() { w.work(t.Context()) })
+	}
+	group.Wait()
+	if r.failed {
+		t.FailNow()
+	}
+	r.verifyEnd()
+	return r.tally
+}
+
+// between returns where chunkservers find the bucket: in a faulty run a proxy
+// that fails requests, of any kind but lost ones that keep a key unsettled until
+// their lease has ended, in most.
+func (r *run) between(store *s3test.Server, faulty bool, rng *rand.Rand) string {
+	if !faulty {
+		return ""
+	}
+	p := s3test.NewProxy(r.t, store.Endpoint)
+	faults := []s3test.Fault{s3test.Fail, s3test.FailAfter, s3test.Lose, s3test.Drop, s3test.CutRequest, s3test.CutReply}
+	all := long() && rng.IntN(4) == 0
+	var mu sync.Mutex
+	dice := rand.New(rand.NewPCG(r.seed, 1<<32))
+	p.Set(func(req *http.Request) s3test.Fault {
+		op := s3test.OpOf(req)
+		mu.Lock()
+		defer mu.Unlock()
+		if dice.IntN(20) > 0 || !all && (op == "delete" || op == "copy") {
+			return s3test.Pass
+		}
+		r.mu.Lock()
+		r.tally.faults++
+		r.mu.Unlock()
+		return faults[dice.IntN(len(faults))]
+	})
+	r.t.Cleanup(func() { p.Set(nil) })
+	return p.URL
+}
+
+// makeDirs makes the directories, some of which are flushed by themselves.
+func (r *run) makeDirs(rng *rand.Rand) {
+	for n := range 5 {
+		d := &modelDir{names: [2]string{fmt.Sprintf("d%d", n), fmt.Sprintf("other %d", n)}, files: map[string]*modelFile{}}
+		d.name = d.names[0]
+		r.dirs = append(r.dirs, d)
+		a, err := r.w.admin.MkdirAll(r.t.Context(), r.path(d, ""), 0o755)
+		require.NoError(r.t, err)
+		if rng.IntN(3) == 0 {
+			require.NoError(r.t, r.w.admin.SetPolicy(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
+		}
+	}
+	if rng.IntN(3) == 0 {
+		a, err := r.w.admin.Stat(r.t.Context(), r.root)
+		require.NoError(r.t, err)
+		require.NoError(r.t, r.w.admin.SetPolicy(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
+	}
+}
+
+var onCommit = &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT}
+
+func (r *run) path(d *modelDir, name string) string { return path.Join(r.root, d.name, name) }
+
+// count notes an operation of a door that moved some bytes.
+func (r *run) count(what string, read, written int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tally.ops[what]++
+	r.tally.read += int64(read)
+	r.tally.written += int64(written)
+}
+
+func (r *run) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+// fail notes that something is not as it must be; f may be nil.
+func (r *run) fail(f *modelFile, format string, args ...any) {
+	r.mu.Lock()
+	r.failed = true
+	r.mu.Unlock()
+	past := ""
+	if f != nil {
+		for _, line := range f.past {
+			past += "\n  " + line
+		}
+	}
+	r.t.Errorf("MORAINE_TEST_SEED=%d: %s%s", r.seed, fmt.Sprintf(format, args...), past)
+}
+
+// compare holds what a door gave against what must be there.
+func (r *run) compare(f *modelFile, d door, at string, off int, got, want []byte, err error) bool {
+	switch {
+	case err != nil:
+		r.fail(f, "%s cannot read %s: %v", d.name(), at, err)
+	case len(got) != len(want):
+		r.fail(f, "%s reads %d bytes of %s from %d on, it has %d", d.name(), len(got), at, off, len(want))
+	case !bytes.Equal(got, want):
+		first := 0
+		for got[first] == want[first] {
+			first++
+		}
+		r.fail(f, "%s reads wrong bytes of %s from byte %d on (of %d)", d.name(), at, off+first, len(f.data))
+	default:
+		r.count(d.name()+" read", len(got), 0)
+		return true
+	}
+	return false
+}
+
+// verifyAll reads all files through a door, and lists them.
+func (r *run) verifyAll(door func(n int) door) {
+	n := 0
+	for _, d := range r.dirs {
+		for name, f := range d.files {
+			n++
+			at, by := r.path(d, name), door(n)
+			got, err := by.read(r.t.Context(), at)
+			r.compare(f, by, at, 0, got, f.data, err)
+		}
+		r.checkList(r.t.Context(), d, door(n))
+	}
+	if r.over() {
+		r.t.FailNow()
+	}
+}
+
+// checkList holds a listing against the model.
+func (r *run) checkList(ctx context.Context, d *modelDir, by door) {
+	want := []string{}
+	for name := range d.files {
+		want = append(want, name)
+	}
+	slices.Sort(want)
+	got, err := by.list(ctx, r.path(d, ""))
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, want) {
+		r.fail(nil, "%s lists %q as %q (%v), it has %q", by.name(), r.path(d, ""), got, err, want)
+		return
+	}
+	r.count(by.name()+" list", 0, 0)
+}
+
+// verifyEnd is what must be so when all workers have ended.
+func (r *run) verifyEnd() {
+	t, w := r.t, r.w
+	for _, d := range r.doors {
+		r.verifyAll(func(int) door { return d })
+	}
+	w.moved(t, flush, r.root)
+	w.settle(t)
+	r.checkObjects()
+	w.moved(t, evict, r.root)
+	r.eachFile(func(at string, a *wire.Attr, f *modelFile) {
+		require.True(t, a.Evicted || a.Size == 0, "%s is not evicted: %v", at, a)
+	})
+	r.verifyAll(func(n int) door { return r.doors[n%len(r.doors)] })
+	w.moved(t, stage, r.root)
+	w.settle(t)
+	a := w.look(t)
+	require.Empty(t, a.wrong(), "MORAINE_TEST_SEED=%d", r.seed)
+	r.tally.objects += len(a.objects)
+	require.NoError(t, w.admin.RemoveAll(t.Context(), r.root))
+	w.settle(t)
+	a = w.look(t)
+	require.Empty(t, a.wrong(), "MORAINE_TEST_SEED=%d", r.seed)
+	for _, o := range a.records {
+		require.Zero(t, o.RefCount, "everything was removed: %v", o)
+	}
+	require.NoError(t, w.Check())
+}
+
+// eachFile calls fn with each file as the service has it.
+func (r *run) eachFile(fn func(at string, a *wire.Attr, f *modelFile)) {
+	for _, d := range r.dirs {
+		for name, f := range d.files {
+			a, err := r.w.admin.Stat(r.t.Context(), r.path(d, name))
+			require.NoError(r.t, err)
+			fn(r.path(d, name), a, f)
+		}
+	}
+}
+
+// checkObjects holds every file's object, read straight from the bucket, against
+// the model.
+func (r *run) checkObjects() {
+	a := r.w.look(r.t)
+	require.Empty(r.t, a.wrong(), "MORAINE_TEST_SEED=%d", r.seed)
+	byID := map[uint64]*wire.Object{}
+	for _, o := range a.records {
+		byID[o.Id] = o
+	}
+	bucket := &s3Door{core: r.w.direct}
+	r.eachFile(func(at string, attr *wire.Attr, f *modelFile) {
+		require.True(r.t, attr.Clean, "%s was flushed and is not clean: %v", at, attr)
+		o := byID[attr.Object]
+		require.NotNil(r.t, o, "%s: %v", at, attr)
+		got, err := bucket.read(r.t.Context(), "/"+path.Join(r.w.config.Bucket, o.Key))
+		require.NoError(r.t, err)
+		if !bytes.Equal(got, f.data) {
+			r.fail(f, "the object %s of %s has other bytes", o.Key, at)
+		}
+	})
+	if r.over() {
+		r.t.FailNow()
+	}
+}
+
+// retried reports whether a job could not be queued or canceled because of what
+// others did to its file meanwhile.
+func retried(err error) bool {
+	return err == nil || errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Stale)
+}
