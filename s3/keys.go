@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/morainefs/moraine"
 )
 
 const (
@@ -16,7 +18,7 @@ const (
 	maxName = 255
 	// uploadsDir is the directory of a bucket that holds the parts of uploads
 	// that have not been completed. No key reaches into it.
-	uploadsDir = ".moraine.uploads"
+	uploadsDir = moraine.UploadsDir
 )
 
 // objectKey is a key that was checked: one that is the path of a file, or, with

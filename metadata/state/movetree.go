@@ -63,6 +63,9 @@ func (m *Machine) listTreeDir(t *tx, j *job, key []byte, stop int) error {
 	}
 	for n, name := range names {
 		if entries[n].typ == typeDirectory {
+			if name == moraine.UploadsDir {
+				continue
+			}
 			t.put(t.k.treeDir(j.id, entries[n].inode), putString([]byte{jobVersion1}, ""))
 			continue
 		}

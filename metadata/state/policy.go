@@ -62,7 +62,8 @@ func (v *view) policy(dir *inode) (p policy, err error) {
 }
 
 // effective returns the policy that governs what is in the directory at: of
-// each field the nearest that says something, up to the root.
+// each field the nearest that says something, up to the root. The parts of
+// uploads are flushed only where a directory among them says so.
 func (v *view) effective(at moraine.InodeID) (policy, error) {
 	var p policy
 	for depth := 0; at != 0 && depth <= maxDepth && !p.whole(); depth++ {
@@ -75,6 +76,9 @@ func (v *view) effective(at moraine.InodeID) (policy, error) {
 			return policy{}, err
 		}
 		p.inherit(own)
+		if dir.name == moraine.UploadsDir {
+			p.inherit(policy{flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
+		}
 		at = dir.parent
 	}
 	return p, nil

@@ -252,6 +252,29 @@ func TestQueueMove(t *testing.T) {
 	}
 }
 
+// The parts of uploads that are not complete are not flushed with the directory
+// that they are in, neither by command nor by its policy.
+func TestPartsOfUploadsAreNotFlushed(t *testing.T) {
+	y := newTier(t)
+	bucket := y.c.mkdir(y.c.root, "bucket")
+	y.ok(y.setPolicy(bucket, &wire.Policy{Flush: onCommit}))
+	upload := y.c.mkdir(y.c.mkdir(bucket, moraine.UploadsDir), "id")
+	part, whole := y.c.mkfile(upload, "00001"), y.c.mkfile(bucket, "file")
+	y.write(part, 10)
+	y.write(whole, 10)
+	y.queue(flushJob, bucket)
+	y.runTrees()
+	y.drain()
+	if p, w := y.c.attr(part), y.c.attr(whole); p.Clean || !w.Clean {
+		t.Errorf("flushed: the part %v, the file %v", p.Clean, w.Clean)
+	}
+	y.rename(upload, "00001", bucket, "part")
+	y.drain()
+	if !y.c.attr(part).Clean {
+		t.Error("it is a file of the bucket now")
+	}
+}
+
 // A tree's job ends when all that it queued has, and says what failed.
 func TestTreeJobWaitsForItsFiles(t *testing.T) {
 	y := newTier(t)
