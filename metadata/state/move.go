@@ -100,7 +100,8 @@ func needs(kind wire.JobKind, i *inode) (bool, string) {
 }
 
 // queueFile queues a move of a file, or finds the live job of that kind. A flush
-// that is under way is followed by another, since what it reads may be older.
+// that is under way, or was and is tried again, is followed by another, since
+// what it read may be older.
 func (m *Machine) queueFile(t *tx, kind wire.JobKind, i *inode, parent moraine.JobID) (moraine.JobID, error) {
 	j, err := t.moveOf(i.id, kind)
 	if err != nil {
@@ -116,7 +117,14 @@ func (m *Machine) queueFile(t *tx, kind wire.JobKind, i *inode, parent moraine.J
 		}
 		return m.addJob(t, jobSpec{kind: kind, subject: name, target: uint64(i.id), parent: parent})
 	}
-	again := kind == wire.JobKind_JOB_KIND_FLUSH && j.state == wire.JobState_JOB_STATE_RUNNING && !j.again
+	again := false
+	if kind == wire.JobKind_JOB_KIND_FLUSH && !j.again {
+		in, err := t.objectIntent(j.id) // what a holder before has completed is recorded, old or not
+		if err != nil {
+			return 0, err
+		}
+		again = in != nil || j.state == wire.JobState_JOB_STATE_RUNNING
+	}
 	if adopt := parent != 0 && j.parent == 0; adopt || again {
 		j.again = j.again || again
 		if adopt {

@@ -140,6 +140,29 @@ func TestTheNewestGenerationIsFlushed(t *testing.T) {
 	}
 }
 
+// The same where the flush failed and is to be tried again: what it had completed
+// is recorded first, and is of the older content.
+func TestTheNewestGenerationIsFlushedAfterAFailure(t *testing.T) {
+	y := newTier(t)
+	f := y.c.mkfile(y.c.root, "f")
+	for at := range 12 {
+		y.write(f, 10)
+		j := y.queue(flushJob, f)[0]
+		y.crash = &crash{at: at, how: "after"}
+		y.mover("n1").work()
+		y.crash = nil
+		y.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
+			Id: j.Id, LeaseEpoch: 1, Error: "the bucket is away"}}})
+		y.write(f, 10)
+		y.queue(flushJob, f)
+		y.drain()
+		y.sound(f)
+		if a := y.c.attr(f); !a.Clean {
+			t.Fatalf("failed after operation %d: %v", at, a)
+		}
+	}
+}
+
 // A canceled flush leaves nothing behind, wherever it was, and its holder does
 // nothing any more.
 func TestCancelLeavesNoUpload(t *testing.T) {

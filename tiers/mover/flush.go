@@ -126,6 +126,9 @@ func (f *flushing) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := f.abortAll(ctx, dst, ""); err != nil { // a copy in parts that another was at
+		return errors.Join(err, f.end(ctx))
+	}
 	info, err := f.deps.Bucket.Copy(ctx, refOf(old), int64(old.GetSize()), dst)
 	if err == nil && (info.Size != int64(old.GetSize()) || info.HasCRC && info.CRC != old.GetCrc()) {
 		return f.fault(moraine.Corrupt, "the copy at %s has %d bytes, CRC32C %08x; recorded are %d, %08x", dst, info.Size, info.CRC, old.GetSize(), old.GetCrc())
@@ -205,24 +208,6 @@ func (f *flushing) unlessStale(err error) error {
 		return nil
 	}
 	return err
-}
-
-// abortAll ends the upload of that id, if one is named, and all others of a key.
-func (f *flushing) abortAll(ctx context.Context, key, id string) error {
-	ids, err := f.deps.Bucket.Uploads(ctx, key)
-	if err != nil {
-		return err
-	}
-	if id != "" {
-		ids = append(ids, id)
-	}
-	for _, id := range ids {
-		err := f.again(ctx, tries, func() error { return f.deps.Bucket.Abort(ctx, key, id) })
-		if err != nil && !errors.Is(err, moraine.NotFound) {
-			return err
-		}
-	}
-	return nil
 }
 
 // complete makes the object of the parts. An answer that was not seen is asked

@@ -173,6 +173,11 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 	if err != nil {
 		return err
 	}
+	if o.GetKept() { // a copy in parts may have been left open here
+		if err := w.abortAll(ctx, o.GetKey(), ""); err != nil {
+			return errors.Join(err, w.end(ctx))
+		}
+	}
 	switch _, err := w.deps.Bucket.Head(ctx, refOf(o)); {
 	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
 		// It is gone; what is there is not ours.
@@ -191,6 +196,24 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
 	return err
+}
+
+// abortAll ends the upload of that id, if one is named, and all others of a key.
+func (w *work) abortAll(ctx context.Context, key, id string) error {
+	ids, err := w.deps.Bucket.Uploads(ctx, key)
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		err := w.again(ctx, tries, func() error { return w.deps.Bucket.Abort(ctx, key, id) })
+		if err != nil && !errors.Is(err, moraine.NotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // again calls fn until it succeeds, fails for good, or tries are used up: only

@@ -100,6 +100,15 @@ func classifyAnswer(e minio.ErrorResponse) (kind moraine.Kind, refused bool) {
 	return moraine.Unavailable, refused
 }
 
+// unsure takes from the error of a later request of several that nothing was
+// changed: what the earlier ones did stays.
+func unsure(err error) error {
+	if !Refused(err) {
+		return err
+	}
+	return &moraine.Error{Op: "object", Kind: moraine.KindOf(err), Err: &outcome{err: err}}
+}
+
 func outcomeOf(err error) string {
 	if err == nil {
 		return "ok"

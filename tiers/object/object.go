@@ -135,7 +135,13 @@ func (b *Bucket) Copy(ctx context.Context, src Ref, size int64, dst string) (Inf
 	if err != nil {
 		return Info{}, err
 	}
-	return b.Head(ctx, Ref{Key: dst})
+	return b.copied(ctx, dst)
+}
+
+// copied asks for a copy that was made: it is there, whatever becomes of asking.
+func (b *Bucket) copied(ctx context.Context, dst string) (Info, error) {
+	info, err := b.Head(ctx, Ref{Key: dst})
+	return info, unsure(err)
 }
 
 func copyCondition(src Ref) map[string]string {
@@ -158,13 +164,16 @@ func (b *Bucket) copyParts(ctx context.Context, src Ref, size int64, dst string)
 		return Info{}, err
 	}
 	parts, err := b.copyRanges(ctx, src, size, dst, id)
-	if err != nil {
-		return Info{}, errors.Join(err, b.Abort(context.WithoutCancel(ctx), dst, id))
+	if err == nil {
+		_, err = b.Complete(ctx, dst, id, parts, 0, false)
 	}
-	if _, err := b.Complete(ctx, dst, id, parts, 0, false); err != nil {
-		return Info{}, err
+	if err == nil {
+		return b.copied(ctx, dst)
 	}
-	return b.Head(ctx, Ref{Key: dst})
+	if left := b.Abort(context.WithoutCancel(ctx), dst, id); left != nil {
+		return Info{}, unsure(errors.Join(err, left)) // the upload may be open, or complete
+	}
+	return Info{}, err
 }
 
 func (b *Bucket) copyRanges(ctx context.Context, src Ref, size int64, dst, id string) ([]Part, error) {

@@ -3,6 +3,8 @@ package object_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -87,6 +89,37 @@ func TestOutcomes(t *testing.T) {
 		require.True(t, fired())
 		_, err = direct.Head(t.Context(), object.Ref{Key: key})
 		require.Equal(t, c.done, err != nil)
+	}
+}
+
+// unreachable has requests of an op find that nobody listens.
+type unreachable struct{ op string }
+
+func (u *unreachable) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s3test.OpOf(r) == u.op {
+		return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// TestACopyThatWasMadeIsNotRefused has the store go away behind a copy, or behind
+// the upload that it is made by.
+func TestACopyThatWasMadeIsNotRefused(t *testing.T) {
+	s := s3test.Start(t)
+	for op, size := range map[string]int{"head": 5, "copy_part": 6 << 20} {
+		cfg := s.Config(t, s.Endpoint)
+		cfg.CopyLimit = 5 << 20
+		src := objecttest.Put(t, s.Open(t, s.Endpoint), cfg.Prefix+"/"+op, bytes.Repeat([]byte("x"), size), 5<<20, nil)
+		away := &unreachable{op: op}
+		b, err := object.New(cfg, object.Deps{Transport: away})
+		require.NoError(t, err)
+		_, err = b.Copy(t.Context(), src.Ref, int64(size), cfg.Prefix+"/copy-"+op)
+		require.ErrorIs(t, err, moraine.Unavailable)
+		// The copy in parts was ended, and nothing is left of it.
+		require.Equal(t, op == "copy_part", object.Refused(err), "%v", err)
+		ids, err := b.Uploads(t.Context(), cfg.Prefix+"/copy-"+op)
+		require.NoError(t, err)
+		require.Empty(t, ids)
 	}
 }
 
