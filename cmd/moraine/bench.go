@@ -70,7 +70,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f := cmd.PersistentFlags()
 	f.StringVar(&o.dir, "dir", "", "directory for the cluster and the limits (default: a temporary one)")
 	f.StringVar(&o.path, "path", "", "do the work on this mounted file system instead of a cluster")
-	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint that `bench s3` measures, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: one of its own)")
+	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint for bench s3 to measure, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: one of its own)")
 	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one after the other, each on a cluster of its own")
 	o.bytes = 4 << 30
 	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
@@ -96,6 +96,12 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 
 // bench runs one benchmark, in each mode.
 func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
+	if o.path != "" {
+		// A name that is misspelt would measure another disk.
+		if st, err := os.Stat(o.path); err != nil || !st.IsDir() {
+			return usageError("--path %s: name a directory of the file system that is to be measured", o.path)
+		}
+	}
 	modes := o.modes
 	if o.path != "" || o.s3 != "" || a.global.endpoint != "" {
 		modes = []string{a.global.mode}

@@ -55,7 +55,7 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultChunkserverPort}, "address to serve at, HOST:PORT or unix:PATH; may be repeated")
 	f.StringSliceVar(&o.advertise, "advertise", nil, "address that clients reach it at (default: --listen)")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7411", "address of /metrics, /healthz and /debug/pprof")
-	f.StringArrayVar(&o.devices, "device", nil, "directory of a device; may be repeated")
+	f.StringArrayVar(&o.devices, "device", nil, "directory of a device; may be repeated, in the environment between commas")
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
 	o.memory, o.moverBandwidth = 1<<30, 512<<20
 	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")

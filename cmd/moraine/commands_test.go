@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -68,6 +69,42 @@ func TestFlagBeatsEnvironmentBeatsFile(t *testing.T) {
 	require.Equal(t, "3.0 MiB", memory)
 }
 
+// flagsOf applies the settings to a command below `moraine`, without running it,
+// and returns its flags.
+func flagsOf(t *testing.T, args ...string) *pflag.FlagSet {
+	t.Helper()
+	root := (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand()
+	cmd, _, err := root.Find(args)
+	require.NoError(t, err)
+	cmd.RunE = func(*cobra.Command, []string) error { return nil }
+	root.SetArgs(args)
+	require.NoError(t, root.ExecuteContext(t.Context()))
+	return cmd.Flags()
+}
+
+// A flag that several commands share has one name in the environment and the
+// file, that of the command above them, as --help of each says.
+func TestSettingsOfSharedFlags(t *testing.T) {
+	file := "--config=" + writeSettings(t, "bench:\n  bytes: 1MiB\n  seconds: 2\nls:\nendpoint:\n")
+	t.Setenv("MORAINE_BENCH_SECONDS", "3")
+	flags := flagsOf(t, "bench", "write", file)
+	require.Equal(t, "1.0 MiB", flags.Lookup("bytes").Value.String())
+	require.Equal(t, "3", flags.Lookup("seconds").Value.String())
+	require.False(t, flags.Changed("endpoint"), "named in the file, and left empty")
+	stdout, _, _ := invoke(t, "bench", "write", "--help")
+	require.Contains(t, stdout, "[MORAINE_BENCH_BYTES, bench.bytes]")
+	_, stderr, code := invoke(t, "version", "--config", writeSettings(t, "bench:\n  write:\n    bytes: 1MiB\n"))
+	require.Equal(t, exitWrongUse, code)
+	require.Contains(t, stderr, `unknown key "bench.write.bytes"`)
+}
+
+func TestSeveralDevicesFromEnvironmentAndFile(t *testing.T) {
+	file := "--config=" + writeSettings(t, "chunkserver:\n  device: [/a, /b]\n")
+	require.Equal(t, "[/a,/b]", flagsOf(t, "chunkserver", file).Lookup("device").Value.String())
+	t.Setenv("MORAINE_CHUNKSERVER_DEVICE", "/c,/d")
+	require.Equal(t, "[/c,/d]", flagsOf(t, "chunkserver", file).Lookup("device").Value.String())
+}
+
 func TestWrongUse(t *testing.T) {
 	unknown := writeSettings(t, "chunkserver:\n  listne: 127.0.0.1:1\n")
 	broken := writeSettings(t, "mode: [1")
@@ -93,6 +130,7 @@ func TestWrongUse(t *testing.T) {
 		"no device":                {[]string{"chunkserver", "--insecure"}, "--device"},
 		"address nobody can reach": {[]string{"chunkserver", "--insecure", "--id", "n1", "--device", "x", "--endpoint", "a", "--listen", "0.0.0.0:1"}, "--advertise"},
 		"size":                     {[]string{"bench", "write", "--bytes", "lots"}, "lots"},
+		"path that is not there":   {[]string{"bench", "write", "--path", filepath.Join(t.TempDir(), "mnt")}, "--path"},
 		"number of servers":        {[]string{"dev-cluster", "--metadata", "2"}, "1, 3 or 5"},
 		"scheme":                   {[]string{"cp", "--scheme", "abc", "/etc/passwd", "moraine://127.0.0.1:1/"}, "--scheme"},
 		"which step":               {[]string{"ckpt", "save", "moraine:///r", "f"}, "--step"},

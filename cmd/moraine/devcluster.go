@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -95,6 +96,10 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (e
 			return err
 		}
 		defer os.RemoveAll(cfg.Dir)
+	}
+	// The printed directories are used from other directories.
+	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return err
 	}
 	cfg.Mode = a.global.mode
 	if err := tier.apply(&cfg); err != nil {

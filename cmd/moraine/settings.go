@@ -33,7 +33,7 @@ func applySettings(cmd *cobra.Command) error {
 			return
 		}
 		if v, ok := os.LookupEnv(envName(cmd, f)); ok {
-			if err := cmd.Flags().Set(f.Name, v); err != nil {
+			if err := setFromEnv(cmd, f, v); err != nil {
 				errs = append(errs, usageError("environment variable %s=%q: %v", envName(cmd, f), v, err))
 			}
 			return
@@ -47,6 +47,20 @@ func applySettings(cmd *cobra.Command) error {
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// setFromEnv sets f from an environment variable. A flag that is given once for
+// each of its values has them there between commas.
+func setFromEnv(cmd *cobra.Command, f *pflag.Flag, v string) error {
+	if f.Value.Type() != "stringArray" {
+		return cmd.Flags().Set(f.Name, v)
+	}
+	for _, one := range strings.Split(v, ",") {
+		if err := cmd.Flags().Set(f.Name, one); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setFlag sets f from a YAML scalar or list.
@@ -72,34 +86,35 @@ func settable(f *pflag.Flag) bool {
 	return true
 }
 
-// commandPath names cmd below the root: "cluster status" is [cluster status].
-func commandPath(cmd *cobra.Command) []string {
-	return strings.Fields(cmd.CommandPath())[1:]
+// owner returns the command that has f: cmd, or the one above it that f was made
+// for and that shares it with all below.
+func owner(cmd *cobra.Command, f *pflag.Flag) *cobra.Command {
+	for c := cmd; c != nil; c = c.Parent() {
+		if c.PersistentFlags().Lookup(f.Name) == f {
+			return c
+		}
+	}
+	return cmd
 }
 
-// isGlobal reports whether f is one of the root's flags, which have the same
-// name for every command.
-func isGlobal(cmd *cobra.Command, f *pflag.Flag) bool {
-	return cmd.Root().PersistentFlags().Lookup(f.Name) == f
+// settingWords names f from the root down: "endpoint" for a flag of all commands,
+// "chunkserver device" for one of a command, and "bench bytes" for one that
+// `bench write` and its siblings share.
+func settingWords(cmd *cobra.Command, f *pflag.Flag) []string {
+	return append(strings.Fields(owner(cmd, f).CommandPath()), f.Name)[1:]
 }
 
 // envName is MORAINE_ENDPOINT for a global flag and MORAINE_CHUNKSERVER_DEVICE
 // for one of a command.
 func envName(cmd *cobra.Command, f *pflag.Flag) string {
-	words := []string{"moraine"}
-	if !isGlobal(cmd, f) {
-		words = append(words, commandPath(cmd)...)
-	}
-	return strings.ToUpper(strings.ReplaceAll(strings.Join(append(words, f.Name), "_"), "-", "_"))
+	words := strings.Join(append([]string{"moraine"}, settingWords(cmd, f)...), "_")
+	return strings.ToUpper(strings.ReplaceAll(words, "-", "_"))
 }
 
 // fileKey is `endpoint` for a global flag and `chunkserver.device` for one of a
 // command.
 func fileKey(cmd *cobra.Command, f *pflag.Flag) string {
-	if isGlobal(cmd, f) {
-		return f.Name
-	}
-	return strings.Join(append(commandPath(cmd), f.Name), ".")
+	return strings.Join(settingWords(cmd, f), ".")
 }
 
 // settings is the settings file: nested maps, keyed by command and flag.
@@ -141,7 +156,7 @@ func (s settings) lookup(key string) (any, bool) {
 			return nil, false
 		}
 	}
-	return at, true
+	return at, at != nil
 }
 
 // checkKeys refuses keys that no command and no flag has.
@@ -152,6 +167,9 @@ func (s settings) checkKeys(cmd *cobra.Command) error {
 func (s settings) checkLevel(cmd *cobra.Command, values map[string]any, prefix string) error {
 	for key, v := range values {
 		if sub := subcommand(cmd, key); sub != nil {
+			if v == nil {
+				continue // a command's name, and nothing below it
+			}
 			if m, ok := v.(map[string]any); ok {
 				if err := s.checkLevel(sub, m, prefix+key+"."); err != nil {
 					return err
