@@ -33,6 +33,7 @@ type clusterStatus struct {
 	Entries      uint64           `json:"entries"`
 
 	up     int // hosts that take new chunks
+	full   int // devices in service that have no room for them
 	silent int // hosts that are down and were not declared out: what they hold counts as there
 }
 
@@ -120,13 +121,19 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 func (s *clusterStatus) judgeHosts(hosts []*wire.Host) {
 	for _, h := range hosts {
 		hs := hostStatus{ID: h.Id, Rack: h.Rack, Alive: h.Alive, Devices: len(h.Devices)}
-		silent := false
+		silent, room := false, false
 		for _, d := range h.Devices {
 			if d.State == wire.DeviceState_DEVICE_STATE_IN {
-				if h.Alive {
-					hs.In++
-				} else {
+				switch {
+				case !h.Alive:
 					silent = true
+				case isFull(d):
+					hs.In++
+					s.full++
+					s.worse(healthDegraded, "device %d of host %s is full and takes only repair: make room (`moraine rm`), or add devices", d.Id, h.Id)
+				default:
+					hs.In++
+					room = true
 				}
 			}
 			hs.Capacity += d.Capacity
@@ -142,7 +149,7 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host) {
 		if silent {
 			s.silent++
 		}
-		if hs.In > 0 {
+		if room {
 			s.up++
 		}
 		s.Hosts = append(s.Hosts, hs)
@@ -152,6 +159,12 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host) {
 	if len(hosts) == 0 {
 		s.worse(healthDegraded, "no chunkserver has registered: nothing can be written")
 	}
+}
+
+// isFull reports whether nothing new is placed on a device: the last 2% of it are
+// for repair.
+func isFull(d *wire.Device) bool {
+	return d.Capacity > 0 && d.Used+d.Capacity/50+moraine.DefaultChunkSize > d.Capacity
 }
 
 func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
@@ -164,13 +177,21 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 	if len(s.Hosts) == 1 {
 		domain = "device"
 	}
+	if s.full > 0 && s.up == 0 {
+		s.Survives = append(s.Survives, "nothing new can be written: every device is full")
+		return
+	}
 	if scheme.M == 0 {
 		s.Survives = append(s.Survives, "new files are kept once (x1): the loss of the device is the loss of the data")
 		return
 	}
 	if domain == "host" && s.up < scheme.Chunks() {
+		is, all := "host is", "hosts are"
+		if s.full > 0 {
+			is, all = "host has room and is", "hosts have room and are"
+		}
 		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than %s gives, as %s up; each commit says with how much",
-			scheme, are(s.up, "host is", "hosts are")))
+			scheme, are(s.up, is, all)))
 		return
 	}
 	s.Survives = append(s.Survives, fmt.Sprintf("new files are written %s: %s may be lost at once", scheme, are(int(scheme.M), domain, domain+"s")))

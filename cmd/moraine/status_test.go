@@ -26,6 +26,18 @@ func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
 	return c
 }
 
+// fillDevices leaves the first full devices with less room than repair keeps.
+func fillDevices(c *wire.ClusterReply, full int) *wire.ClusterReply {
+	for i, h := range c.Topology.Hosts {
+		d := h.Devices[0]
+		d.Capacity, d.Used = 1<<40, 1<<39
+		if i < full {
+			d.Used = d.Capacity - d.Capacity/100
+		}
+	}
+	return c
+}
+
 // TestStatusPromisesNoMoreThanItKnows holds the words of the status against
 // what is there.
 func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
@@ -57,6 +69,10 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			c.Metadata[2].Alive = false
 			return c
 		}(), healthCritical, []string{"m3 is down", "metadata stops if one more"}, nil},
+		{"a device is full", fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 1), healthDegraded,
+			[]string{"device 1 of host n1 is full", "less protection than 4+2 gives, as 5 hosts have room", full}, []string{whole}},
+		{"every device is full", fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 6), healthDegraded,
+			[]string{"device 6 of host n6 is full", "nothing new can be written"}, []string{whole}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := judge(row.reply)
