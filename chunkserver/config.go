@@ -38,8 +38,9 @@ type Config struct {
 	PieceBytes int64
 	// HeartbeatInterval is how often the service hears of the host (1 s).
 	HeartbeatInterval time.Duration
-	// ReportInterval is how often all chunks of a device are reported (1 h). The
-	// first pass begins with the first heartbeat.
+	// ReportInterval is the longest pause between two reports of all chunks of a
+	// device (1 h); with few chunks it is shorter. The first pass begins with the
+	// first heartbeat.
 	ReportInterval time.Duration
 }
 

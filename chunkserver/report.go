@@ -9,8 +9,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// reportSlice is how many chunks are reported at once.
-const reportSlice = 4096
+const (
+	// reportSlice is how many chunks are reported at once.
+	reportSlice = 4096
+	// reportPause and reportChunkTime pace the passes of a device: between two of
+	// them is a minute, and 10 ms for each chunk.
+	reportPause     = time.Minute
+	reportChunkTime = 10 * time.Millisecond
+)
+
+// pace is how long after a pass over a device of so many chunks the next begins.
+// A report is how the chunks of writes that failed, or whose writer died, are found
+// and deleted: a device that a failed save has filled must not wait an hour for its
+// room. What a pass costs the service is by the chunk, so this is at most 100 of
+// them judged a second, unless interval, which is the longest pause, asks for more.
+func pace(interval time.Duration, chunks uint64) time.Duration {
+	most := uint64(interval / reportChunkTime)
+	return min(interval, reportPause+time.Duration(min(chunks, most))*reportChunkTime)
+}
 
 // reports tells the service all that a device holds, again and again, until ctx
 // ends or the device is out of service.
@@ -30,7 +46,7 @@ func (s *Server) reports(ctx context.Context, d *device) {
 			}
 			continue
 		}
-		if !s.sleep(ctx, s.cfg.ReportInterval) {
+		if !s.sleep(ctx, pace(s.cfg.ReportInterval, d.tier.Usage().Chunks)) {
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package chunkserver_test
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -78,6 +79,24 @@ func TestALongReportIsCutBetweenStripes(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, 3*stripes)
+}
+
+// A pass is followed by a pause for each of its chunks, and by the interval at most.
+func TestPaceOfReports(t *testing.T) {
+	for _, row := range []struct {
+		interval time.Duration
+		chunks   uint64
+		want     time.Duration
+	}{
+		{time.Hour, 0, time.Minute},
+		{time.Hour, 6000, 2 * time.Minute},
+		{time.Hour, 353_999, 3599990 * time.Millisecond},
+		{time.Hour, 354_000, time.Hour},
+		{time.Hour, math.MaxUint64, time.Hour},
+		{time.Second, 0, time.Second},
+	} {
+		require.Equal(t, row.want, chunkserver.Pace(row.interval, row.chunks), row)
+	}
 }
 
 // No pass begins before a heartbeat was answered: the service judges a pass by

@@ -60,7 +60,7 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	o.memory, o.moverBandwidth = 1<<30, 512<<20
 	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
-	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "how often all chunks of a device are reported")
+	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
 	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs at a time")
 	o.bucket.addFlags(f)
 	f.IntVar(&o.mover.Moves, "move-jobs", 4, "flushes, stages and evictions at a time")
