@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,7 +65,14 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// TestMain runs the tests without the settings of whoever runs them: a shell may
+// name a cluster, as the README says, and no test may work on that one.
 func TestMain(m *testing.M) {
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "MORAINE_") && !strings.HasPrefix(name, "MORAINE_TEST_") {
+			os.Unsetenv(name)
+		}
+	}
 	code := m.Run()
 	if path, err := binary(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(path))
