@@ -358,15 +358,14 @@ func livesOf(seed uint64, writers int, drop, full func(vfs.Op) bool) error {
 	if _, err := disk.Format(w.mem, "/device", tiertest.Cluster, random(seed)); err != nil {
 		return err
 	}
-	killed := false
 	for life := range 4 {
-		// A process that is killed at a sync leaves to the next what is not kept,
-		// and most tells when the power goes soon after the next has read it.
-		crashes, stopAt := w.rng.IntN(3) > 0, 1+w.rng.IntN(300)
-		if killed && w.rng.IntN(2) == 0 {
-			crashes, stopAt = true, 1+w.rng.IntN(60)
+		// What stops at a sync leaves the most that is not kept, and that tells
+		// most where the next life ends soon after it has read it.
+		crashes, stopAt := w.rng.IntN(5) > 1, 1+w.rng.IntN(60)
+		if w.rng.IntN(2) == 0 {
+			stopAt = 1 + w.rng.IntN(300)
 		}
-		w.atSync, killed = !crashes && w.rng.IntN(2) == 0, !crashes
+		w.atSync = w.rng.IntN(2) == 0
 		if err := w.life(stopAt, crashes); err != nil {
 			return fmt.Errorf("life %d: %w", life, err)
 		}
