@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -341,6 +342,47 @@ func TestAbortTellsTheOthers(t *testing.T) {
 	require.ErrorContains(t, err, "not a number")
 	require.ErrorIs(t, s.AddBlob(ctx, "y", nil), moraine.Aborted)
 	require.Equal(t, wire.StepState_STEP_STATE_ABORTED, f.runs["a"].steps[7].step.State)
+}
+
+// A rank that cannot write its part ends the step for all: the others, who have
+// sealed, hear why and which rank it was, and it hears its own error.
+func TestFailedRankTellsTheOthers(t *testing.T) {
+	f := newFake()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var full atomic.Bool
+	f.before = func(op string) error {
+		if op == "write" && full.Load() {
+			return fail(moraine.NoSpace, "no device has room")
+		}
+		return nil
+	}
+	var saves []*ckpt.Save
+	for rank := range uint32(3) {
+		s, err := openRun(t, f, rank, 3).Begin(ctx, 7, ckpt.BeginOptions{})
+		require.NoError(t, err)
+		require.NoError(t, s.AddBlob(ctx, "x", []byte("1")))
+		full.Store(rank == 1)
+		require.NoError(t, s.Seal(ctx))
+		<-s.Done()
+		saves = append(saves, s)
+		if rank == 1 {
+			break
+		}
+	}
+	_, err := saves[0].Wait(ctx, moraine.NVMe)
+	require.ErrorIs(t, err, moraine.Aborted)
+	require.ErrorContains(t, err, "rank 1 could not write its part")
+	require.ErrorContains(t, err, "no device has room")
+	_, err = saves[1].Wait(ctx, moraine.NVMe)
+	require.ErrorIs(t, err, moraine.NoSpace)
+
+	late, err := openRun(t, f, 2, 3).Begin(ctx, 7, ckpt.BeginOptions{})
+	require.NoError(t, err)
+	<-late.Done()
+	_, err = late.Wait(ctx, moraine.NVMe)
+	require.ErrorIs(t, err, moraine.Aborted)
+	require.ErrorContains(t, err, "rank 1 could not write its part")
 }
 
 func TestOneUnsealedSaveAtATime(t *testing.T) {

@@ -241,6 +241,34 @@ func TestSilentRankIsNamed(t *testing.T) {
 	})
 }
 
+// TestFailedRankIsNamed has the staging memory of a rank change after it sealed:
+// the others are told long before the step would time out.
+func TestFailedRankIsNamed(t *testing.T) {
+	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
+		team := team(t, c, "l1", 3)
+		began := time.Now()
+		var saves []*ckpt.Save
+		for _, tr := range team {
+			saves = append(saves, tr.begin(5, 1, ckpt.BeginOptions{SealTimeout: time.Hour}))
+		}
+		require.NoError(t, saves[1].AddTensor(t.Context(), ckpt.Tensor{Name: "w", DType: safetensors.U8, Shape: []int64{5000}, Data: make([]byte, 5000)}))
+		ckpt.StagedTensor(saves[1], "w")[0][77] ^= 1
+		for _, rank := range []int{0, 2, 1} {
+			require.NoError(t, saves[rank].Seal(t.Context()))
+		}
+		for rank, s := range saves {
+			_, err := s.Wait(t.Context(), moraine.NVMe)
+			if rank == 1 {
+				require.ErrorIs(t, err, moraine.Corrupt)
+				continue
+			}
+			require.ErrorIs(t, err, moraine.Aborted)
+			require.ErrorContains(t, err, "rank 1 could not write its part")
+		}
+		require.Less(t, time.Since(began), time.Minute)
+	})
+}
+
 // TestAttempts walks through launches, restarts, takeovers and branches.
 func TestAttempts(t *testing.T) {
 	inCluster(t, memcluster.Options{SessionTimeout: 20 * time.Second}, func(t *testing.T, c *memcluster.Cluster) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
@@ -48,6 +49,7 @@ func (s *Save) write(ctx context.Context) {
 	sealedAt := s.run.opts.Clock.Now()
 	if err := s.flush(ctx, step); err != nil {
 		s.fail(err)
+		s.tell(ctx, err)
 		return
 	}
 	s.written = s.run.opts.Clock.Now().Sub(sealedAt)
@@ -132,12 +134,47 @@ func (s *Save) begin(ctx context.Context) (*wire.Step, error) {
 // waits for this rank's seal until it times out.
 func (s *Save) abandon(ctx context.Context) {
 	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp)))
+	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.giveUp))
+}
+
+// tell aborts the step of a part that could not be written, so that the other
+// ranks hear of it at once, and which rank it was, and not when the step times
+// out. Where the step is over already, or another attempt goes on, they have
+// heard. A rank alone has nobody to tell, and may save the step again.
+func (s *Save) tell(ctx context.Context, cause error) {
+	switch moraine.KindOf(cause) {
+	case moraine.Aborted, moraine.Fenced, moraine.NotFound, moraine.Exists:
+		return
+	}
+	if s.run.opts.World == 1 || ctx.Err() != nil {
+		return
+	}
+	if inner := errors.Unwrap(cause); inner != nil {
+		cause = inner // the others know the step
+	}
+	s.told = true
+	s.abortStep(ctx, fmt.Sprintf("rank %d could not write its part: %v", s.run.opts.Rank, cause))
+}
+
+func (s *Save) abortStep(ctx context.Context, reason string) {
 	_, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{
-		Key: s.key(), Reason: fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.giveUp),
-	}}})
+		Key: s.key(), Reason: clip(reason, maxReason)}}})
 	if err != nil {
 		s.run.opts.Log.Warn("aborting a checkpoint failed; it will time out", "step", s.step, "err", err)
 	}
+}
+
+// maxReason is how much of a reason the service is told: it keeps some 500 bytes,
+// and adds the ranks that are missing.
+const maxReason = 300
+
+// clip cuts a text for people to at most n bytes, between characters.
+func clip(s string, n int) string {
+	for len(s) > n {
+		_, size := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-size]
+	}
+	return s
 }
 
 // outFile is one file of a part, ready to be written.

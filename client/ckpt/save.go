@@ -40,6 +40,7 @@ type Save struct {
 	sealed   chan struct{} // closed by Seal, by Abort and by failure
 	giveUp   error         // set before sealed is closed, by Abort and by failure
 	aborted  bool          // and this, by Abort
+	told     bool          // this part's failure aborted the step; set before done is closed
 
 	mu  sync.Mutex
 	err error // why the part cannot be written, as soon as known
@@ -278,7 +279,7 @@ func (s *Save) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) 
 // whyFailed asks the service whether the part failed because the step was
 // aborted under it, since the service names who is missing.
 func (s *Save) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
-	if s.aborted {
+	if s.aborted || s.told { // the service would tell of this very failure
 		return info, err
 	}
 	step, serr := getStep(ctx, s.run.c, s.key(), 0)
