@@ -1,7 +1,9 @@
 package integration_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -83,4 +85,20 @@ func TestClusterWorksWithoutItsBucket(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.Commit(t.Context())
 	require.NoError(t, err)
+
+	// Who waits for a flush is told what holds it up, and it goes on when the
+	// bucket is back.
+	var said bytes.Buffer
+	flush := command(t, settingsFor(c), "flush", "--wait", "moraine:///")
+	stderr, err := flush.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, flush.Start())
+	_, err = io.CopyN(&said, stderr, 1)
+	require.NoError(t, err)
+	require.NoError(t, node.Start())
+	_, err = io.Copy(&said, stderr)
+	require.NoError(t, err)
+	require.NoError(t, flush.Wait(), said.String())
+	require.Contains(t, said.String(), "is tried again: ")
+	require.Contains(t, said.String(), "connection refused")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -37,6 +38,7 @@ type waiting struct {
 	move move
 	path string // of a file or a directory, not of a link to it
 	jobs []*wire.Job
+	said map[string]bool // what went wrong
 }
 
 // moveProgress is how far a move is.
@@ -53,7 +55,7 @@ func (a *app) waitMove(ctx context.Context, c *connection, m move, root location
 	if err != nil {
 		return err
 	}
-	w := &waiting{app: a, c: c, move: m, path: real, jobs: jobs}
+	w := &waiting{app: a, c: c, move: m, path: real, jobs: jobs, said: map[string]bool{}}
 	p, err := w.settle(ctx, m.name+" "+root.String())
 	if err != nil {
 		return err
@@ -89,7 +91,7 @@ func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err
 	defer func() { bar.finish(err) }()
 	for {
 		began := time.Now()
-		if p, err = w.look(ctx); err != nil {
+		if p, err = w.look(ctx, bar); err != nil {
 			return p, err
 		}
 		bar.of(int64(p.total))
@@ -105,18 +107,19 @@ func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err
 
 // look sees how far every file is. Jobs are listed first: what one of them did
 // since then is seen at its file.
-func (w *waiting) look(ctx context.Context) (p moveProgress, err error) {
-	live := map[uint64]uint64{} // bytes done, by inode
+func (w *waiting) look(ctx context.Context, bar *bar) (p moveProgress, err error) {
+	live := map[uint64]*wire.Job{} // by inode
 	for j, err := range w.c.Jobs(ctx, false) {
 		if err != nil {
 			return p, err
 		}
 		if j.Kind == w.move.kind || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.Moves == w.move.kind {
-			live[j.Inode] = j.Done
+			live[j.Inode] = j
 		}
 	}
 	err = w.c.Walk(ctx, w.path, func(_ string, at *wire.Attr) error {
-		done, moving := live[at.Inode]
+		job, moving := live[at.Inode]
+		w.complain(bar, job)
 		switch {
 		case at.Type == wire.FileType_FILE_TYPE_DIRECTORY:
 			p.busy = p.busy || moving
@@ -129,12 +132,21 @@ func (w *waiting) look(ctx context.Context) (p moveProgress, err error) {
 		default:
 			p.Left++
 			p.total += at.Size
-			p.done += min(done, at.Size)
+			p.done += min(job.GetDone(), at.Size)
 			p.busy = p.busy || moving
 		}
 		return nil
 	})
 	return p, err
+}
+
+// complain says, once, why a job is tried again.
+func (w *waiting) complain(bar *bar, j *wire.Job) {
+	if j.GetError() == "" || w.said[j.Error] {
+		return
+	}
+	w.said[j.Error] = true
+	bar.log(w.err, fmt.Sprintf("moraine: %s of %s is tried again: %s", jobKinds[j.Kind], j.Subject, strings.ReplaceAll(j.Error, "\n", "; ")))
 }
 
 // failures says which of the jobs that were queued first did not succeed.

@@ -160,6 +160,15 @@ func (b *bar) set(n int64) {
 	}
 }
 
+// log prints a line, above the bar where there is one.
+func (b *bar) log(w io.Writer, line string) {
+	if b == nil {
+		fmt.Fprintln(w, line)
+		return
+	}
+	b.writer.Log("%s", line)
+}
+
 // of says how many bytes there are, which may change. It may be called on nil.
 func (b *bar) of(total int64) {
 	if b != nil {
