@@ -27,7 +27,7 @@ const (
 	// flushes is to be met in the middle.
 	poll = 20 * time.Millisecond
 	// tierPatience bounds each wait for the object tier.
-	tierPatience = 3 * time.Minute
+	tierPatience = 10 * time.Minute
 	// middleFrom and middleTo are the share of a part that is in the bucket when
 	// the mover is killed.
 	middleFrom, middleTo = 0.2, 0.8
