@@ -266,12 +266,12 @@ type tierInfo struct {
 	Hosts           uint64   `json:"hosts"`
 	Objects         uint64   `json:"objects"`
 	Bytes           uint64   `json:"bytes"`
-	QueuedFlushes   uint64   `json:"queuedFlushes"`
-	QueuedStages    uint64   `json:"queuedStages"`
-	QueuedEvictions uint64   `json:"queuedEvictions"`
-	QueuedDeletions uint64   `json:"queuedDeletions"`
+	QueuedFlushes   uint64   `json:"queued_flushes"`
+	QueuedStages    uint64   `json:"queued_stages"`
+	QueuedEvictions uint64   `json:"queued_evictions"`
+	QueuedDeletions uint64   `json:"queued_deletions"`
 	Intents         uint64   `json:"intents"`
-	UnsettledKeys   uint64   `json:"unsettledKeys"`
+	UnsettledKeys   uint64   `json:"unsettled_keys"`
 }
 
 func (a *app) tierCommand() *cobra.Command {
@@ -296,7 +296,7 @@ func (a *app) tierCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printTier(tierInfo{t.Buckets, t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
+			return a.printTier(tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
 				t.QueuedDeletions, t.Intents, t.UnsettledKeys})
 		},
 	})

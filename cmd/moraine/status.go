@@ -65,7 +65,8 @@ const (
 // judge turns what the leader says into a status with words.
 func judge(c *wire.ClusterReply) *clusterStatus {
 	s := &clusterStatus{
-		Health: healthGreen, FeatureLevel: c.FeatureLevel, Incarnation: c.Incarnation,
+		Health: healthGreen, Findings: []string{}, Survives: []string{}, Metadata: []metadataStatus{}, Hosts: []hostStatus{},
+		FeatureLevel: c.FeatureLevel, Incarnation: c.Incarnation,
 		Inodes: c.Inodes, Stripes: c.Stripes, Sessions: c.Sessions,
 		RepairQueued: c.RepairQueued, RepairActive: c.RepairRunning,
 		PendingBytes: c.PendingBytes, LeakedBytes: c.LeakedBytes, LostStripes: c.LostStripes,
@@ -209,6 +210,10 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	if waiting == 0 {
 		if c.LostStripes == 0 && s.silent == 0 {
 			s.Survives = append(s.Survives, "every stripe has the full protection of its scheme, as far as chunkservers have reported")
+			if c.DefaultScheme.GetK() > 1 {
+				// Nothing counts them: to the state their scheme is x2, and whole.
+				s.Survives = append(s.Survives, "what was written as copies (x2) while too few hosts were up stays so: `moraine stat` of such a file shows degraded stripes; copying it writes it anew")
+			}
 		}
 		return
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -86,4 +87,20 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Scripts get empty lists, never null.
+func TestEmptyStatusHasNoNull(t *testing.T) {
+	b, err := json.Marshal(judge(&wire.ClusterReply{}))
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "null")
+}
+
+// Where stripes may have been written as copies for want of hosts, the status
+// says that they stay so, as nothing rewrites them.
+func TestStatusTellsOfCopiesThatStay(t *testing.T) {
+	c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+	require.Contains(t, strings.Join(judge(c).Survives, "\n"), "copies (x2)")
+	c.DefaultScheme = &wire.Scheme{K: 1, M: 2}
+	require.NotContains(t, strings.Join(judge(c).Survives, "\n"), "copies (x2)")
 }

@@ -1,0 +1,129 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/stretchr/testify/require"
+)
+
+// listing is a command that prints objects for scripts: the keys that each of
+// them has, and those that it may have. Scripts are written against these: a key
+// may be added, and none may go or change its name.
+type listing struct {
+	args     string
+	keys     string
+	optional string
+	empty    bool // it may print nothing
+}
+
+var listings = []listing{
+	{args: "version", keys: "version feature_level go os arch"},
+	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
+		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries"},
+	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
+	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason"},
+	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
+	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},
+	{args: "ckpt ls moraine:///runs", keys: "name attempt launch committed_steps"},
+	{args: "ckpt ls moraine:///runs/a", keys: "attempt step state level ranks bytes degraded_stripes protects", optional: "committed path missing reason"},
+	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes digest"},
+	{args: "ls moraine:///", keys: fileKeys, optional: fileOptional},
+	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},
+	{args: "du moraine:///", keys: "path bytes files directories"},
+	{args: "policy get moraine:///", keys: "path flush scheme own"},
+}
+
+const (
+	fileKeys     = "path type size mode uid gid modified degraded_stripes stored_bytes clean evicted"
+	fileOptional = "inode generation level links target"
+)
+
+// objects reads what a command printed for scripts: one object a line.
+func objects(t *testing.T, out string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for line := range strings.Lines(out) {
+		var o map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &o), "%q", line)
+		all = append(all, o)
+	}
+	return all
+}
+
+// hold holds what a listing printed against its keys. A value is never null: an
+// empty list is [].
+func (l listing) hold(t *testing.T, out string) {
+	t.Helper()
+	all := objects(t, out)
+	if !l.empty {
+		require.NotEmpty(t, all, "%s printed nothing", l.args)
+	}
+	required, optional := strings.Fields(l.keys), strings.Fields(l.optional)
+	for _, o := range all {
+		for _, key := range required {
+			require.Contains(t, o, key, "%s: %v", l.args, slices.Sorted(maps.Keys(o)))
+		}
+		for key, value := range o {
+			require.True(t, slices.Contains(required, key) || slices.Contains(optional, key), "%s: the key %q is not on record", l.args, key)
+			require.NotNil(t, value, "%s: %s", l.args, key)
+		}
+	}
+}
+
+// tensorFile makes a small safetensors file.
+func tensorFile(t *testing.T) string {
+	t.Helper()
+	h := safetensors.Header{Tensors: []safetensors.Tensor{{Name: "w", DType: safetensors.U8, Shape: []int64{1000}}}}
+	require.NoError(t, safetensors.Order(h.Tensors))
+	header, err := h.Encode()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	require.NoError(t, os.WriteFile(path, append(header, make([]byte, 1000)...), 0o644))
+	return path
+}
+
+// What scripts see of a cluster: exit codes, and JSON with stable keys, while it
+// is whole, while it is degraded, and when it does not answer.
+func TestWhatScriptsSee(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+	works(t, env, "cp", "/proc/self/status", "moraine:///f")
+	works(t, env, "ckpt", "save", "moraine:///runs/a", "--step", "7", tensorFile(t))
+	for _, l := range listings {
+		t.Run(l.args, func(t *testing.T) { l.hold(t, works(t, env, append(strings.Fields(l.args), "--json")...)) })
+	}
+	status := objects(t, works(t, env, "cluster", "status", "--json"))[0]
+	require.Equal(t, "green", status["health"])
+
+	for _, wrong := range [][]string{{"cluster", "status", "--nope"}, {"job", "cancel", "x"}, {"nope"}} {
+		requireRefused(t, invoke(t, env, wrong...), 2)
+	}
+	requireRefused(t, invoke(t, env, "stat", "moraine:///nope", "--json"), 1, "/nope", "not found")
+
+	require.NoError(t, c.Nodes(procs.Chunkserver)[0].Kill())
+	var o outcome
+	require.Eventually(t, func() bool {
+		o = invoke(t, env, "cluster", "status", "--json")
+		return o.code != 0
+	}, time.Minute, 200*time.Millisecond)
+	require.Equal(t, 3, o.code, "degraded: %s", o.stderr)
+	require.Empty(t, o.stderr, "what is wrong is in the status")
+	listings[1].hold(t, o.stdout)
+	status = objects(t, o.stdout)[0]
+	require.Equal(t, "degraded", status["health"])
+	require.NotEmpty(t, status["findings"])
+	if !long() {
+		return // the command gives a cluster that does not answer 15 s
+	}
+	requireRefused(t, invoke(t, append(env, "MORAINE_ENDPOINT=127.0.0.1:1"), "cluster", "status", "--json"), 1, "127.0.0.1:1")
+}
