@@ -24,7 +24,8 @@ import (
 // The random test: workers go through all doors at once, on different
 // directories at a time, each of them in turn on the same files; and files are
 // flushed, evicted and staged, alone and as trees, while the bucket fails
-// requests, loses answers, and is killed and started again. The model is what
+// requests, loses answers, and is killed and started again; in the long form
+// chunkservers are killed too, with their movers. The model is what
 // docs/SEMANTICS.md promises: what one door has closed, every door reads.
 
 // modelFile is a file as it must be.
@@ -56,6 +57,7 @@ type run struct {
 	dirs  []*modelDir
 
 	outage sync.Mutex // held while the bucket is away
+	down   sync.Mutex // held while a chunkserver is
 	mu     sync.Mutex // guards what follows
 	tally  tally
 	failed bool
@@ -63,13 +65,13 @@ type run struct {
 
 // tally counts what was done.
 type tally struct {
-	runs, kills, faults, objects int
-	read, written                int64
-	ops                          map[string]int
+	runs, kills, crashes, faults, objects int
+	read, written                         int64
+	ops                                   map[string]int
 }
 
 func (a *tally) add(b tally) {
-	a.runs, a.kills, a.faults = a.runs+b.runs, a.kills+b.kills, a.faults+b.faults
+	a.runs, a.kills, a.crashes, a.faults = a.runs+b.runs, a.kills+b.kills, a.crashes+b.crashes, a.faults+b.faults
 	a.read, a.written, a.objects = a.read+b.read, a.written+b.written, a.objects+b.objects
 	for k, n := range b.ops {
 		a.ops[k] += n
@@ -78,8 +80,8 @@ func (a *tally) add(b tally) {
 
 // String lists it, one line a door.
 func (a *tally) String() string {
-	out := fmt.Sprintf("%d runs, %.1f MB written, %.1f MB read and compared, the bucket killed %d times, %d of its requests failed, %d objects audited",
-		a.runs, float64(a.written)/1e6, float64(a.read)/1e6, a.kills, a.faults, a.objects)
+	out := fmt.Sprintf("%d runs, %.1f MB written, %.1f MB read and compared, the bucket killed %d times, a chunkserver with its mover %d times, %d requests to the bucket failed, %d objects audited",
+		a.runs, float64(a.written)/1e6, float64(a.read)/1e6, a.kills, a.crashes, a.faults, a.objects)
 	var keys []string
 	for k := range a.ops {
 		keys = append(keys, k)

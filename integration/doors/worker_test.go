@@ -33,7 +33,7 @@ var changes = []step{
 }
 
 var all = append(slices.Clone(changes), []step{
-	{20, (*worker).read}, {4, (*worker).list}, {10, (*worker).cycle}, {2, (*worker).cancel}, {2, (*worker).kill},
+	{20, (*worker).read}, {4, (*worker).list}, {10, (*worker).cycle}, {2, (*worker).cancel}, {2, (*worker).kill}, {1, (*worker).crash},
 }...)
 
 func (w *worker) work(ctx context.Context) {
@@ -371,5 +371,26 @@ func (w *worker) kill(ctx context.Context) {
 	}
 	w.mu.Lock()
 	w.tally.kills++
+	w.mu.Unlock()
+}
+
+// crash kills a chunkserver with its mover, changes files while it is away, and
+// starts it again. Only in the long form: the jobs that it held wait for the end
+// of their leases.
+func (w *worker) crash(ctx context.Context) {
+	if !long() || !w.down.TryLock() {
+		return
+	}
+	defer w.down.Unlock()
+	node := fmt.Sprintf("n%d", 1+w.rng.IntN(3))
+	w.w.Kill(node)
+	for range 1 + w.rng.IntN(4) {
+		w.pick(changes)(w, ctx)
+	}
+	if err := w.w.Restart(node); err != nil {
+		w.fail(nil, "%s cannot be started: %v", node, err)
+	}
+	w.mu.Lock()
+	w.tally.crashes++
 	w.mu.Unlock()
 }
