@@ -394,8 +394,14 @@ func ctxFor(d time.Duration) context.Context {
 // propose has entry applied, wherever the leader is.
 func (g *group) propose(entry string) any {
 	g.t.Helper()
+	return g.proposeAmong(nil, entry)
+}
+
+// proposeAmong is propose with a leader of those given.
+func (g *group) proposeAmong(names []string, entry string) any {
+	g.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		result, err := g.leader().store.Propose(ctxFor(5*time.Second), []byte(entry))
+		result, err := g.leader(names...).store.Propose(ctxFor(5*time.Second), []byte(entry))
 		if err == nil {
 			return result
 		}

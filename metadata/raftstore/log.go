@@ -34,6 +34,12 @@ type raftLog struct {
 	// nanoseconds; 0: none is.
 	opened time.Time
 	since  atomic.Int64
+
+	// newest returns the newest snapshot's index and term; nil outside of Run.
+	newest func() (index, term uint64)
+	// ghosts is the index up to which raft believes that there are entries; see
+	// GetLog. 0: it knows the log.
+	ghosts atomic.Uint64
 }
 
 var (
@@ -92,6 +98,9 @@ func (l *raftLog) stalled() time.Duration {
 // StoreLogs implements raft.LogStore: when it returns nil the entries are
 // durable.
 func (l *raftLog) StoreLogs(logs []*raft.Log) error {
+	if err := l.endGhosts(logs[0].Index); err != nil {
+		return err
+	}
 	start := l.clock.Now()
 	err := l.guard("append to the log", func() error { return l.WAL.StoreLogs(logs) })
 	l.metrics.AppendSeconds.Observe(l.clock.Since(start).Seconds())
@@ -124,6 +133,14 @@ func (l *raftLog) DeleteRange(lo, hi uint64) error {
 	if err != nil {
 		return err
 	}
+	if last == 0 {
+		return nil // raft takes back ghosts
+	}
+	if lo <= first && hi >= last {
+		if err := l.makeGhosts(last); err != nil {
+			return err
+		}
+	}
 	if lo <= first && hi < last {
 		if hi, err = l.expired(first, hi, last); err != nil || hi < first {
 			return err
@@ -131,6 +148,73 @@ func (l *raftLog) DeleteRange(lo, hi uint64) error {
 	}
 	return l.guard("truncate the log", func() error { return l.WAL.DeleteRange(lo, hi) })
 }
+
+// makeGhosts is called before all entries go for a snapshot that was installed.
+//
+// raft v1.8.0 then still believes that its log ends where it ended. If that is
+// not before the snapshot's end (they were a deposed leader's, and nobody's) it
+// finds nothing where the leader's next message begins and refuses it, the
+// leader sends the snapshot again, at once, and so on for ever. So it gets to
+// read what makes it go on: see GetLog.
+func (l *raftLog) makeGhosts(last uint64) error {
+	if l.newest == nil {
+		return nil
+	}
+	index, term := l.newest()
+	switch {
+	case last > index:
+		l.ghosts.Store(last)
+	case last == index:
+		// raft would compare the term from memory.
+		var entry raft.Log
+		if err := l.GetLog(last, &entry); err != nil {
+			return err
+		}
+		if entry.Term != term {
+			return l.guard("replace the log by a snapshot", func() error { return errRestart })
+		}
+	}
+	return nil
+}
+
+// GetLog implements raft.LogStore. After the log gave way to a snapshot that
+// ends before it, there is the snapshot's last entry, with which the leader's
+// agrees, and after it entries of no term, with which it does not: raft then
+// deletes them and appends the leader's.
+func (l *raftLog) GetLog(index uint64, out *raft.Log) error {
+	err := l.WAL.GetLog(index, out)
+	ghosts := l.ghosts.Load()
+	if ghosts == 0 || !errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	snap, term := l.newest()
+	switch {
+	case index == snap:
+		*out = raft.Log{Index: index, Term: term, Type: raft.LogNoop}
+	case snap < index && index <= ghosts:
+		*out = raft.Log{Index: index, Type: raft.LogNoop}
+	default:
+		return err
+	}
+	return nil
+}
+
+// endGhosts is called before entries are appended from index on. raft knows the
+// log again after that. A node that was elected with ghosts would leave a gap,
+// and ends; when it starts again it knows its log too.
+func (l *raftLog) endGhosts(index uint64) error {
+	if l.ghosts.Load() == 0 {
+		return nil
+	}
+	if snap, _ := l.newest(); index != snap+1 {
+		return l.guard("append to the log", func() error { return errRestart })
+	}
+	l.ghosts.Store(0)
+	return nil
+}
+
+// errRestart ends a node that finds itself when it starts again.
+var errRestart = errors.New("raft does not know that a snapshot has replaced its log; start the node again")
 
 // expired returns the last index of [first, hi] that retention no longer
 // protects, first-1 if there is none.

@@ -171,6 +171,15 @@ func (s *snapshotStore) newest() *snapshot {
 	return s.snaps[0]
 }
 
+// newestEnd returns the index and the term at which the newest snapshot ends, 0
+// and 0 if there is none.
+func (s *snapshotStore) newestEnd() (index, term uint64) {
+	if snap := s.newest(); snap != nil {
+		return snap.meta.Index, snap.meta.Term
+	}
+	return 0, 0
+}
+
 // List implements raft.SnapshotStore.
 func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 	s.mu.Lock()

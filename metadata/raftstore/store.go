@@ -199,6 +199,7 @@ func (s *Store) open() error {
 	if s.snapshots, err = openSnapshots(&s.cfg, &s.deps, s.state); err != nil {
 		return err
 	}
+	s.log.newest = s.snapshots.newestEnd
 	s.machine = &machine{store: s, fsm: s.deps.FSM, last: &watermark{}}
 	if err := s.reconcile(); err != nil {
 		return err

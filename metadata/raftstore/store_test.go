@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -216,6 +217,53 @@ func TestReadsShareRounds(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestSnapshotForALogThatGoesFurther: a deposed leader has entries that nobody
+// else has, more than the others wrote since, and the others' logs no longer
+// reach back to where they part. It is sent a snapshot of an earlier entry than
+// its last, and must follow from there.
+func TestSnapshotForALogThatGoesFurther(t *testing.T) {
+	g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
+		cfg.LogRetention = time.Nanosecond
+		cfg.SnapshotEntries = 1 << 60 // when the test says
+	})
+	g.bootstrap()
+	g.startAll()
+	g.propose("set before x")
+	old := g.leader()
+	g.net.isolate(old.name, true)
+	var alone sync.WaitGroup
+	for range 50 {
+		alone.Go(func() {
+			_, err := old.store.Propose(ctxFor(time.Second), []byte("set never x"))
+			assert.Error(t, err)
+		})
+	}
+	alone.Wait()
+	end := old.store.Status().LastIndex
+	others := slices.DeleteFunc(slices.Clone(g.names), func(name string) bool { return name == old.name })
+	g.leader(others...)
+	for i := range 5 { // a segment each
+		g.proposeAmong(others, fmt.Sprintf("set k%d %060000d", i, i))
+	}
+	for _, name := range others {
+		n := g.nodes[name]
+		eventually(t, "both have all", func() bool { return n.get("k4") != "" })
+		require.NoError(t, n.store.TakeSnapshot())
+		require.Less(t, n.store.Status().Snapshot, end)
+	}
+	g.net.isolate(old.name, false)
+	eventually(t, "it catches up", func() bool { return old.get("k4") != "" })
+	g.propose("set after y")
+	eventually(t, "it follows", func() bool { return old.get("after") == "y" })
+	require.NotZero(t, old.store.Status().Snapshot, "it came by a snapshot")
+	require.Empty(t, old.get("never"))
+	require.NoError(t, g.halt(old.name))
+	n := g.start(old.name)
+	<-n.store.Ready()
+	g.propose("set again z")
+	eventually(t, "it follows after a restart", func() bool { return n.get("again") == "z" })
 }
 
 func TestFollowerIsSentASnapshot(t *testing.T) {
