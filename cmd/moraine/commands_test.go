@@ -193,6 +193,7 @@ func TestLocalCommandsInJSON(t *testing.T) {
 	ca := filepath.Join(dir, "ca")
 	for _, args := range [][]string{
 		{"version"}, {"ls", dir}, {"stat", filepath.Join(dir, "f")}, {"du", dir},
+		{"cp", filepath.Join(dir, "f"), filepath.Join(dir, "g")},
 		{"cert", "init", ca}, {"cert", "issue", ca, "client", "alice", "--scope", "/a"}, {"cert", "show", ca, "alice"},
 	} {
 		stdout, stderr, code := invoke(t, append(args, "--json")...)

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -56,6 +57,19 @@ type copier struct {
 	opts     copyOptions
 	group    *errgroup.Group
 	bar      *bar
+
+	saying sync.Mutex // one line at a time
+}
+
+// copied is a file that was copied, as --json prints it.
+type copied struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Bytes int64  `json:"bytes"`
+	// Of a file of a cluster: its stripes below full protection, and how many
+	// hosts may be lost (devices, on a single host).
+	Degraded uint64 `json:"degraded_stripes,omitempty"`
+	Protects *int   `json:"protects,omitempty"`
 }
 
 func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err error) {
@@ -192,10 +206,40 @@ func (c *copier) names(ctx context.Context, l location) ([]string, error) {
 
 // copyFile copies one file, following symbolic links.
 func (c *copier) copyFile(ctx context.Context, from, to location) error {
+	done := copied{From: from.String(), To: to.String()}
 	if to.remote {
-		return c.copyIn(ctx, from, to)
+		if err := c.copyIn(ctx, from, to, &done); err != nil {
+			return err
+		}
+		return c.say(done)
 	}
-	return writeWhole(to.path, func(f *os.File) error { return c.writeTo(ctx, from, f) })
+	err := writeWhole(to.path, func(f *os.File) error { return c.writeTo(ctx, from, measured{f, &done.Bytes}) })
+	if err != nil {
+		return err
+	}
+	return c.say(done)
+}
+
+// say tells scripts of a file that was copied; people see the bar.
+func (c *copier) say(done copied) error {
+	if !c.app.global.json {
+		return nil
+	}
+	c.saying.Lock()
+	defer c.saying.Unlock()
+	return printJSON(c.app.out, done)
+}
+
+// measured counts what is written.
+type measured struct {
+	w io.Writer
+	n *int64
+}
+
+func (m measured) Write(p []byte) (int, error) {
+	n, err := m.w.Write(p)
+	*m.n += int64(n)
+	return n, err
 }
 
 // writeWhole makes a local file of what fill writes. It appears under its name
@@ -221,7 +265,7 @@ func writeWhole(name string, fill func(*os.File) error) error {
 }
 
 // copyIn copies a file into a cluster.
-func (c *copier) copyIn(ctx context.Context, from, to location) error {
+func (c *copier) copyIn(ctx context.Context, from, to location, done *copied) error {
 	conn, err := c.sessions.of(ctx, to)
 	if err != nil {
 		return err
@@ -230,13 +274,16 @@ func (c *copier) copyIn(ctx context.Context, from, to location) error {
 	if err != nil {
 		return err
 	}
-	if err := c.writeTo(ctx, from, f); err != nil {
+	if err := c.writeTo(ctx, from, measured{f, &done.Bytes}); err != nil {
 		f.Abort()
 		return err
 	}
 	result, err := f.Commit(ctx)
 	if err != nil {
 		return err
+	}
+	if done.Bytes > 0 {
+		done.Degraded, done.Protects = uint64(result.Degraded), &result.Protects
 	}
 	if result.Degraded > 0 {
 		fmt.Fprintf(c.app.err, "moraine: %s is durable, but %d of its stripes are below full protection (survive the loss of %d); they are repaired when enough hosts are up\n",
