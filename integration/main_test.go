@@ -66,7 +66,8 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 // TestMain runs the tests without the settings of whoever runs them: a shell may
-// name a cluster, as the README says, and no test may work on that one.
+// name a cluster, as the README says, and no test may work on that one. What tests
+// tell their own processes begins with MORAINE_TEST_.
 func TestMain(m *testing.M) {
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "MORAINE_") && !strings.HasPrefix(name, "MORAINE_TEST_") {

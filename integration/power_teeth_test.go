@@ -101,7 +101,7 @@ func TestPowerCutsHaveTeeth(t *testing.T) {
 }
 
 // lieVariable names the site whose syncs the process of a test leaves out.
-const lieVariable = "MORAINE_POWER_LIE"
+const lieVariable = "MORAINE_TEST_LIE"
 
 // biteOrEnd runs histories without the syncs of a site, and ends the process
 // with an error as soon as one of them breaks a promise.
