@@ -27,11 +27,12 @@ type trouble struct {
 }
 
 // A device is avoided for firstPause after a failure, and twice as long after
-// each further one, up to longestPause. One that has been good again for as
+// each further one, up to longestPause: a device that is well again is written to
+// within a minute. One that has been good again for as
 // long as it was avoided starts anew.
 const (
 	firstPause   = 5 * time.Second
-	longestPause = 2 * time.Minute
+	longestPause = 40 * time.Second
 )
 
 func newHealth(clk clock.Clock) *health {

@@ -163,7 +163,8 @@ func TestHealth(t *testing.T) {
 			}
 			pauses = append(pauses, time.Since(began))
 		}
-		require.Equal(t, []time.Duration{5e9, 10e9, 20e9, 40e9, 80e9, 120e9, 120e9}, pauses)
+		require.LessOrEqual(t, longestPause, time.Minute, "how soon a device that is well again is used")
+		require.Equal(t, []time.Duration{5e9, 10e9, 20e9, 40e9, 40e9, 40e9, 40e9}, pauses)
 		h.failed(9)
 		require.Equal(t, []moraine.DeviceID{9}, h.all())
 		h.good(9)
