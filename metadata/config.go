@@ -44,6 +44,9 @@ type Config struct {
 	TokenLife time.Duration
 	// KeyLife is the age at which the key that signs tokens is replaced (24 h).
 	KeyLife time.Duration
+	// MinProtection is how many hosts every new stripe must be able to lose while
+	// too few are alive for its scheme (1); a write that cannot have that waits.
+	MinProtection int
 	// MaxRepairs bounds the repair jobs that exist at once (16).
 	MaxRepairs int
 	// RepairsPerSecond bounds the stripes that are given to repair jobs (256).
@@ -86,6 +89,7 @@ func (c *Config) setDefaults() {
 	setDuration(&c.RepairGrace, 10*time.Minute)
 	setDuration(&c.TokenLife, 10*time.Minute)
 	setDuration(&c.KeyLife, 24*time.Hour)
+	setInt(&c.MinProtection, 1)
 	setInt(&c.MaxRepairs, 16)
 	setInt(&c.RepairsPerSecond, 256)
 	setInt(&c.RunnerKeys, 512)
@@ -125,6 +129,8 @@ func (c *Config) validate() error {
 		return bad("a session timeout of %v is too short: at least %v", c.SessionTimeout, 2*tickEvery)
 	case c.EntryCommands < 1 || c.EntriesInFlight < 1 || c.QueuedCommands < 1 || c.EntryBytes < 1:
 		return bad("bounds of entries must be positive")
+	case c.MinProtection < 1 || c.MinProtection >= moraine.MaxChunks:
+		return bad("a least protection of %d: 1 to %d", c.MinProtection, moraine.MaxChunks-1)
 	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:
 		return bad("bounds of jobs must be positive")
 	}

@@ -33,6 +33,7 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
+	want.MinProtection = l.cfg.MinProtection
 	// What cannot be placed is not worth an entry.
 	if _, err := place.Place(v.place, want); err != nil {
 		return nil, err
@@ -84,6 +85,7 @@ func (l *leader) place(_ context.Context, c *call) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	want.MinProtection = l.cfg.MinProtection
 	if len(asked.Keep) > 0 {
 		want.Keep = deviceIDs(asked.Keep)
 	}

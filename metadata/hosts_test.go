@@ -173,6 +173,25 @@ func TestTooFewHostsGetNoGrant(t *testing.T) {
 	})
 }
 
+// Where two hosts must always be spared, a cluster with one host down writes three
+// copies in place of a 4+2 that spares one.
+func TestMinProtection(t *testing.T) {
+	two := func(cfg *metadata.Config) { cfg.MinProtection = 2 }
+	bubble(t, two, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		c.pass(5*time.Second, nodes[:5]...)
+		g, err := k.grant(1, nil)
+		require.NoError(t, err)
+		require.Equal(t, (&wire.Scheme{K: 1, M: 2}).String(), g.Placements[0].Scheme.String())
+		require.EqualValues(t, 2, g.Placements[0].Protects)
+		c.pass(5*time.Second, nodes[:2]...)
+		_, err = k.grant(1, nil)
+		require.ErrorIs(t, err, moraine.Unavailable)
+		require.ErrorContains(t, err, "any 2 hosts")
+	})
+}
+
 func TestDefaultSchemeFollowsRegisteredHosts(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		k := c.open(peer(transport.RoleClient, "c1"))

@@ -33,6 +33,10 @@ type Request struct {
 	// Keep, if not nil, has one element for each chunk of the scheme: the device
 	// that keeps its chunk, or 0 for one to be chosen.
 	Keep []moraine.DeviceID
+	// MinProtection is how many hosts (devices, where one host only is
+	// registered) a stripe with redundancy must be able to lose, as far as its
+	// scheme can give that at all; 0 is 1.
+	MinProtection int
 	// Repair takes the best there is, however little it protects, and may fill
 	// the reserve of a device.
 	Repair bool
@@ -40,7 +44,7 @@ type Request struct {
 
 // Placement is an answer.
 type Placement struct {
-	// Scheme is the request's, or x2 where that one cannot protect enough now.
+	// Scheme is the request's, or copies where that one cannot protect enough now.
 	Scheme moraine.Scheme
 	// Devices has one element for each chunk of Scheme.
 	Devices []moraine.DeviceID
@@ -52,10 +56,11 @@ type Placement struct {
 }
 
 // Place chooses devices for one stripe. The same topology and request give the
-// same answer. A stripe must survive the loss of any one host where two or more
-// are registered, and of any one device of a single host that has several;
-// where the scheme cannot give this now, x2 is answered instead (not with Keep
-// or Repair), and where that cannot either, Unavailable. A scheme without
+// same answer. A stripe must survive the loss of any MinProtection hosts where
+// two or more are registered, and of as many devices of a single host that has
+// several; where the scheme cannot give this now, one copy more than that is
+// answered instead (not with Keep or Repair), so x2 where it is 1, and where that
+// cannot either, Unavailable. A scheme without
 // redundancy asks for no protection. NoSpace means that devices take chunks but
 // none has room.
 func Place(t *Topology, req Request) (Placement, error) {
@@ -70,10 +75,10 @@ func Place(t *Topology, req Request) (Placement, error) {
 	if p.Protects >= need {
 		return p, nil
 	}
-	if two := moraine.Copies(2); req.Keep == nil && req.Scheme != two {
-		twice := req
-		twice.Scheme = two
-		if q, err := place(t, twice); err == nil && q.Protects >= need {
+	if copies := moraine.Copies(need + 1); req.Keep == nil && req.Scheme != copies {
+		again := req
+		again.Scheme = copies
+		if q, err := place(t, again); err == nil && q.Protects >= need {
 			q.Degraded = q.Protects < int(req.Scheme.M)
 			return q, nil
 		}
@@ -100,28 +105,37 @@ func (t *Topology) required(req Request) int {
 	if req.Repair || req.Scheme.M == 0 || t.registeredDevices < 2 {
 		return 0
 	}
-	return 1
+	return min(max(req.MinProtection, 1), int(req.Scheme.M))
 }
 
 // tooFew says why a stripe cannot be protected enough. It is for want of space
 // where enough hosts or devices take chunks and too few of them have room.
 func (t *Topology) tooFew(req Request) error {
 	hosts, devices, taking := t.withRoom(req)
+	need := t.required(req)
 	e := &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.Unavailable}
 	if t.registeredHosts >= 2 {
-		if len(t.hosts) >= 2 && hosts < 2 {
+		if len(t.hosts) > need && hosts <= need {
 			e.Kind = moraine.NoSpace
 		}
-		e.Err = fmt.Errorf("a stripe must survive the loss of any 1 host, and of %d hosts %d take chunks and %d have room for %d bytes: start more chunkservers, or add space",
-			t.registeredHosts, len(t.hosts), hosts, req.ChunkLength)
+		e.Err = fmt.Errorf("a stripe must survive the loss of any %s, and of %d hosts %d take chunks and %d have room for %d bytes: start more chunkservers, or add space",
+			count(need, "host"), t.registeredHosts, len(t.hosts), hosts, req.ChunkLength)
 		return e
 	}
-	if taking >= 2 && devices < 2 {
+	if taking > need && devices <= need {
 		e.Kind = moraine.NoSpace
 	}
-	e.Err = fmt.Errorf("a stripe must survive the loss of any 1 device, and of this host's %d devices %d take chunks and %d have room for %d bytes: bring them back, or add some",
-		t.registeredDevices, taking, devices, req.ChunkLength)
+	e.Err = fmt.Errorf("a stripe must survive the loss of any %s, and of this host's %d devices %d take chunks and %d have room for %d bytes: bring them back, or add some",
+		count(need, "device"), t.registeredDevices, taking, devices, req.ChunkLength)
 	return e
+}
+
+// count is "1 host", "2 hosts".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 // withRoom counts the hosts and devices that may take a chunk of the request,

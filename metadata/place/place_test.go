@@ -50,6 +50,7 @@ func TestLeastProtection(t *testing.T) {
 		hosts    []place.Host
 		scheme   string
 		repair   bool
+		min      int
 		want     string // scheme
 		protects int
 		degraded bool
@@ -73,13 +74,18 @@ func TestLeastProtection(t *testing.T) {
 		{name: "single host, three devices", hosts: cluster(1, 3), scheme: "4+2", want: "4+2", protects: 1, degraded: true},
 		{name: "single host, two devices", hosts: cluster(1, 2), scheme: "x2", want: "x2", protects: 1},
 		{name: "single host, two devices, 4+2", hosts: cluster(1, 2), scheme: "4+2", want: "x2", protects: 1, degraded: true},
+		{name: "two, all of six hosts", hosts: cluster(6, 1), scheme: "4+2", min: 2, want: "4+2", protects: 2},
+		{name: "two, one of six down", hosts: kill(cluster(6, 1), 1), scheme: "4+2", min: 2, want: "x3", protects: 2},
+		{name: "two, four of six down", hosts: kill(cluster(6, 1), 4), scheme: "4+2", min: 2, fails: true, kind: moraine.Unavailable},
+		{name: "two, of a scheme that gives one", hosts: cluster(6, 1), scheme: "x2", min: 2, want: "x2", protects: 1},
+		{name: "two, repair takes what there is", hosts: kill(cluster(6, 2), 5), scheme: "4+2", min: 2, repair: true, want: "4+2", protects: 0, degraded: true},
 		{name: "single device", hosts: cluster(1, 1), scheme: "x1", want: "x1", protects: 0},
 		{name: "single device, two copies", hosts: cluster(1, 1), scheme: "x2", want: "x2", protects: 0, degraded: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := place.Place(place.NewTopology(tt.hosts), place.Request{
-				Stripe: 77, Scheme: scheme(t, tt.scheme), ChunkLength: 4 << 20, Repair: tt.repair,
+				Stripe: 77, Scheme: scheme(t, tt.scheme), ChunkLength: 4 << 20, Repair: tt.repair, MinProtection: tt.min,
 			})
 			if tt.fails {
 				require.ErrorIs(t, err, tt.kind)
