@@ -6,16 +6,17 @@
 // It does no striping and no retries of its own: package client does. It knows
 // nothing of tensors' meaning, and reads no environment.
 //
-// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin ->
+// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin makes a
+// Part ->
 // AddTensor copies into the staging arena and sums as it copies (stage.go) ->
 // Seal returns; the run's goroutine writes the part's files, unlinked, and
 // seals the part in the metadata (flush.go) -> a mover that leased the step's
 // job calls CheckStep, which folds the headers of all parts into an index and
 // a verdict (check.go, coverage.go, index.go) -> Wait returns the committed
-// step. Back: Resolve finds a step (resolve.go), ReadSlice looks the tensor up
-// in the index and reads the byte ranges it needs (restore.go).
+// step. Back: Resolve finds a step (resolve.go), Restore looks the tensors up
+// in the index and reads the byte ranges that are needed (restore.go).
 //
-// Locks: Save.adding may be held when arena.mu or Save.mu is taken; others do
+// Locks: Part.adding may be held when arena.mu or Part.mu is taken; others do
 // not nest.
 package ckpt
 

@@ -80,7 +80,7 @@ func rows(shape []int64, rank, world uint32) (offset, n int64) {
 	return offset, min(per, shape[0]-offset)
 }
 
-func addModel(ctx context.Context, s *ckpt.Save, m model, rank, world uint32) error {
+func addModel(ctx context.Context, s *ckpt.Part, m model, rank, world uint32) error {
 	for _, x := range m {
 		t := ckpt.Tensor{Name: x.name, DType: x.dtype, Shape: x.shape, Data: x.data}
 		if len(x.shape) > 0 && x.shape[0] > 0 {
@@ -100,7 +100,7 @@ func addModel(ctx context.Context, s *ckpt.Save, m model, rank, world uint32) er
 func save(t *testing.T, f *fakeCluster, m model, step uint64, world uint32) ckpt.StepInfo {
 	t.Helper()
 	ctx := t.Context()
-	saves := make([]*ckpt.Save, world)
+	saves := make([]*ckpt.Part, world)
 	for rank := range world {
 		r := openRun(t, f, rank, world)
 		s, err := r.Begin(ctx, step, ckpt.BeginOptions{})
@@ -357,7 +357,7 @@ func TestFailedRankTellsTheOthers(t *testing.T) {
 		}
 		return nil
 	}
-	var saves []*ckpt.Save
+	var saves []*ckpt.Part
 	for rank := range uint32(3) {
 		s, err := openRun(t, f, rank, 3).Begin(ctx, 7, ckpt.BeginOptions{})
 		require.NoError(t, err)
@@ -406,7 +406,7 @@ func TestOneUnsealedSaveAtATime(t *testing.T) {
 // was sealed, before it is written.
 func TestStagingThatChangedIsNotSealed(t *testing.T) {
 	f := newFake()
-	var s *ckpt.Save
+	var s *ckpt.Part
 	staged := make(chan struct{})
 	var once sync.Once
 	f.before = func(op string) error {

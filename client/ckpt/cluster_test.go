@@ -74,7 +74,7 @@ func team(t *testing.T, c *memcluster.Cluster, launch string, world uint32) []*t
 }
 
 // begin stages the content that belongs to seed, without sealing.
-func (tr *trainer) begin(step, seed uint64, opts ckpt.BeginOptions) *ckpt.Save {
+func (tr *trainer) begin(step, seed uint64, opts ckpt.BeginOptions) *ckpt.Part {
 	tr.t.Helper()
 	tr.shard.Fill(seed)
 	s, err := tr.run.Begin(tr.t.Context(), step, opts)
@@ -86,7 +86,7 @@ func (tr *trainer) begin(step, seed uint64, opts ckpt.BeginOptions) *ckpt.Save {
 // saveAll saves a step from all ranks and waits for it.
 func saveAll(t *testing.T, team []*trainer, step, seed uint64) ckpt.StepInfo {
 	t.Helper()
-	var saves []*ckpt.Save
+	var saves []*ckpt.Part
 	for _, tr := range team {
 		s := tr.begin(step, seed, ckpt.BeginOptions{})
 		require.NoError(t, s.Seal(t.Context()))
@@ -166,7 +166,7 @@ func TestSaveThroughLossOfServers(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 4)
 		saveAll(t, team, 1, 11)
-		var saves []*ckpt.Save
+		var saves []*ckpt.Part
 		for rank, tr := range team {
 			s := tr.begin(2, 12, ckpt.BeginOptions{})
 			require.NoError(t, s.Seal(t.Context()))
@@ -194,7 +194,7 @@ func TestDeadRankIsNamed(t *testing.T) {
 	inCluster(t, memcluster.Options{SessionTimeout: 20 * time.Second}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 4)
 		saveAll(t, team, 1, 11)
-		var saves []*ckpt.Save
+		var saves []*ckpt.Part
 		for rank, tr := range team {
 			s := tr.begin(2, 12, ckpt.BeginOptions{})
 			if rank == 2 {
@@ -247,7 +247,7 @@ func TestFailedRankIsNamed(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 3)
 		began := time.Now()
-		var saves []*ckpt.Save
+		var saves []*ckpt.Part
 		for _, tr := range team {
 			saves = append(saves, tr.begin(5, 1, ckpt.BeginOptions{SealTimeout: time.Hour}))
 		}

@@ -44,7 +44,7 @@ func Committed(inode moraine.InodeID, data []byte, protects, degraded uint32) co
 }
 
 // StagedTensor returns the staging memory of a tensor that was added.
-func StagedTensor(s *Save, name string) [][]byte { return s.slices[name][0].bytes.pieces }
+func StagedTensor(s *Part, name string) [][]byte { return s.slices[name][0].bytes.pieces }
 
 type CommittedResult = committed
 

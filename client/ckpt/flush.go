@@ -29,7 +29,7 @@ const (
 
 // write is the save's own goroutine: it announces the part, waits for Seal,
 // writes the part, and frees the staging memory.
-func (s *Save) write(ctx context.Context) {
+func (s *Part) write(ctx context.Context) {
 	defer s.run.writers.Done()
 	defer close(s.done)
 	defer s.release()
@@ -59,7 +59,7 @@ func (s *Save) write(ctx context.Context) {
 
 // flush writes the part and seals it. Each further try announces the rank
 // again: where the client has a new session, the step then waits for that one.
-func (s *Save) flush(ctx context.Context, step *wire.Step) error {
+func (s *Part) flush(ctx context.Context, step *wire.Step) error {
 	files, digest, err := s.files()
 	if err != nil {
 		return invalid("ckpt.Seal", s.ref(), err)
@@ -80,14 +80,14 @@ func (s *Save) flush(ctx context.Context, step *wire.Step) error {
 	})
 }
 
-func (s *Save) release() {
+func (s *Part) release() {
 	s.adding.Lock()
 	defer s.adding.Unlock()
 	s.stage.release()
 }
 
 // retry runs f again where the failure may pass, and returns the last one.
-func (s *Save) retry(ctx context.Context, f func() error) error {
+func (s *Part) retry(ctx context.Context, f func() error) error {
 	for i, pause := 0, flushPause; ; i, pause = i+1, 2*pause {
 		err := f()
 		if err == nil {
@@ -115,9 +115,9 @@ func passing(err error) bool {
 	return false
 }
 
-func (s *Save) key() *wire.StepKey { return stepKeyOf(s.run.id, s.run.attempt, s.step) }
+func (s *Part) key() *wire.StepKey { return stepKeyOf(s.run.id, s.run.attempt, s.step) }
 
-func (s *Save) begin(ctx context.Context) (*wire.Step, error) {
+func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
 		Key: s.key(), Rank: s.run.opts.Rank, World: s.run.opts.World,
 		SealTimeoutMillis: uint64(s.opts.SealTimeout.Milliseconds()),
@@ -132,7 +132,7 @@ func (s *Save) begin(ctx context.Context) (*wire.Step, error) {
 
 // abandon tells the service that the step will never be whole, so that nobody
 // waits for this rank's seal until it times out.
-func (s *Save) abandon(ctx context.Context) {
+func (s *Part) abandon(ctx context.Context) {
 	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp)))
 	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.giveUp))
 }
@@ -141,7 +141,7 @@ func (s *Save) abandon(ctx context.Context) {
 // ranks hear of it at once, and which rank it was, and not when the step times
 // out. Where the step is over already, or another attempt goes on, they have
 // heard. A rank alone has nobody to tell, and may save the step again.
-func (s *Save) tell(ctx context.Context, cause error) {
+func (s *Part) tell(ctx context.Context, cause error) {
 	switch moraine.KindOf(cause) {
 	case moraine.Aborted, moraine.Fenced, moraine.NotFound, moraine.Exists:
 		return
@@ -156,7 +156,7 @@ func (s *Save) tell(ctx context.Context, cause error) {
 	s.abortStep(ctx, fmt.Sprintf("rank %d could not write its part: %v", s.run.opts.Rank, cause))
 }
 
-func (s *Save) abortStep(ctx context.Context, reason string) {
+func (s *Part) abortStep(ctx context.Context, reason string) {
 	_, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{
 		Key: s.key(), Reason: clip(reason, maxReason)}}})
 	if err != nil {
@@ -188,7 +188,7 @@ type outFile struct {
 // writePart writes all files of the part and seals it. Everything is unlinked
 // until SealPart links it: if we stop anywhere before, the session's end removes
 // it, and the step is aborted.
-func (s *Save) writePart(ctx context.Context, step *wire.Step, files []outFile, digest [sha256.Size]byte) error {
+func (s *Part) writePart(ctx context.Context, step *wire.Step, files []outFile, digest [sha256.Size]byte) error {
 	sealed := &wire.SealPart{Key: s.key(), Rank: s.run.opts.Rank, Digest: digest[:], Files: make([]*wire.PartFile, len(files))}
 	results := make([]committed, len(files))
 	g, gctx := errgroup.WithContext(ctx)
@@ -219,7 +219,7 @@ func (s *Save) writePart(ctx context.Context, step *wire.Step, files []outFile, 
 
 // isSealed reports whether the part is sealed with digest: an earlier SealPart
 // took effect, and its answer was lost.
-func (s *Save) isSealed(ctx context.Context, digest []byte) bool {
+func (s *Part) isSealed(ctx context.Context, digest []byte) bool {
 	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListParts{ListParts: &wire.ListParts{
 		Key: s.key(), After: s.run.opts.Rank, Limit: 1}}})
 	if err != nil || len(resp.GetParts().GetParts()) == 0 {
@@ -230,7 +230,7 @@ func (s *Save) isSealed(ctx context.Context, digest []byte) bool {
 }
 
 // files lays the part out: safetensors files first, then blobs.
-func (s *Save) files() ([]outFile, [sha256.Size]byte, error) {
+func (s *Part) files() ([]outFile, [sha256.Size]byte, error) {
 	count := s.tensorFiles()
 	var files []outFile
 	roots := make([][sha256.Size]byte, count)
@@ -251,7 +251,7 @@ func (s *Save) files() ([]outFile, [sha256.Size]byte, error) {
 
 // tensorFile lays out the file that holds the n-th slice of each tensor that
 // has so many.
-func (s *Save) tensorFile(n int) (outFile, error) {
+func (s *Part) tensorFile(n int) (outFile, error) {
 	o := &s.run.opts
 	meta := partMeta{Version: partVersion, Run: strconv.FormatUint(uint64(s.run.id), 16), Attempt: s.run.attempt,
 		Step: s.step, Rank: o.Rank, World: o.World, File: n, Tensors: make(map[string]tensorMeta)}

@@ -50,8 +50,9 @@ func (k *Checkpoint) ReadSlice(ctx context.Context, req SliceRequest) error {
 	return k.readSlice(ctx, t, req)
 }
 
-// ReadSlices reads several slices at a time; it returns the first error.
-func (k *Checkpoint) ReadSlices(ctx context.Context, reqs []SliceRequest) error {
+// Restore reads the slices that a rank needs, several at a time, whatever ranks
+// saved them; it returns the first error.
+func (k *Checkpoint) Restore(ctx context.Context, reqs []SliceRequest) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)
 	for i := range reqs {

@@ -93,7 +93,7 @@ type Run struct {
 
 	mu      sync.Mutex
 	closed  bool
-	current *Save // begun and not sealed
+	current *Part // begun and not sealed
 }
 
 // openRun is OpenRun over any cluster.

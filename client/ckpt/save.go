@@ -20,10 +20,10 @@ type BeginOptions struct {
 
 const defaultSealTimeout = 10 * time.Minute
 
-// Save is one rank's part of one step, from Begin to Seal and on until it is
+// Part is one rank's part of one step, from Begin to Seal and on until it is
 // written. AddTensor, AddBlob and Seal are called by one goroutine; the other
 // methods by any.
-type Save struct {
+type Part struct {
 	run  *Run
 	step uint64
 	opts BeginOptions
@@ -65,11 +65,11 @@ type stagedBlob struct {
 // what the service says to it (a newer attempt, a step that exists) comes back
 // from a later call. One save at a time may be between Begin and Seal; more may
 // be on their way to the cluster. ctx is not kept.
-func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Save, error) {
+func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part, error) {
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
 	}
-	s := &Save{run: r, step: step, opts: opts, stage: stage{arena: r.arena},
+	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena},
 		slices: make(map[string][]stagedTensor), sealed: make(chan struct{}), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		return nil, s.wrap(err)
@@ -93,7 +93,7 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Save,
 // AddTensor copies t's bytes into the staging memory and sums them; t.Data may
 // change as soon as it returns. It waits for memory that earlier saves hold. A
 // rank may save several slices of one tensor.
-func (s *Save) AddTensor(ctx context.Context, t Tensor) error {
+func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 	defer s.stalled(s.run.opts.Clock.Now())
 	s.adding.Lock()
 	defer s.adding.Unlock()
@@ -118,7 +118,7 @@ func (s *Save) AddTensor(ctx context.Context, t Tensor) error {
 // AddBlob copies what is no tensor (the state of a random generator, a cursor
 // of a data loader) into the staging memory. name is made of letters, digits,
 // '.', '_' and '-'.
-func (s *Save) AddBlob(ctx context.Context, name string, data []byte) error {
+func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 	defer s.stalled(s.run.opts.Clock.Now())
 	s.adding.Lock()
 	defer s.adding.Unlock()
@@ -144,7 +144,7 @@ func (s *Save) AddBlob(ctx context.Context, name string, data []byte) error {
 // Seal ends the part: nothing can be added any more, and it is written to the
 // cluster in the background. The bytes are then at level local: they survive
 // only as long as this process.
-func (s *Save) Seal(ctx context.Context) error {
+func (s *Part) Seal(ctx context.Context) error {
 	began := s.run.opts.Clock.Now()
 	defer s.stalled(began)
 	s.adding.Lock()
@@ -165,7 +165,7 @@ func (s *Save) Seal(ctx context.Context) error {
 
 // tensorFiles returns how many safetensors files the part needs: one, or as
 // many as a tensor has slices.
-func (s *Save) tensorFiles() int {
+func (s *Part) tensorFiles() int {
 	n := 1
 	for _, list := range s.slices {
 		n = max(n, len(list))
@@ -175,7 +175,7 @@ func (s *Save) tensorFiles() int {
 
 // Abort gives the step up, for all ranks, unless the part is sealed already.
 // cause is told to whoever waits.
-func (s *Save) Abort(cause error) {
+func (s *Part) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("given up")
 	}
@@ -183,9 +183,9 @@ func (s *Save) Abort(cause error) {
 }
 
 // end closes s.sealed once, and lets the next save begin.
-func (s *Save) end(giveUp error) { s.endAs(giveUp, false) }
+func (s *Part) end(giveUp error) { s.endAs(giveUp, false) }
 
-func (s *Save) endAs(giveUp error, aborted bool) {
+func (s *Part) endAs(giveUp error, aborted bool) {
 	s.sealOnce.Do(func() {
 		s.giveUp, s.aborted = giveUp, aborted
 		s.run.mu.Lock()
@@ -198,7 +198,7 @@ func (s *Save) endAs(giveUp error, aborted bool) {
 }
 
 // open fails when the save takes nothing any more.
-func (s *Save) open() error {
+func (s *Part) open() error {
 	if err := s.failure(); err != nil {
 		return err
 	}
@@ -207,20 +207,20 @@ func (s *Save) open() error {
 		if s.giveUp != nil {
 			return s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp))
 		}
-		return invalid("ckpt.Save", s.ref(), errors.New("the part is sealed"))
+		return invalid("ckpt.Part", s.ref(), errors.New("the part is sealed"))
 	default:
 		return nil
 	}
 }
 
 // failure returns why the part cannot be written, if that is known.
-func (s *Save) failure() error {
+func (s *Part) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-func (s *Save) fail(err error) {
+func (s *Part) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -229,20 +229,20 @@ func (s *Save) fail(err error) {
 	}
 }
 
-func (s *Save) stalled(since time.Time) { s.stall += s.run.opts.Clock.Now().Sub(since) }
+func (s *Part) stalled(since time.Time) { s.stall += s.run.opts.Clock.Now().Sub(since) }
 
 // Stall returns how long the trainer has stood still for this save: the time
 // spent in AddTensor, AddBlob and Seal. It is called by the goroutine that
 // calls those.
-func (s *Save) Stall() time.Duration { return s.stall }
+func (s *Part) Stall() time.Duration { return s.stall }
 
 // Done returns a channel that is closed when the part is durable and sealed in
 // the cluster, or never will be: Wait says which.
-func (s *Save) Done() <-chan struct{} { return s.done }
+func (s *Part) Done() <-chan struct{} { return s.done }
 
 // Written returns how long it took from Seal until the part was durable and
 // sealed in the cluster; 0 while it is not.
-func (s *Save) Written() time.Duration {
+func (s *Part) Written() time.Duration {
 	select {
 	case <-s.done:
 		return s.written
@@ -255,7 +255,7 @@ func (s *Save) Written() time.Duration {
 // staged; memory and nvme when all ranks have sealed, and the step was checked
 // and committed there. Level object is Unimplemented as yet. Where the step was
 // given up it fails with Aborted and, in a *MissingError, the ranks at fault.
-func (s *Save) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
+func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
 	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: wire.StepState_STEP_STATE_OPEN, World: s.run.opts.World}
 	if level > moraine.NVMe || level < moraine.Local {
 		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: fmt.Errorf("level %s", level)}
@@ -278,7 +278,7 @@ func (s *Save) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) 
 
 // whyFailed asks the service whether the part failed because the step was
 // aborted under it, since the service names who is missing.
-func (s *Save) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
+func (s *Part) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
 	if s.aborted || s.told { // the service would tell of this very failure
 		return info, err
 	}
@@ -302,12 +302,12 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-func (s *Save) ref() string {
+func (s *Part) ref() string {
 	return fmt.Sprintf("%s step %d (attempt %d)", s.run.path, s.step, s.run.attempt)
 }
 
 // wrap names the save in an error of unknown make.
-func (s *Save) wrap(err error) error {
+func (s *Part) wrap(err error) error {
 	kind := moraine.KindOf(err)
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -315,5 +315,5 @@ func (s *Save) wrap(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		kind = moraine.Timeout
 	}
-	return &moraine.Error{Op: "ckpt.Save", Ref: s.ref(), Kind: kind, Err: err}
+	return &moraine.Error{Op: "ckpt.Part", Ref: s.ref(), Kind: kind, Err: err}
 }

@@ -54,7 +54,7 @@ func checkFiles(files []string) error {
 
 // addFile adds the tensors of a safetensors file to a save, or any other file
 // as a blob.
-func addFile(ctx context.Context, save *ckpt.Save, file string) error {
+func addFile(ctx context.Context, save *ckpt.Part, file string) error {
 	if filepath.Ext(file) != ".safetensors" {
 		data, err := os.ReadFile(file)
 		if err != nil {

@@ -67,7 +67,7 @@ func (s *Shard) Clear() {
 }
 
 // AddTo adds all tensors, and a blob with the rank's random state, to a save.
-func (s *Shard) AddTo(ctx context.Context, save *ckpt.Save) error {
+func (s *Shard) AddTo(ctx context.Context, save *ckpt.Part) error {
 	for i := range s.tensors {
 		offset, shape := s.slice(i)
 		err := save.AddTensor(ctx, ckpt.Tensor{Name: s.tensors[i].Name, DType: s.tensors[i].DType,
@@ -89,7 +89,7 @@ func (s *Shard) Restore(ctx context.Context, k *ckpt.Checkpoint) error {
 		offset, shape := s.slice(i)
 		reqs = append(reqs, ckpt.SliceRequest{Name: s.tensors[i].Name, Offset: offset, Shape: shape, Dst: s.data[i]})
 	}
-	return k.ReadSlices(ctx, reqs)
+	return k.Restore(ctx, reqs)
 }
 
 // Check holds every byte against the content that belongs to seed.

@@ -169,7 +169,7 @@ func TestCommitStepFaults(t *testing.T) {
 }
 
 // seal saves a model from one rank, up to its seal.
-func seal(t *testing.T, c *memcluster.Cluster, run string, seed uint64) *ckpt.Save {
+func seal(t *testing.T, c *memcluster.Cluster, run string, seed uint64) *ckpt.Part {
 	t.Helper()
 	ctx := t.Context()
 	cl := c.Client("trainer")

@@ -42,7 +42,7 @@ func startMover(t *testing.T, c *memcluster.Cluster, host string) (stop func()) 
 func save(t *testing.T, c *memcluster.Cluster, run string, step, seed uint64, world uint32) ckpt.StepInfo {
 	t.Helper()
 	ctx := t.Context()
-	var saves []*ckpt.Save
+	var saves []*ckpt.Part
 	for rank := range world {
 		cl := c.Client("trainer")
 		r, err := ckpt.OpenRun(ctx, cl, run, ckpt.RunOptions{Launch: ckpt.Launch{Name: "l1"}, Rank: rank, World: world, StagingBytes: 64 << 20})
