@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The tests of the object tier wait for leases to end most of their time.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
 	os.Exit(s3test.Main(m))

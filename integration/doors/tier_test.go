@@ -66,6 +66,9 @@ func startProxied(t *testing.T, o worldOptions) (*world, *s3test.Proxy) {
 // twoParts is the length of a file that is uploaded in two parts.
 const twoParts = 17 << 20
 
+// oneStripe is the length of a small one.
+const oneStripe = 150_000
+
 // content returns n bytes that no two seeds have in common.
 func content(seed byte, n int) []byte {
 	data := make([]byte, n)
@@ -135,7 +138,10 @@ func TestMoverKilledInTheMiddleOfAFlush(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
 			w, p := startProxied(t, worldOptions{})
-			data := content(1, twoParts)
+			data := content(1, oneStripe)
+			if op == "put_part" {
+				data = content(1, twoParts)
+			}
 			w.put(t, "/file", data)
 			h := hold(t, p, op)
 			job := w.move(t, flush, "/file")[0]
@@ -163,7 +169,7 @@ func TestLeaderKilledInTheMiddleOfAFlush(t *testing.T) {
 	var o worldOptions
 	o.Metadata = 3
 	w, p := startProxied(t, o)
-	data := content(2, twoParts)
+	data := content(2, oneStripe)
 	w.put(t, "/file", data)
 	h := hold(t, p, "put_part")
 	w.move(t, flush, "/file")
@@ -188,7 +194,7 @@ func TestLeaderKilledInTheMiddleOfAFlush(t *testing.T) {
 func TestCanceledFlushOfARunningMover(t *testing.T) {
 	t.Parallel()
 	w, p := startProxied(t, worldOptions{})
-	data := content(3, twoParts)
+	data := content(3, oneStripe)
 	w.put(t, "/file", data)
 	h := hold(t, p, "put_part")
 	job := w.move(t, flush, "/file")[0]
@@ -309,7 +315,7 @@ func TestEvictionAsksTheBucket(t *testing.T) {
 func TestRenameDuringAFlush(t *testing.T) {
 	t.Parallel()
 	w, p := startProxied(t, worldOptions{})
-	first, second := content(8, twoParts), content(9, 100_000)
+	first, second := content(8, oneStripe), content(9, 100_000)
 	w.put(t, "/name", first)
 	h := hold(t, p, "put_part")
 	w.move(t, flush, "/name")

@@ -39,6 +39,7 @@ func (n *node) raftConfig() raftstore.Config {
 		Dir: "/metadata", Cluster: clusterID, Node: n.id,
 		SegmentBytes: 256 << 10, MemTableBytes: 256 << 10, CacheBytes: 1 << 20, BallastBytes: -1,
 		SnapshotInterval: 2 * time.Second, SnapshotEntries: n.c.opts.SnapshotEntries, LogRetention: time.Nanosecond,
+		LogStall: time.Minute, // these disks do not hang, but the machine of a test may be busy
 	}
 	for _, m := range n.c.nodes {
 		if m.role == transport.RoleMetadata {
