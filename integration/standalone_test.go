@@ -186,6 +186,10 @@ func toTheBucketAndBack(t *testing.T, s *standalone) {
 	works(t, s.env, "ckpt", "save", "moraine:///runs/r", "--step", "1", tensors)
 	const latest, part = "moraine:///runs/r/latest", "moraine:///runs/r/latest/rank-00000-of-00001.safetensors"
 	want := works(t, s.env, "cat", part)
+	requireRefused(t, invoke(t, s.env, "evict", part), 1, "flush it first")
+	waited := invoke(t, s.env, "evict", "--wait", part)
+	require.Equal(t, 1, waited.code, waited.stdout)
+	require.Contains(t, waited.stderr, "flush it first")
 	for _, move := range []struct{ name, kept string }{
 		{"flush", "on the chunkservers and in the object tier"},
 		{"evict", "in the object tier (evicted from the chunkservers)"},

@@ -64,7 +64,7 @@ func (a *app) move(ctx context.Context, m move, args []string, wait bool) error 
 			return err
 		}
 		if !wait {
-			return a.printJobs(jobs)
+			return a.sayQueued(m, l, jobs)
 		}
 		err = a.waitMove(ctx, c, m, l, jobs)
 		if ctx.Err() != nil {
@@ -72,6 +72,27 @@ func (a *app) move(ctx context.Context, m move, args []string, wait bool) error 
 		}
 		return err
 	})
+}
+
+// sayQueued prints the jobs that were made for a path, and why there is none where
+// there is nothing to do, or nothing that can be done.
+func (a *app) sayQueued(m move, l location, jobs []*wire.Job) error {
+	var made []*wire.Job
+	var failed []error
+	for _, j := range jobs {
+		switch {
+		case j.Id != 0:
+			made = append(made, j)
+		case j.State == wire.JobState_JOB_STATE_FAILED:
+			failed = append(failed, fmt.Errorf("%s of %s %s: %s", m.name, l, jobStates[j.State], j.Error))
+		default:
+			a.note("%s: nothing to %s", l, m.name)
+		}
+	}
+	if len(made) > 0 {
+		failed = append(failed, a.printJobs(made))
+	}
+	return errors.Join(failed...)
 }
 
 func (a *app) printJobs(jobs []*wire.Job) error {

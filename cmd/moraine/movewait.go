@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (a *app) waitMove(ctx context.Context, c *connection, m move, root location
 	} else {
 		a.note("%s: %s (%s) %s", res.Path, countOf(res.Files, "file"), size(res.Bytes), past[m.name])
 	}
-	if res.Left > 0 {
+	if res.Left > len(failed) { // more than was said
 		failed = append(failed, fmt.Errorf("%s of %s could not be %s: `moraine job ls --all` tells why", countOf(res.Left, "file"), res.Path, past[m.name]))
 	}
 	return errors.Join(append(failed, err)...)
@@ -152,13 +153,16 @@ func (w *waiting) complain(bar *bar, j *wire.Job) {
 // failures says which of the jobs that were queued first did not succeed.
 func (w *waiting) failures(ctx context.Context) (failed []error) {
 	for _, j := range w.jobs {
-		ended, err := w.c.Job(ctx, moraine.JobID(j.Id))
+		ended, err := j, error(nil)
+		if j.Id != 0 { // one without a number ended as it was queued
+			ended, err = w.c.Job(ctx, moraine.JobID(j.Id))
+		}
 		switch {
 		case errors.Is(err, moraine.NotFound): // ended long ago
 		case err != nil:
 			failed = append(failed, err)
 		case ended.State == wire.JobState_JOB_STATE_FAILED || ended.State == wire.JobState_JOB_STATE_CANCELED:
-			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, ended.Subject, jobStates[ended.State], ended.Error))
+			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), jobStates[ended.State], ended.Error))
 		}
 	}
 	return failed
