@@ -3,8 +3,11 @@ package integration_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +32,7 @@ type s3Proc struct {
 }
 
 // startS3 serves a cluster's root by S3, until the test ends.
-func startS3(t *testing.T, c *procs.Cluster) *s3Proc {
+func startS3(t *testing.T, c *procs.Cluster, more ...string) *s3Proc {
 	t.Helper()
 	bin, err := binary()
 	require.NoError(t, err)
@@ -40,8 +43,8 @@ func startS3(t *testing.T, c *procs.Cluster) *s3Proc {
 	keyFile := filepath.Join(dir, "credentials")
 	require.NoError(t, os.WriteFile(keyFile, fmt.Appendf(nil, "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", s.access, s.secret), 0o600))
 	var log bytes.Buffer
-	cmd := exec.Command(bin, "s3", "moraine:///", "--endpoint", c.Endpoint(), "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode(),
-		"--listen", s.address, "--admin-listen", addrs[1], "--credentials", keyFile)
+	cmd := exec.Command(bin, append([]string{"s3", "moraine:///", "--endpoint", c.Endpoint(), "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode(),
+		"--listen", s.address, "--admin-listen", addrs[1], "--credentials", keyFile}, more...)...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -63,10 +66,11 @@ func startS3(t *testing.T, c *procs.Cluster) *s3Proc {
 	return s
 }
 
-// minio returns a client of minio-go.
-func (s *s3Proc) minio(t *testing.T) *minio.Client {
+// minio returns a client of minio-go; with a transport it speaks TLS.
+func (s *s3Proc) minio(t *testing.T, tls http.RoundTripper) *minio.Client {
 	t.Helper()
-	c, err := minio.New(s.address, &minio.Options{Creds: credentials.NewStaticV4(s.access, s.secret, ""), Region: "us-east-1"})
+	c, err := minio.New(s.address, &minio.Options{Creds: credentials.NewStaticV4(s.access, s.secret, ""), Region: "us-east-1",
+		Secure: tls != nil, Transport: tls, MaxRetries: 1})
 	require.NoError(t, err)
 	return c
 }
@@ -148,7 +152,7 @@ func TestS3Clients(t *testing.T) {
 		}
 	})
 	t.Run("minio-go", func(t *testing.T) {
-		mc, ctx := s.minio(t), t.Context()
+		mc, ctx := s.minio(t, nil), t.Context()
 		require.NoError(t, mc.MakeBucket(ctx, "minio", minio.MakeBucketOptions{}))
 		for name, opts := range map[string]minio.PutObjectOptions{
 			"single": {DisableMultipart: true},
@@ -173,6 +177,39 @@ func TestS3Clients(t *testing.T) {
 		require.Equal(t, []string{"dir/mounted", "dir/parts", "dir/single"}, listed)
 	})
 	m.umount(t)
+}
+
+// With a certificate the endpoint speaks TLS only: clients that trust it get what
+// they put, others and those of plain HTTP nothing.
+func TestS3OverTLS(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	web := httptest.NewTLSServer(nil) // has a certificate of 127.0.0.1, and clients that trust it
+	defer web.Close()
+	pair := web.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "s3.crt"), filepath.Join(dir, "s3.key")
+	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o644))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	s := startS3(t, c, "--cert", certFile, "--key", keyFile)
+
+	data := []byte(strings.Repeat("bytes under TLS ", 500_000))
+	mc, ctx := s.minio(t, web.Client().Transport), t.Context()
+	require.NoError(t, mc.MakeBucket(ctx, "tls", minio.MakeBucketOptions{}))
+	_, err = mc.PutObject(ctx, "tls", "key", bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{PartSize: 5 << 20})
+	require.NoError(t, err)
+	s.env = append(s.env, "AWS_ENDPOINT_URL=https://"+s.address, "AWS_CA_BUNDLE="+certFile)
+	back := filepath.Join(dir, "back")
+	s.run(t, "aws", "s3", "cp", "s3://tls/key", back)
+	got, err := os.ReadFile(back)
+	require.NoError(t, err)
+	require.Equal(t, sha256.Sum256(data), sha256.Sum256(got))
+
+	_, err = s.minio(t, nil).ListBuckets(ctx)
+	require.Error(t, err, "by plain HTTP")
+	_, err = s.minio(t, http.DefaultTransport).ListBuckets(ctx)
+	require.ErrorContains(t, err, "certificate", "of a client that does not trust it")
 }
 
 // diff holds two trees against each other.
