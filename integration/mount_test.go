@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,6 +29,8 @@ type mountProc struct {
 	fd  int // of the process
 	env []string
 	bin string
+	// more arguments of the command
+	args []string
 }
 
 // moraine runs a command, with the cluster's address in its environment.
@@ -38,7 +42,7 @@ func (m *mountProc) moraine(args ...string) (string, error) {
 }
 
 // mountCluster mounts a cluster's root by the command, until the test ends.
-func mountCluster(t *testing.T, c *procs.Cluster) *mountProc {
+func mountCluster(t *testing.T, c *procs.Cluster, args ...string) *mountProc {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skipf("nothing can be mounted here: %v", err)
@@ -47,7 +51,7 @@ func mountCluster(t *testing.T, c *procs.Cluster) *mountProc {
 	}
 	bin, err := binary()
 	require.NoError(t, err)
-	m := &mountProc{dir: t.TempDir(), bin: bin, env: append(os.Environ(), "MORAINE_ENDPOINT="+c.Endpoint(),
+	m := &mountProc{dir: t.TempDir(), bin: bin, args: args, env: append(os.Environ(), "MORAINE_ENDPOINT="+c.Endpoint(),
 		"MORAINE_CERTS="+c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE="+c.Mode())}
 	m.mount(t)
 	t.Cleanup(func() { _ = unix.Unmount(m.dir, unix.MNT_DETACH) }) // where the test failed
@@ -56,7 +60,7 @@ func mountCluster(t *testing.T, c *procs.Cluster) *mountProc {
 
 func (m *mountProc) mount(t *testing.T) {
 	t.Helper()
-	out, err := m.moraine("mount", "moraine:///", m.dir, "--json", "--log-file", m.log())
+	out, err := m.moraine(append([]string{"mount", "moraine:///", m.dir, "--json", "--log-file", m.log()}, m.args...)...)
 	require.NoError(t, err, out)
 	var said struct{ Pid int }
 	require.NoError(t, json.Unmarshal([]byte(out[bytes.IndexByte([]byte(out), '{'):]), &said), out)
@@ -245,4 +249,52 @@ func TestMountCommands(t *testing.T) {
 		require.NoError(t, n.Kill())
 	}
 	m.umount(t) // a cluster that does not answer keeps no mount
+}
+
+// However much is written and read at once, the process of a mount stays within
+// a few times of what --memory gives it: beside file data there are the runtime,
+// the binary, and what a collection has not freed yet.
+func TestMountKeepsToItsMemory(t *testing.T) {
+	const memory, files, each = 96 << 20, 24, 32 << 20
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	m := mountCluster(t, c, "--memory", fmt.Sprint(memory))
+	idle := peakMemory(t, m.pid)
+	data := make([]byte, each)
+	r := random(seed(t))
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	at := func(i int) string { return filepath.Join(m.dir, fmt.Sprint(i)) }
+	var g errgroup.Group
+	for i := range files {
+		g.Go(func() error { return os.WriteFile(at(i), data, 0o644) })
+	}
+	require.NoError(t, g.Wait())
+	for i := range files {
+		g.Go(func() error {
+			got, err := os.ReadFile(at(i))
+			if err == nil && !bytes.Equal(data, got) {
+				err = fmt.Errorf("file %d is not what was written", i)
+			}
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	peak := peakMemory(t, m.pid)
+	t.Logf("%d MiB through %d MiB; the process had %d MiB at most, %d MiB when it was idle", files*each>>20, memory>>20, peak>>20, idle>>20)
+	require.Less(t, peak, idle+3*memory)
+	m.umount(t)
+}
+
+// peakMemory is the most memory, in bytes, that a process has had so far.
+func peakMemory(t *testing.T, pid int) int64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(status), "VmHWM:")
+	require.True(t, ok)
+	var kib int64
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(t, err)
+	return kib << 10
 }
