@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
@@ -24,52 +25,44 @@ import (
 // pythonEnv is where `make setup` puts the S3 clients of Python.
 const pythonEnv = "../.cache/python/bin"
 
-// s3Proc is `moraine s3`, and what a client needs to use it.
+// s3Proc is an S3 endpoint, and what a client needs to use it.
 type s3Proc struct {
-	address        string
-	access, secret string   // the root key
-	env            []string // of clients of AWS
+	*procs.Node
+	env []string // of clients of AWS
 }
 
-// startS3 serves a cluster's root by S3, until the test ends.
-func startS3(t *testing.T, c *procs.Cluster, more ...string) *s3Proc {
+// startS3 serves a cluster's root by S3, until the test ends; by TLS where there
+// is a certificate.
+func startS3(t *testing.T, c *procs.Cluster, certFile, keyFile string) *s3Proc {
 	t.Helper()
 	bin, err := binary()
 	require.NoError(t, err)
 	addrs, err := procs.FreeAddresses(2)
 	require.NoError(t, err)
 	dir := t.TempDir()
-	s := &s3Proc{address: addrs[0], access: "AKIAMORAINETEST00000", secret: "secret/of+the/tests=and+of+nothing+else0"}
-	keyFile := filepath.Join(dir, "credentials")
-	require.NoError(t, os.WriteFile(keyFile, fmt.Appendf(nil, "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", s.access, s.secret), 0o600))
-	var log bytes.Buffer
-	cmd := exec.Command(bin, append([]string{"s3", "moraine:///", "--endpoint", c.Endpoint(), "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode(),
-		"--listen", s.address, "--admin-listen", addrs[1], "--credentials", keyFile}, more...)...)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	require.NoError(t, cmd.Start())
+	cfg := procs.S3Config{Binary: bin, Dir: dir, Log: filepath.Join(dir, "log"), Listen: addrs[0], Admin: addrs[1],
+		Endpoint: c.Endpoint(), Certs: c.Certs(), Mode: c.Mode(), CertFile: certFile, KeyFile: keyFile}
+	node, err := procs.NewS3(cfg)
+	require.NoError(t, err)
+	require.NoError(t, node.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
 		if t.Failed() {
-			t.Log(log.String())
+			t.Log(node.LogTail(20))
 		}
+		require.NoError(t, node.Stop(20*time.Second))
 	})
-	require.Eventually(t, func() bool {
-		resp, err := http.Get("http://" + addrs[1] + "/healthz")
-		if err != nil {
-			return false
-		}
-		return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
-	}, time.Minute, 20*time.Millisecond)
-	s.env = append(os.Environ(), "AWS_SHARED_CREDENTIALS_FILE="+keyFile, "AWS_CONFIG_FILE=/dev/null", "AWS_DEFAULT_REGION=us-east-1",
-		"AWS_ENDPOINT_URL=http://"+s.address, "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=", "PYTHONDONTWRITEBYTECODE=1")
-	return s
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, node.Ready(ctx))
+	return &s3Proc{Node: node, env: append(os.Environ(), "AWS_SHARED_CREDENTIALS_FILE="+node.CredentialsFile(), "AWS_CONFIG_FILE=/dev/null",
+		"AWS_DEFAULT_REGION=us-east-1", "AWS_ENDPOINT_URL="+cfg.Protocol()+"://"+cfg.Listen,
+		"AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=", "PYTHONDONTWRITEBYTECODE=1")}
 }
 
 // minio returns a client of minio-go; with a transport it speaks TLS.
 func (s *s3Proc) minio(t *testing.T, tls http.RoundTripper) *minio.Client {
 	t.Helper()
-	c, err := minio.New(s.address, &minio.Options{Creds: credentials.NewStaticV4(s.access, s.secret, ""), Region: "us-east-1",
+	c, err := minio.New(s.Address, &minio.Options{Creds: credentials.NewFileAWSCredentials(s.CredentialsFile(), ""), Region: "us-east-1",
 		Secure: tls != nil, Transport: tls, MaxRetries: 1})
 	require.NoError(t, err)
 	return c
@@ -93,7 +86,7 @@ func (s *s3Proc) run(t *testing.T, name string, args ...string) string {
 func TestS3Clients(t *testing.T) {
 	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
-	s := startS3(t, c)
+	s := startS3(t, c, "", "")
 	dir := t.TempDir()
 	source := filepath.Join(dir, "source")
 	data := make([]byte, 17<<20+321)
@@ -139,7 +132,7 @@ func TestS3Clients(t *testing.T) {
 		require.NotContains(t, aws("s3", "ls", "s3://aws/"), "again")
 	})
 	t.Run("boto3", func(t *testing.T) {
-		out := s.run(t, "python", "testdata/s3_boto3.py", "http://"+s.address, "boto3", source)
+		out := s.run(t, "python", "testdata/s3_boto3.py", "http://"+s.Address, "boto3", source)
 		require.Equal(t, fmt.Sprintf("%x\n", digest), out)
 		same(t, "boto3/single", "boto3/parts", "boto3/copies/parts")
 		many, err := os.ReadDir(filepath.Join(m.dir, "boto3/many"))
@@ -192,14 +185,14 @@ func TestS3OverTLS(t *testing.T) {
 	certFile, keyFile := filepath.Join(dir, "s3.crt"), filepath.Join(dir, "s3.key")
 	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o644))
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
-	s := startS3(t, c, "--cert", certFile, "--key", keyFile)
+	s := startS3(t, c, certFile, keyFile)
+	s.env = append(s.env, "AWS_CA_BUNDLE="+certFile)
 
 	data := []byte(strings.Repeat("bytes under TLS ", 500_000))
 	mc, ctx := s.minio(t, web.Client().Transport), t.Context()
 	require.NoError(t, mc.MakeBucket(ctx, "tls", minio.MakeBucketOptions{}))
 	_, err = mc.PutObject(ctx, "tls", "key", bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{PartSize: 5 << 20})
 	require.NoError(t, err)
-	s.env = append(s.env, "AWS_ENDPOINT_URL=https://"+s.address, "AWS_CA_BUNDLE="+certFile)
 	back := filepath.Join(dir, "back")
 	s.run(t, "aws", "s3", "cp", "s3://tls/key", back)
 	got, err := os.ReadFile(back)
