@@ -164,6 +164,17 @@ func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
 	}
 }
 
+// jobsOf lists what was done to a file lately, a line for each job.
+func (w *world) jobsOf(t *testing.T, inode uint64) (lines string) {
+	for j, err := range w.admin.Jobs(t.Context(), true) {
+		require.NoError(t, err)
+		if j.Inode == inode {
+			lines += fmt.Sprintf("%v\n", j)
+		}
+	}
+	return lines
+}
+
 // moved has paths moved, and fails the test where that fails.
 func (w *world) moved(t *testing.T, kind wire.JobKind, paths ...string) {
 	t.Helper()

@@ -344,7 +344,7 @@ func (r *run) checkObjects() {
 	}
 	bucket := &s3Door{core: r.w.direct}
 	r.eachFile(func(at string, attr *wire.Attr, f *modelFile) {
-		require.True(r.t, attr.Clean, "%s was flushed and is not clean: %v", at, attr)
+		require.True(r.t, attr.Clean, "%s was flushed and is not clean: %v\n%s", at, attr, r.w.jobsOf(r.t, attr.Inode))
 		o := byID[attr.Object]
 		require.NotNil(r.t, o, "%s: %v", at, attr)
 		got, err := bucket.read(r.t.Context(), "/"+path.Join(r.w.config.Bucket, o.Key))
