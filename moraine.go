@@ -41,4 +41,4 @@ const UploadsDir = ".moraine.uploads"
 // FeatureLevel is the newest behaviour of the replicated state that this build
 // can speak. What a cluster uses is in its state: that of the build that began
 // it, and higher only once all its servers can speak more.
-const FeatureLevel = 2
+const FeatureLevel = 3

@@ -117,34 +117,6 @@ const maxTickSessions = 64
 // maxTickMillis bounds how far one Tick advances cluster time.
 const maxTickMillis = 1000
 
-// levelLeases is the feature level from which on a lease is its holder's alone,
-// and a request for jobs shares its leases among the kinds.
-const levelLeases = 2
-
-// speaks reports whether the state has reached a feature level.
-func (t *tx) speaks(level uint64) (bool, error) {
-	c, err := t.cluster()
-	return err == nil && c.featureLevel >= level, err
-}
-
-func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
-	c, err := t.cluster()
-	if err != nil {
-		return nil, err
-	}
-	if op.GetLevel() < c.featureLevel {
-		return nil, fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.featureLevel)
-	}
-	if op.GetLevel() > moraine.FeatureLevel {
-		// A level that this build cannot speak: applying what follows would
-		// diverge, so the node stops here.
-		return nil, fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
-	}
-	c.featureLevel = op.GetLevel()
-	t.put(t.k.meta(metaCluster), c.encode())
-	return done(), nil
-}
-
 const signingKeyVersion = 1
 
 // addSigningKey keeps the key that session tokens are signed with from now on.

@@ -50,7 +50,13 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 		if i.generation == o.generation && uint64(i.size) != o.size {
 			return nil, fail(moraine.InvalidArgument, name, in.at.String(), "the file has %d bytes, the object %d", i.size, o.size)
 		}
+		late, err := t.outdated(o, i)
+		if err != nil {
+			return nil, err
+		}
 		switch err := t.allSums(o); {
+		case late:
+			useful = false
 		case err == nil:
 		case moraineKind(err) == moraine.InvalidArgument && in.epoch != j.epoch:
 			// A former holder did not get to send them. Without its sums the object
@@ -68,6 +74,20 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 		t.putJob(j)
 	}
 	return objectReply(o), nil
+}
+
+// outdated reports whether an object is of content that an object of the file's
+// already is of, or of older one: its upload was settled late, at the key of a
+// name that the file had before.
+func (t *tx) outdated(o *object, i *inode) (bool, error) {
+	if i.object == 0 || o.generation > i.objectGen {
+		return false, nil
+	}
+	newest, err := t.mustObject(i.object)
+	if err != nil || newest.at == o.at { // its bytes are overwritten
+		return false, err
+	}
+	return t.speaks(levelNewest)
 }
 
 func objectReply(o *object) *wire.MetaResponse {

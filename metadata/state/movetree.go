@@ -112,15 +112,29 @@ func decodeTreeDir(b []byte) (string, error) {
 // queueChild queues a move of a file on behalf of a tree's job, which counts it
 // unless another tree's does.
 func (m *Machine) queueChild(t *tx, j *job, i *inode) error {
+	counted, err := m.counted(t, j, i)
+	if err != nil {
+		return err
+	}
 	id, err := m.queueFile(t, j.moves, i, j.id)
 	if err != nil {
 		return err
 	}
 	child, err := t.job(id)
-	if err == nil && child.parent == j.id {
+	if err == nil && child.parent == j.id && !counted {
 		j.total++
 	}
 	return err
+}
+
+// counted reports whether a tree's job has met a file before, under another
+// name, or before a rename, and waits for its move.
+func (m *Machine) counted(t *tx, j *job, i *inode) (bool, error) {
+	child, err := t.moveOf(i.id, j.moves)
+	if err != nil || child == nil || child.parent != j.id {
+		return false, err
+	}
+	return t.speaks(levelNewest)
 }
 
 // treeListed ends a tree's job whose directories have all been seen, or has it

@@ -223,6 +223,57 @@ func TestFlushAfterACancel(t *testing.T) {
 	}
 }
 
+// A canceled flush that had completed its upload settles it after the file got
+// another name, other content and an object of that: the newer object stays.
+func TestLateSettledUploadIsNotTheNewest(t *testing.T) {
+	for at := 0; ; at++ {
+		y := newTier(t)
+		f := y.c.mkfile(y.c.root, "f")
+		y.write(f, 10)
+		j := y.queue(flushJob, f)[0]
+		y.crash = &crash{at: at, how: "after"}
+		y.mover("n1").work()
+		hit := y.crash.hit
+		if y.crash = nil; hit == "" {
+			break
+		}
+		y.ok(y.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: j.Id}}}))
+		y.rename(y.c.root, "f", y.c.root, "g")
+		y.write(f, 10)
+		y.queue(flushJob, f)
+		y.mover("n2").work() // the canceled job waits for the end of its lease
+		y.check()
+		if a := y.c.attr(f); !a.Clean {
+			t.Fatalf("after %q: the later flush left %v", hit, a)
+		}
+		y.wait(20)
+		y.drain()
+		y.sound(f)
+		if a := y.c.attr(f); !a.Clean {
+			t.Errorf("after %q: %v", hit, a)
+		}
+		if n := y.status().Objects; n != 1 && hit != "finish" && hit != "commit" {
+			t.Errorf("after %q: %d objects are left", hit, n)
+		}
+	}
+}
+
+// The job of a directory ends where a file below it has two names there.
+func TestTreeWithTwoNamesOfAFile(t *testing.T) {
+	y := newTier(t)
+	dir := y.c.mkdir(y.c.root, "d")
+	f := y.c.mkfile(dir, "f")
+	y.ok(y.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: f, Parent: dir, Name: "g"}}}))
+	y.write(f, 10)
+	j := y.queue(flushJob, dir)[0]
+	y.runTrees()
+	y.drain()
+	tree := y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Id: j.Id}}})).GetJobs().GetJobs()[0]
+	if tree.State != wire.JobState_JOB_STATE_DONE || tree.Total != 1 || !y.c.attr(f).Clean {
+		t.Errorf("the tree's job is %v", tree)
+	}
+}
+
 // The deletion of an object cannot be canceled: nobody would ask for it again.
 func TestDeletionsAreNotCanceled(t *testing.T) {
 	y := newTier(t)

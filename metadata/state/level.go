@@ -1,0 +1,44 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// What a command does may change only from a feature level on that the state has
+// reached, so that servers of two builds apply a log alike. Each level is listed
+// here once, and in docs/formats/log-entry.md; moraine.FeatureLevel is the last.
+const (
+	// levelLeases: a lease is its holder's alone, and a request for jobs shares its
+	// leases among the kinds.
+	levelLeases = 2
+	// levelNewest: an upload that is settled late does not take the place of an
+	// object of newer content, and a tree's job counts a file once that it meets
+	// under two names.
+	levelNewest = 3
+)
+
+// speaks reports whether the state has reached a feature level.
+func (t *tx) speaks(level uint64) (bool, error) {
+	c, err := t.cluster()
+	return err == nil && c.featureLevel >= level, err
+}
+
+func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	if op.GetLevel() < c.featureLevel {
+		return nil, fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.featureLevel)
+	}
+	if op.GetLevel() > moraine.FeatureLevel {
+		// A level that this build cannot speak: applying what follows would
+		// diverge, so the node stops here.
+		return nil, fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
+	}
+	c.featureLevel = op.GetLevel()
+	t.put(t.k.meta(metaCluster), c.encode())
+	return done(), nil
+}
