@@ -218,7 +218,10 @@ func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *s
 		var headErr error
 		info, headErr = f.deps.Bucket.Head(ctx, object.Ref{Key: f.key})
 		if headErr == nil && f.isOurs(info, in) {
-			return info, nil
+			if err != nil { // a store that failed after it had the object may have the upload still
+				err = f.abortAll(ctx, f.key, in.GetUploadId())
+			}
+			return info, err
 		}
 		switch {
 		case err == nil && headErr == nil:

@@ -188,6 +188,65 @@ func TestFlushFaults(t *testing.T) {
 	}
 }
 
+// TestPartsOnTheirWayAreWaitedFor has one part refused while another is on its
+// way: the upload is aborted when that has ended, and not before, since some
+// stores take a part to its end after the abort, and have the upload again.
+func TestPartsOnTheirWayAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, filled(2*(16<<20), 3))
+		var parts, aborts atomic.Int32
+		var under atomic.Bool
+		l.bucket.SetHook(func(ctx context.Context, op, _ string) (func(error) error, error) {
+			switch op {
+			case "abort":
+				require.False(t, under.Load(), "aborted with a part on its way")
+				aborts.Add(1)
+			case "put_part":
+				switch parts.Add(1) {
+				case 1:
+					under.Store(true)
+					defer under.Store(false)
+					select {
+					case <-time.After(5 * time.Second):
+					case <-ctx.Done():
+						t.Error("a part on its way was cut off")
+					}
+				case 2:
+					return nil, objecttest.Failure(moraine.PermissionDenied, true)
+				}
+			}
+			return nil, nil
+		})
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.requireFlushed(t)
+		require.NotZero(t, aborts.Load())
+	})
+}
+
+// TestUploadLeftByAFailedComplete has the store make the object, fail, and keep
+// the upload: it is ended before the object is recorded.
+func TestUploadLeftByAFailedComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, small)
+		left := false
+		l.at(step{"store complete", 0}, func() (func(error) error, error) {
+			return func(error) error {
+				_, err := l.bucket.NewUpload(t.Context(), l.key(), nil)
+				require.NoError(t, err)
+				left = true
+				return objecttest.Failure(moraine.Unavailable, false)
+			}, nil
+		})
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.requireFlushed(t)
+		require.True(t, left)
+	})
+}
+
 // TestFlushTakenOver kills the mover before and after each request; another
 // takes the job over when the lease has run out.
 func TestFlushTakenOver(t *testing.T) {

@@ -2,6 +2,7 @@ package mover
 
 import (
 	"context"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,15 +35,24 @@ func (f *flushing) send(ctx context.Context, content Content, id string) (*sentP
 	p := &sentParts{list: make([]object.Part, count), sums: make([]uint32, (size+pieceBytes-1)/pieceBytes)}
 	f.total.Store(uint64(size))
 	budget := min(length, f.cfg.UploadBytes)
-	g, gctx := errgroup.WithContext(ctx)
+	var g errgroup.Group
+	var failed atomic.Bool
 	for i := range count {
-		if err := f.uploads.Acquire(gctx, budget); err != nil {
-			break // a part failed, or the job ends
+		if err := f.uploads.Acquire(ctx, budget); err != nil {
+			break // the job ends
+		}
+		if failed.Load() {
+			f.uploads.Release(budget)
+			break
 		}
 		g.Go(func() error {
 			defer f.uploads.Release(budget)
 			off := int64(i) * length
-			return f.sendPart(gctx, content, id, p, i, off, min(length, size-off))
+			err := f.sendPart(ctx, content, id, p, i, off, min(length, size-off))
+			if err != nil {
+				failed.Store(true)
+			}
+			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
