@@ -45,7 +45,7 @@ var benchmarks = []benchmark{
 	{"write", "durable sequential write, against disk/1.5", 1, procs.Config{}, bench.Write},
 	{"read", "cold sequential read, against the disk", 1, procs.Config{}, bench.Read},
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
-	{"meta", "creates and stats, against bare Raft", 64, procs.Config{}, bench.Meta},
+	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
 	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},

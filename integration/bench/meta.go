@@ -29,7 +29,8 @@ const (
 	raftNodes        = 3
 )
 
-// Meta measures creates and stats by e.Clients clients, beside bare Raft.
+// Meta measures small operations by e.Clients clients; those that change
+// something beside bare Raft.
 func Meta(ctx context.Context, e *Env) ([]Line, error) {
 	var lines []Line
 	var raft float64
@@ -45,20 +46,39 @@ func Meta(ctx context.Context, e *Env) ([]Line, error) {
 	if err := e.mkdir(ctx, metaDir); err != nil {
 		return nil, err
 	}
-	e.Progress("create")
-	work := Work{Op: OpCreate, Path: metaDir, Clients: e.Clients, Seconds: e.Seconds}
-	results, u, err := e.run(ctx, []Work{work})
-	if err != nil {
-		return nil, err
+	work := Work{Path: metaDir, Clients: e.Clients, Seconds: e.Seconds}
+	for _, op := range e.metaOps() {
+		e.Progress("%s", op)
+		work.Op = op
+		results, u, err := e.run(ctx, []Work{work})
+		if err != nil {
+			return nil, err
+		}
+		line := e.opsLine(string(op), results[0], u)
+		switch op {
+		case OpStat, OpReadDir: // no entry of the log
+		default:
+			line = line.against(raft, "raft")
+		}
+		switch op {
+		case OpCreate:
+			work.Files = results[0].Each
+		case OpRename:
+			work.Renames = results[0].Each
+		}
+		lines = append(lines, line)
 	}
-	lines = append(lines, e.opsLine("create", results[0], u).against(raft, "raft"))
-	e.Progress("stat")
-	work.Op, work.Files = OpStat, results[0].Files
-	results, u, err = e.run(ctx, []Work{work})
-	if err != nil {
-		return nil, err
+	return lines, nil
+}
+
+// metaOps are the operations that are measured. Stripes without chunks are
+// committed only to a cluster that goes away with the benchmark.
+func (e *Env) metaOps() []Op {
+	ops := []Op{OpCreate, OpStat, OpReadDir, OpCommit, OpRename, OpUnlink}
+	if e.Cluster == nil {
+		ops = slices.DeleteFunc(ops, func(o Op) bool { return o == OpCommit })
 	}
-	return append(lines, e.opsLine("stat", results[0], u)), nil
+	return ops
 }
 
 // opsLine makes a line in operations a second.

@@ -160,15 +160,25 @@ func (t s3Target) Mkdir(ctx context.Context, name string) error {
 	return err
 }
 
-func (t s3Target) Create(ctx context.Context, name string) error {
+func (t s3Target) Small(ctx context.Context, op Op, name, _ string) error {
 	bucket, key := split(name)
-	_, err := t.c.PutObject(ctx, bucket, key, strings.NewReader(""), 0, minio.PutObjectOptions{})
-	return err
-}
-
-func (t s3Target) Stat(ctx context.Context, name string) error {
-	bucket, key := split(name)
-	_, err := t.c.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
+	var err error
+	switch op {
+	case OpCreate:
+		_, err = t.c.PutObject(ctx, bucket, key, strings.NewReader(""), 0, minio.PutObjectOptions{})
+	case OpStat:
+		_, err = t.c.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
+	case OpReadDir:
+		for o := range t.c.ListObjects(ctx, bucket, minio.ListObjectsOptions{Prefix: key + "/"}) {
+			if o.Err != nil {
+				return o.Err
+			}
+		}
+	case OpUnlink:
+		err = t.c.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{})
+	default:
+		err = fmt.Errorf("bench: S3 has no %s", op)
+	}
 	return err
 }
 

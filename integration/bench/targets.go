@@ -3,13 +3,14 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
-	"path"
 	"path/filepath"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // ClusterTarget works through the Go client. Close is called by Target.Close.
@@ -23,6 +24,10 @@ type clusterTarget struct {
 	// dirs are the directories that small files are made and found in: looked
 	// up once, as a mount would. One goroutine uses a target.
 	dirs map[string]moraine.InodeID
+	// files are those of the directory that OpCommit works in, and granted the
+	// stripes that it may still commit.
+	files   map[string]moraine.InodeID
+	granted *wire.GrantReply
 }
 
 // Write hands the client the memory it writes from, which does not change: the
@@ -69,8 +74,7 @@ func (t *clusterTarget) Mkdir(ctx context.Context, name string) error {
 	return err
 }
 
-func (t *clusterTarget) dir(ctx context.Context, name string) (moraine.InodeID, error) {
-	dir := path.Dir(name)
+func (t *clusterTarget) dir(ctx context.Context, dir string) (moraine.InodeID, error) {
 	if id, ok := t.dirs[dir]; ok {
 		return id, nil
 	}
@@ -80,24 +84,6 @@ func (t *clusterTarget) dir(ctx context.Context, name string) (moraine.InodeID, 
 	}
 	t.dirs[dir] = moraine.InodeID(attr.Inode)
 	return t.dirs[dir], nil
-}
-
-func (t *clusterTarget) Create(ctx context.Context, name string) error {
-	dir, err := t.dir(ctx, name)
-	if err != nil {
-		return err
-	}
-	_, err = t.c.CreateEmpty(ctx, dir, path.Base(name), 0o644)
-	return err
-}
-
-func (t *clusterTarget) Stat(ctx context.Context, name string) error {
-	dir, err := t.dir(ctx, name)
-	if err != nil {
-		return err
-	}
-	_, err = t.c.LookupAt(ctx, dir, path.Base(name))
-	return err
 }
 
 func (t *clusterTarget) Rebuilt() uint64 { return t.c.Stats().StripesRebuilt }
@@ -152,17 +138,26 @@ func (t pathTarget) Mkdir(_ context.Context, name string) error {
 	return os.MkdirAll(t.at(name), 0o755)
 }
 
-func (t pathTarget) Create(_ context.Context, name string) error {
-	f, err := os.OpenFile(t.at(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
+func (t pathTarget) Small(_ context.Context, op Op, name, to string) error {
+	switch op {
+	case OpCreate:
+		f, err := os.OpenFile(t.at(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	case OpStat:
+		_, err := os.Stat(t.at(name))
 		return err
+	case OpReadDir:
+		_, err := os.ReadDir(t.at(name))
+		return err
+	case OpRename:
+		return os.Rename(t.at(name), t.at(to))
+	case OpUnlink:
+		return os.Remove(t.at(name))
 	}
-	return f.Close()
-}
-
-func (t pathTarget) Stat(_ context.Context, name string) error {
-	_, err := os.Stat(t.at(name))
-	return err
+	return fmt.Errorf("bench: a path has no %s", op)
 }
 
 func (t pathTarget) Rebuilt() uint64 { return 0 }

@@ -4,16 +4,11 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
-	"math/rand/v2"
-	"path"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,6 +24,15 @@ const (
 	OpCreate Op = "create"
 	// OpStat stats files that OpCreate made, at random.
 	OpStat Op = "stat"
+	// OpReadDir lists the client's directory.
+	OpReadDir Op = "readdir"
+	// OpRename renames the files in turn.
+	OpRename Op = "rename"
+	// OpCommit commits a stripe's record to the files in turn: the metadata
+	// service's part of a write alone, for nothing is put into the stripe's chunks.
+	OpCommit Op = "commit"
+	// OpUnlink removes the files, until none is left.
+	OpUnlink Op = "unlink"
 )
 
 // Work is the task of one worker process.
@@ -40,8 +44,10 @@ type Work struct {
 	// Clients work at once, each with a session of its own, for Seconds.
 	Clients int     `json:"clients,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"`
-	// Files is how many files each client of OpStat finds in its directory.
-	Files []int `json:"files,omitempty"`
+	// Files is how many files each client finds in its directory, and Renames how
+	// many renames of theirs went before.
+	Files   []int `json:"files,omitempty"`
+	Renames []int `json:"renames,omitempty"`
 }
 
 // Result is what a worker did.
@@ -49,8 +55,8 @@ type Result struct {
 	Bytes   int64   `json:"bytes"`
 	Ops     int64   `json:"ops"`
 	Seconds float64 `json:"seconds"`
-	// Files that each client made.
-	Files   []int  `json:"files,omitempty"`
+	// Each is how many operations each client did.
+	Each    []int  `json:"each,omitempty"`
 	Rebuilt uint64 `json:"rebuilt,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
@@ -63,10 +69,9 @@ type Target interface {
 	Read(ctx context.Context, name string, buf []byte) (int64, error)
 	// Mkdir makes a directory and its parents.
 	Mkdir(ctx context.Context, name string) error
-	// Create makes an empty file.
-	Create(ctx context.Context, name string) error
-	// Stat looks a file up.
-	Stat(ctx context.Context, name string) error
+	// Small does one small operation on a file, or the directory; to is the new
+	// name of a rename.
+	Small(ctx context.Context, op Op, name, to string) error
 	// Rebuilt returns how many reads of stripes needed parity so far.
 	Rebuilt() uint64
 	Close() error
@@ -140,47 +145,8 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 	case OpRead:
 		n, err := targets[0].Read(ctx, w.Path, buf)
 		return Result{Bytes: n, Ops: 1}, err
-	case OpCreate, OpStat:
+	case OpCreate, OpStat, OpReadDir, OpRename, OpCommit, OpUnlink:
 		return small(ctx, targets, w)
 	}
 	return Result{}, fmt.Errorf("bench: no such work: %q", w.Op)
 }
-
-// small runs small operations on all targets at once until the time is over.
-func small(ctx context.Context, targets []Target, w Work) (Result, error) {
-	var ops atomic.Int64
-	files := make([]int, len(targets))
-	end := time.Now().Add(time.Duration(w.Seconds * float64(time.Second)))
-	g, ctx := errgroup.WithContext(ctx)
-	for i, t := range targets {
-		g.Go(func() error {
-			dir := path.Join(w.Path, fmt.Sprintf("client-%d", i))
-			if w.Op == OpCreate {
-				if err := t.Mkdir(ctx, dir); err != nil {
-					return err
-				}
-			} else if len(w.Files) <= i || w.Files[i] == 0 {
-				return errors.New("bench: there are no files to stat")
-			}
-			random := rand.New(rand.NewPCG(1, uint64(i)))
-			for n := 0; time.Now().Before(end) && ctx.Err() == nil; n++ {
-				var err error
-				if w.Op == OpCreate {
-					err = t.Create(ctx, fileName(dir, n))
-					files[i] = n + 1
-				} else {
-					err = t.Stat(ctx, fileName(dir, random.IntN(w.Files[i])))
-				}
-				if err != nil {
-					return err
-				}
-				ops.Add(1)
-			}
-			return nil
-		})
-	}
-	err := g.Wait()
-	return Result{Ops: ops.Load(), Files: files}, err
-}
-
-func fileName(dir string, n int) string { return path.Join(dir, fmt.Sprintf("file-%07d", n)) }

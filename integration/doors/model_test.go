@@ -11,8 +11,10 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -61,6 +63,9 @@ type run struct {
 	mu     sync.Mutex // guards what follows
 	tally  tally
 	failed bool
+	// asked is what the bucket was asked for, by key, where it was asked through
+	// the proxy.
+	asked map[string][]string
 }
 
 // tally counts what was done.
@@ -141,7 +146,7 @@ func steps() int {
 
 func runModel(t *testing.T, store *s3test.Server, seed uint64) tally {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	r := &run{t: t, seed: seed, root: "/data", tally: tally{runs: 1, ops: map[string]int{}}}
+	r := &run{t: t, seed: seed, root: "/data", asked: map[string][]string{}, tally: tally{runs: 1, ops: map[string]int{}}}
 	faulty := rng.IntN(2) == 0
 	r.w = startWorld(t, worldOptions{store: store, endpoint: r.between(store, faulty, rng), prefix: prefixOf(seed)})
 	client := &clientDoor{r.w.client(t, "client").Client}
@@ -164,28 +169,57 @@ func runModel(t *testing.T, store *s3test.Server, seed uint64) tally {
 // that fails requests, of any kind but lost ones that keep a key unsettled until
 // their lease has ended, in most.
 func (r *run) between(store *s3test.Server, faulty bool, rng *rand.Rand) string {
-	if !faulty {
-		return ""
-	}
 	p := s3test.NewProxy(r.t, store.Endpoint)
 	faults := []s3test.Fault{s3test.Fail, s3test.FailAfter, s3test.Lose, s3test.Drop, s3test.CutRequest, s3test.CutReply}
 	all := long() && rng.IntN(4) == 0
 	var mu sync.Mutex
 	dice := rand.New(rand.NewPCG(r.seed, 1<<32))
-	p.Set(func(req *http.Request) s3test.Fault {
-		op := s3test.OpOf(req)
+	choose := func(op string) s3test.Fault {
 		mu.Lock()
 		defer mu.Unlock()
-		if dice.IntN(20) > 0 || !all && (op == "delete" || op == "copy") {
+		if !faulty || dice.IntN(20) > 0 || !all && (op == "delete" || op == "copy") {
 			return s3test.Pass
 		}
 		r.mu.Lock()
 		r.tally.faults++
 		r.mu.Unlock()
 		return faults[dice.IntN(len(faults))]
+	}
+	p.Set(func(req *http.Request) s3test.Fault {
+		op := s3test.OpOf(req)
+		f := choose(op)
+		r.note(req, op, f)
+		return f
 	})
 	r.t.Cleanup(func() { p.Set(nil) })
 	return p.URL
+}
+
+// note keeps what the bucket is asked for.
+func (r *run) note(req *http.Request, op string, f s3test.Fault) {
+	_, key, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
+	if key == "" {
+		key = req.URL.Query().Get("prefix")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[key] = append(r.asked[key], fmt.Sprintf("%s %s %s fault %d from %s", time.Now().Format("05.000"), op, req.URL.RawQuery, f, req.RemoteAddr))
+}
+
+// tidy fails the test where the bucket does not fit the records, with what it
+// was asked for at the keys concerned.
+func (r *run) tidy(a *audit) {
+	r.t.Helper()
+	wrong := a.wrong()
+	history := ""
+	r.mu.Lock()
+	for key, lines := range r.asked {
+		if slices.ContainsFunc(wrong, func(w string) bool { return strings.Contains(w, key) }) {
+			history += key + ":\n  " + strings.Join(lines, "\n  ") + "\n"
+		}
+	}
+	r.mu.Unlock()
+	require.Empty(r.t, wrong, "MORAINE_TEST_SEED=%d\n%s", r.seed, history)
 }
 
 // makeDirs makes the directories, some of which are flushed by themselves.
@@ -310,12 +344,12 @@ func (r *run) verifyEnd() {
 	w.moved(t, stage, r.root)
 	w.settle(t)
 	a := w.look(t)
-	require.Empty(t, a.wrong(), "MORAINE_TEST_SEED=%d", r.seed)
+	r.tidy(a)
 	r.tally.objects += len(a.objects)
 	require.NoError(t, w.admin.RemoveAll(t.Context(), r.root))
 	w.settle(t)
 	a = w.look(t)
-	require.Empty(t, a.wrong(), "MORAINE_TEST_SEED=%d", r.seed)
+	r.tidy(a)
 	for _, o := range a.records {
 		require.Zero(t, o.RefCount, "everything was removed: %v", o)
 	}
@@ -337,7 +371,7 @@ func (r *run) eachFile(fn func(at string, a *wire.Attr, f *modelFile)) {
 // the model.
 func (r *run) checkObjects() {
 	a := r.w.look(r.t)
-	require.Empty(r.t, a.wrong(), "MORAINE_TEST_SEED=%d", r.seed)
+	r.tidy(a)
 	byID := map[uint64]*wire.Object{}
 	for _, o := range a.records {
 		byID[o.Id] = o

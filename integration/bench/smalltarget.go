@@ -1,0 +1,97 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Small works on inodes, as a mount does.
+func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error {
+	if op == OpCommit {
+		return t.commit(ctx, name)
+	}
+	parent := name
+	if op != OpReadDir {
+		parent = path.Dir(name)
+	}
+	dir, err := t.dir(ctx, parent)
+	if err != nil {
+		return err
+	}
+	switch op {
+	case OpCreate:
+		_, err = t.c.CreateEmpty(ctx, dir, path.Base(name), 0o644)
+	case OpStat:
+		_, err = t.c.LookupAt(ctx, dir, path.Base(name))
+	case OpReadDir:
+		for _, err = range t.c.ReadDirInode(ctx, dir) {
+			if err != nil {
+				break
+			}
+		}
+	case OpRename:
+		err = t.c.RenameAt(ctx, client.Entry{Parent: dir, Name: path.Base(name)}, client.Entry{Parent: dir, Name: path.Base(to)}, client.RenameOptions{})
+	case OpUnlink:
+		_, err = t.c.RemoveAt(ctx, dir, path.Base(name), client.RemoveOptions{})
+	default:
+		err = fmt.Errorf("bench: a cluster has no %s", op)
+	}
+	return err
+}
+
+// commitGrant is how many stripes are granted at once: as to a client that
+// writes much.
+const commitGrant = 256
+
+// commit replaces the first block of a file by a stripe that nothing was put
+// into.
+func (t *clusterTarget) commit(ctx context.Context, name string) error {
+	inode, err := t.file(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(t.granted.GetPlacements()) == 0 {
+		resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: uint64(inode), Count: commitGrant}}})
+		if err != nil {
+			return err
+		}
+		t.granted = resp.GetGrant()
+	}
+	p := t.granted.GetPlacements()[0]
+	t.granted.Placements = t.granted.GetPlacements()[1:]
+	stripe := &wire.Stripe{Id: p.GetStripe(), Scheme: p.GetScheme(), Version: 1, Tenant: t.granted.GetTenant(), Length: moraine.BlockSize}
+	for _, d := range p.GetDevices() {
+		stripe.Chunks = append(stripe.Chunks, &wire.ChunkState{Device: d, Level: uint32(moraine.NVMe)})
+	}
+	_, err = t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
+		Inode: uint64(inode), Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Length: moraine.BlockSize, Stripe: p.GetStripe()}},
+		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Level: uint32(moraine.NVMe)}}})
+	return err
+}
+
+// file returns the inode of a file; the first call lists its directory.
+func (t *clusterTarget) file(ctx context.Context, name string) (moraine.InodeID, error) {
+	if t.files == nil {
+		t.files = map[string]moraine.InodeID{}
+		dir, err := t.dir(ctx, path.Dir(name))
+		if err != nil {
+			return 0, err
+		}
+		for e, err := range t.c.ReadDirInode(ctx, dir) {
+			if err != nil {
+				return 0, err
+			}
+			t.files[e.GetName()] = moraine.InodeID(e.GetAttr().GetInode())
+		}
+	}
+	id, ok := t.files[path.Base(name)]
+	if !ok {
+		return 0, fmt.Errorf("bench: %s is not there", name)
+	}
+	return id, nil
+}
