@@ -15,6 +15,8 @@ func TestMovesAreUsedRightly(t *testing.T) {
 		"a local path":     {"evict", "./file"},
 		"a policy unknown": {"policy", "set", "--flush", "sometimes", "moraine://h/p"},
 		"a scheme unknown": {"policy", "set", "--scheme", "many", "moraine://h/p"},
+		"no scheme at all": {"policy", "set", "--scheme", "", "moraine://h/p"},
+		"nothing to set":   {"policy", "set", "moraine://h/p"},
 		"a job unknown":    {"job", "wait", "xyz", "--endpoint", "h", "--insecure"},
 		"no directory":     {"object-server"},
 		"a bucket's form":  {"chunkserver", "--id", "n1", "--device", t.TempDir(), "--endpoint", "h", "--insecure", "--bucket", "checkpoints"},
@@ -37,12 +39,6 @@ func TestWhereAMoveBringsAFile(t *testing.T) {
 	for name, want := range map[string][3]bool{"flush": {false, true, true}, "evict": {false, false, true}, "stage": {true, true, false}} {
 		require.Equal(t, want, [3]bool{reached[name](local), reached[name](both), reached[name](gone)}, name)
 	}
-}
-
-func TestPoliciesAreSaidInWords(t *testing.T) {
-	require.Equal(t, policyInfo{Path: "p", Flush: "never", Scheme: "by the number of hosts"}, describePolicy("p", &wire.PolicyReply{}))
-	on := &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, Scheme: &wire.Scheme{K: 4, M: 2}}
-	require.Equal(t, policyInfo{Path: "p", Flush: "on-commit", Scheme: "4+2", Own: true}, describePolicy("p", &wire.PolicyReply{Own: on, Effective: on}))
 }
 
 func TestATierOfTheirOwn(t *testing.T) {

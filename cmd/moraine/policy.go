@@ -1,0 +1,157 @@
+package main
+
+import (
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// policyInfo is what `policy get` prints.
+type policyInfo struct {
+	Path   string `json:"path"`
+	Flush  string `json:"flush"`
+	Scheme string `json:"scheme"`
+	Own    bool   `json:"own"`
+}
+
+func (a *app) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "policy",
+		GroupID: groupCluster,
+		Short:   "What happens by itself to the files below a directory",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.policySetCommand(), a.policyGetCommand())
+	return cmd
+}
+
+func (a *app) policySetCommand() *cobra.Command {
+	var flush, scheme string
+	cmd := &cobra.Command{
+		Use:   "set PATH",
+		Short: "Set the policy of a directory: what happens by itself to the files below it",
+		Long: `Set what is given of a directory's own policy; the rest of it stays. It governs what is
+below the directory, down to directories with one of their own. "inherit" takes a part
+of it back.`,
+		Example: `  moraine policy set --flush on-commit moraine:///runs
+  moraine policy set --flush inherit --scheme inherit moraine:///runs`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change, err := policyChange(cmd.Flags().Changed("flush"), flush, cmd.Flags().Changed("scheme"), scheme)
+			if err != nil {
+				return err
+			}
+			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				attr, err := c.Stat(cmd.Context(), l.path)
+				if err != nil {
+					return err
+				}
+				if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+					return usageError("policy set: %s is not a directory: the policy of its directory governs it", l)
+				}
+				now, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				own := now.GetOwn()
+				if own == nil {
+					own = &wire.Policy{}
+				}
+				change(own)
+				return c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&flush, "flush", "", "when files are flushed to the object tier: never, on-commit, inherit")
+	cmd.Flags().StringVar(&scheme, "scheme", "", "how to keep new files: 4+2, 8+3, x3, inherit")
+	return cmd
+}
+
+// policyChange returns what flags change of a policy.
+func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*wire.Policy), error) {
+	if !flushGiven && !schemeGiven {
+		return nil, usageError("policy set: nothing to set: give --flush, --scheme, or both (\"inherit\" takes it back)")
+	}
+	var when wire.FlushPolicy
+	var how *wire.Scheme
+	if flushGiven {
+		found := false
+		for value, name := range flushPolicies {
+			if name == flush {
+				when, found = value, true
+			}
+		}
+		if !found {
+			return nil, usageError("--flush %q: write never, on-commit or inherit", flush)
+		}
+	}
+	if schemeGiven && scheme != "inherit" {
+		cfg, err := schemeConfig(scheme)
+		if err == nil && !cfg.Scheme.Valid() {
+			err = usageError("--scheme %q: write 4+2, 8+3, x3 or inherit", scheme)
+		}
+		if err != nil {
+			return nil, err
+		}
+		how = &wire.Scheme{K: uint32(cfg.Scheme.K), M: uint32(cfg.Scheme.M)}
+	}
+	return func(p *wire.Policy) {
+		if flushGiven {
+			p.Flush = when
+		}
+		if schemeGiven {
+			p.Scheme = how
+		}
+	}, nil
+}
+
+func (a *app) policyGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get PATH...",
+		Short: "Show the policy in effect for files and directories",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var infos []policyInfo
+			err := a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				attr, err := c.Stat(cmd.Context(), l.path)
+				if err != nil {
+					return err
+				}
+				p, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				infos = append(infos, describePolicy(l.String(), p))
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return list(a, infos, table.Row{"path", "flush", "scheme", "own"}, func(i policyInfo) table.Row {
+				return table.Row{i.Path, i.Flush, i.Scheme, i.Own}
+			})
+		},
+	}
+}
+
+func describePolicy(path string, p *wire.PolicyReply) policyInfo {
+	e := p.GetEffective()
+	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts",
+		Own: p.GetOwn().GetFlush() != 0 || p.GetOwn().GetScheme() != nil}
+	if e.GetFlush() != wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED {
+		info.Flush = flushPolicies[e.GetFlush()]
+	}
+	if s := e.GetScheme(); s != nil {
+		info.Scheme = moraine.Scheme{K: uint8(s.K), M: uint8(s.M)}.String()
+	}
+	return info
+}
+
+var flushPolicies = map[wire.FlushPolicy]string{
+	wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED: "inherit",
+	wire.FlushPolicy_FLUSH_POLICY_NEVER:       "never",
+	wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT:   "on-commit",
+}
