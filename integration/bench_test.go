@@ -18,7 +18,7 @@ func TestBenchmarksRun(t *testing.T) {
 		"write":         "write write-metadata-commands",
 		"read":          "read",
 		"read-degraded": "read read-degraded",
-		"meta":          "raft create stat readdir commit rename unlink",
+		"meta":          "raft create stat readdir rename unlink commit",
 		"fuse":          "fuse-write fuse-write-metadata-commands fuse-read",
 		"s3":            "s3-write s3-write-metadata-commands s3-read",
 		"flush":         "flush",

@@ -74,7 +74,7 @@ func Meta(ctx context.Context, e *Env) ([]Line, error) {
 // metaOps are the operations that are measured. Stripes without chunks are
 // committed only to a cluster that goes away with the benchmark.
 func (e *Env) metaOps() []Op {
-	ops := []Op{OpCreate, OpStat, OpReadDir, OpCommit, OpRename, OpUnlink}
+	ops := []Op{OpCreate, OpStat, OpReadDir, OpRename, OpUnlink, OpCommit}
 	if e.Cluster == nil {
 		ops = slices.DeleteFunc(ops, func(o Op) bool { return o == OpCommit })
 	}

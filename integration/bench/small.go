@@ -65,7 +65,7 @@ func (c *smallClient) names(n int) (name, to string) {
 	case OpStat:
 		return c.file(c.random.IntN(c.files), 0), ""
 	case OpCommit:
-		return c.file(n%c.files, 0), ""
+		return path.Join(c.dir, "appended"), ""
 	case OpRename:
 		return c.file(n%c.files, n/c.files), c.file(n%c.files, n/c.files+1)
 	case OpUnlink:

@@ -48,15 +48,16 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 // writes much.
 const commitGrant = 256
 
-// commit replaces the first block of a file by a stripe that nothing was put
-// into.
+// commit appends a small write's stripe (three copies), into which nothing was
+// put, to a file; the first call makes the file.
 func (t *clusterTarget) commit(ctx context.Context, name string) error {
 	inode, err := t.file(ctx, name)
 	if err != nil {
 		return err
 	}
 	if len(t.granted.GetPlacements()) == 0 {
-		resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: uint64(inode), Count: commitGrant}}})
+		resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
+			Inode: uint64(inode), Count: commitGrant, Scheme: &wire.Scheme{K: 1, M: 2}}}})
 		if err != nil {
 			return err
 		}
@@ -70,28 +71,22 @@ func (t *clusterTarget) commit(ctx context.Context, name string) error {
 	}
 	_, err = t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
 		Inode: uint64(inode), Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Length: moraine.BlockSize, Stripe: p.GetStripe()}},
-		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Level: uint32(moraine.NVMe)}}})
+		Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe)}}})
 	return err
 }
 
-// file returns the inode of a file; the first call lists its directory.
+// file returns the inode of the file that OpCommit appends to.
 func (t *clusterTarget) file(ctx context.Context, name string) (moraine.InodeID, error) {
-	if t.files == nil {
-		t.files = map[string]moraine.InodeID{}
-		dir, err := t.dir(ctx, path.Dir(name))
-		if err != nil {
-			return 0, err
-		}
-		for e, err := range t.c.ReadDirInode(ctx, dir) {
-			if err != nil {
-				return 0, err
-			}
-			t.files[e.GetName()] = moraine.InodeID(e.GetAttr().GetInode())
-		}
+	if t.appended != 0 {
+		return t.appended, nil
 	}
-	id, ok := t.files[path.Base(name)]
-	if !ok {
-		return 0, fmt.Errorf("bench: %s is not there", name)
+	dir, err := t.dir(ctx, path.Dir(name))
+	if err != nil {
+		return 0, err
 	}
-	return id, nil
+	attr, err := t.c.CreateEmpty(ctx, dir, path.Base(name), 0o644)
+	if err == nil {
+		t.appended = moraine.InodeID(attr.GetInode())
+	}
+	return t.appended, err
 }

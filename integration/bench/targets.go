@@ -24,10 +24,10 @@ type clusterTarget struct {
 	// dirs are the directories that small files are made and found in: looked
 	// up once, as a mount would. One goroutine uses a target.
 	dirs map[string]moraine.InodeID
-	// files are those of the directory that OpCommit works in, and granted the
-	// stripes that it may still commit.
-	files   map[string]moraine.InodeID
-	granted *wire.GrantReply
+	// appended is the file that OpCommit appends to, and granted the stripes that
+	// it may still commit.
+	appended moraine.InodeID
+	granted  *wire.GrantReply
 }
 
 // Write hands the client the memory it writes from, which does not change: the

@@ -28,11 +28,12 @@ const (
 	OpReadDir Op = "readdir"
 	// OpRename renames the files in turn.
 	OpRename Op = "rename"
-	// OpCommit commits a stripe's record to the files in turn: the metadata
-	// service's part of a write alone, for nothing is put into the stripe's chunks.
-	OpCommit Op = "commit"
 	// OpUnlink removes the files, until none is left.
 	OpUnlink Op = "unlink"
+	// OpCommit appends the record of a small write's stripe to a file of the
+	// client's: the metadata service's part of a write alone, for nothing is put
+	// into the stripe's chunks.
+	OpCommit Op = "commit"
 )
 
 // Work is the task of one worker process.
@@ -145,7 +146,7 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 	case OpRead:
 		n, err := targets[0].Read(ctx, w.Path, buf)
 		return Result{Bytes: n, Ops: 1}, err
-	case OpCreate, OpStat, OpReadDir, OpRename, OpCommit, OpUnlink:
+	case OpCreate, OpStat, OpReadDir, OpRename, OpUnlink, OpCommit:
 		return small(ctx, targets, w)
 	}
 	return Result{}, fmt.Errorf("bench: no such work: %q", w.Op)

@@ -96,3 +96,29 @@ func BenchmarkCommit(b *testing.B) {
 		bn.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: first}}}))
 	}
 }
+
+// BenchmarkUnlink removes files of one x3 stripe each, every one in an entry of
+// its own.
+func BenchmarkUnlink(b *testing.B) {
+	bn := newCluster(b, 6)
+	c := bn.open(nil)
+	dir := c.mkdir(c.root, "d")
+	var first uint64
+	for n := range b.N {
+		if n%512 == 0 {
+			first = c.grant(0, 512)
+		}
+		f := bn.ok(c.create(&wire.Create{Parent: dir, Name: fmt.Sprint(n), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644})).GetEntry().GetAttr().GetInode()
+		id := first + uint64(n%512)
+		bn.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
+			Stripes: []*wire.Stripe{stripe(id, 4096, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 4096, id, 0)}}))
+	}
+	gets, sets := bn.kv.Gets, bn.kv.Sets
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := range b.N {
+		bn.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir, Name: fmt.Sprint(n)}}}))
+	}
+	b.ReportMetric(float64(bn.kv.Gets-gets)/float64(b.N), "gets/op")
+	b.ReportMetric(float64(bn.kv.Sets-sets)/float64(b.N), "sets/op")
+}

@@ -64,13 +64,14 @@ func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	if err != nil {
 		return err
 	}
+	write := t.insert // nothing has to be looked up
 	if ok {
 		t.exhume(id, chunk, old, since)
-		below = max(below, old.below)
+		below, write = max(below, old.below), t.put
 	}
 	now := t.clusterTime()
-	t.put(t.k.tombstone(id, now, chunk), tombstone{below, bytes}.encode())
-	t.put(t.k.tombstoneAt(id, chunk), putUvarint([]byte{tombstoneVersion}, now))
+	write(t.k.tombstone(id, now, chunk), tombstone{below, bytes}.encode())
+	write(t.k.tombstoneAt(id, chunk), putUvarint([]byte{tombstoneVersion}, now))
 	t.count[cPendingBytes] += uint64(bytes)
 	t.events.Deletions = true
 	return nil
