@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -169,8 +170,17 @@ func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	}
 }
 
-// manyTries is after how many attempts, some five seconds, the log says so.
-const manyTries = 12
+const (
+	// longSilence is after how long without an answer the log says so.
+	longSilence = 5 * time.Second
+	// electing is for how long the service may be without a leader in good health,
+	// and electionPause the longest pause between two attempts until then: whoever
+	// waits is to find the next leader soon after it begins to lead.
+	electing      = 3 * time.Second
+	electionPause = 100 * time.Millisecond
+	// maxHops bounds the redirects that are followed without a pause.
+	maxHops = 2
+)
 
 // exchange sends a request to one server after the other until one answers.
 func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *session, number uint64) (
@@ -178,6 +188,9 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	m.metrics.MetaRequests.Inc()
 	wait := waitOf(req)
 	began := m.clock.Now()
+	var named []string // whom the last redirect that was followed named
+	hops := 0          // redirects followed since the last pause
+	warned := false
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
 		resp, err := m.try(ctx, stub, stamp(req, s, number), wait)
@@ -198,7 +211,9 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		}
 		unknown = unknown || !isKind(err, moraine.NotLeader) // who does not lead has not begun
 		m.metrics.MetaRetries.Inc()
-		if try == manyTries {
+		waited := m.clock.Since(began) - wait
+		if waited > longSilence && !warned {
+			warned = true
 			m.log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
 		}
 		var hint *transport.LeaderHint
@@ -206,12 +221,19 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		if errors.As(err, &hint) {
 			leader = hint.Addresses
 		}
-		// A redirect to a server not asked yet is followed at once.
+		// A redirect is followed at once, unless the one before went there too: it is
+		// by those who have not noticed yet that their leader is dead.
 		another := m.servers.failed(addrs, leader)
-		if another && len(leader) > 0 && try < 2 {
+		if another && len(leader) > 0 && hops < maxHops && !slices.Equal(leader, named) {
+			named, hops = leader, hops+1
 			continue
 		}
-		if !m.pause(ctx, try) {
+		hops = 0
+		longest := time.Second
+		if waited < electing {
+			longest = electionPause
+		}
+		if !pauseUpTo(ctx, m.clock, try, longest) {
 			return nil, unknown, gaveUpAfter(ctx, opName(req), err)
 		}
 	}
@@ -226,12 +248,13 @@ func (m *metaConn) try(ctx context.Context, stub transport.Metadata, req *wire.M
 
 // pause waits before the next attempt: 10 ms doubling to 1 s, at random between
 // half of it and all. It returns false when ctx ended first.
-func (m *metaConn) pause(ctx context.Context, try int) bool {
-	return pause(ctx, m.clock, try)
+func pause(ctx context.Context, clk clock.Clock, try int) bool {
+	return pauseUpTo(ctx, clk, try, time.Second)
 }
 
-func pause(ctx context.Context, clk clock.Clock, try int) bool {
-	d := min(10*time.Millisecond<<min(try, 10), time.Second)
+// pauseUpTo is pause with another longest one.
+func pauseUpTo(ctx context.Context, clk clock.Clock, try int, longest time.Duration) bool {
+	d := min(10*time.Millisecond<<min(try, 10), longest)
 	d = d/2 + rand.N(d/2+1)
 	select {
 	case <-clk.After(d):

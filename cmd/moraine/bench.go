@@ -46,6 +46,7 @@ var benchmarks = []benchmark{
 	{"read", "cold sequential read, against the disk", 1, procs.Config{}, bench.Read},
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
+	{"failover", "elections under full load, then how long until the next mutation when a leader is killed (21 kills)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
 	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},

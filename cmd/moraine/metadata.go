@@ -63,7 +63,7 @@ forgotten what it acknowledged, and must not vote under its old id.`,
 	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "a change of the bucket whose reply was not seen may still arrive this long after its mover's lease; the same on every server")
 	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must be able to lose while too few are up for its scheme; the same on every server")
 	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "bound of the stripes given to repair jobs")
-	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 600*time.Millisecond, "a follower campaigns after this long without its leader")
+	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")
 	f.DurationVar(&o.store.LogStall, "log-stall", 2*time.Second, "a server whose disk hangs this long gives up its place")
 	f.DurationVar(&o.store.LogRetention, "log-retention", 10*time.Minute, "log entries are kept this long for followers that were away")
 	o.cache, o.logKeep = 256<<20, 4<<30

@@ -28,14 +28,13 @@ type Config struct {
 	Peers []Peer
 
 	// HeartbeatTimeout is how long a follower waits for the leader before it
-	// campaigns, ElectionTimeout how long a campaign lasts (each is drawn from
-	// [T, 2T)), LeaderLease after how long without a majority a leader steps
-	// down. Default 600 ms each, 50 ms where this node is the only peer. A voter refuses its vote while it still
-	// believes in a leader, so after the death of a leader both others must have
-	// waited out their timers. Measured with the defaults on a busy two-core
-	// machine: 1.1 s from the death to the next proposal applied in the median,
-	// 1.7 s at worst of 12. Heartbeats go out each T/10 past the disk, so that
-	// only a process that gets no CPU for about T starts a needless election.
+	// campaigns (drawn from [T, 1.5T), see election.go), ElectionTimeout how long a
+	// campaign lasts (from [T, 2T)), LeaderLease after how long without a majority a
+	// leader steps down, a little less than HeartbeatTimeout at most. Default
+	// 500 ms each, 50 ms where this node is the only peer. A voter refuses its vote
+	// while it still believes in a leader, so after the death of a leader both
+	// others must have waited; docs/BENCHMARKS.md has what that takes, and
+	// docs/ARCHITECTURE.md why the default holds on a busy machine.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
 	// CommitTimeout is how soon an idle group tells followers what is committed.
 	// Default 50 ms.
@@ -128,7 +127,7 @@ func (c *Config) setDefaults() {
 	if len(c.Peers) == 1 {
 		orDuration(&c.HeartbeatTimeout, 50*time.Millisecond)
 	}
-	orDuration(&c.HeartbeatTimeout, 600*time.Millisecond)
+	orDuration(&c.HeartbeatTimeout, 500*time.Millisecond)
 	orDuration(&c.ElectionTimeout, c.HeartbeatTimeout)
 	orDuration(&c.LeaderLease, c.HeartbeatTimeout)
 	orDuration(&c.CommitTimeout, 50*time.Millisecond)
@@ -178,6 +177,9 @@ func (c *Config) validate() error {
 		return fmt.Errorf("node name %q: 1 to %d bytes are needed", c.Node, maxNodeName)
 	case c.MaxAppendEntries < 1 || c.MaxAppendEntries > 1024:
 		return fmt.Errorf("max append entries %d: 1 to 1024 are possible", c.MaxAppendEntries)
+	case c.HeartbeatTimeout < 10*time.Millisecond || c.ElectionTimeout < c.HeartbeatTimeout || c.LeaderLease > c.HeartbeatTimeout:
+		return fmt.Errorf("a heartbeat timeout of %v, an election timeout of %v, a leader's lease of %v: the first is at least 10ms, the second no shorter, the third no longer",
+			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease)
 	case c.SegmentBytes < 64<<10 || c.SegmentBytes > 1<<30:
 		return fmt.Errorf("log segments of %d bytes: 64 KiB to 1 GiB are possible", c.SegmentBytes)
 	}

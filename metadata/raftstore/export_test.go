@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -133,4 +134,15 @@ func OpenSnapshots(fsys vfs.FS, dir string, cluster moraine.UUID) (raft.Snapshot
 	deps := Deps{FS: fsys}
 	deps.setDefaults()
 	return openSnapshots(&cfg, &deps, nil)
+}
+
+// Silence is how a follower watches its leader.
+type Silence = silence
+
+// NewSilence watches for a leader that is silent for timeout and up to half more.
+func NewSilence(timeout time.Duration) *Silence { return &silence{timeout: timeout} }
+
+// Tick is silence.tick.
+func (s *silence) Tick(contact time.Time, elapsed time.Duration) bool {
+	return s.tick(contact, elapsed)
 }

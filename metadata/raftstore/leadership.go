@@ -60,6 +60,12 @@ func (s *Store) Leader() (id string, isLeader bool) {
 	return string(leader), s.lead.Load() != nil
 }
 
+// leaderAddress is that of the leader as far as this node knows.
+func (s *Store) leaderAddress() raft.ServerAddress {
+	address, _ := s.raft.LeaderWithID()
+	return address
+}
+
 // LeadershipChanges returns the channel, always the same one, that gets true
 // when this node begins to serve as leader, its state complete, and false when
 // it has stopped. They alternate, beginning with true. A slow receiver misses

@@ -9,6 +9,7 @@ import (
 type Metrics struct {
 	Leader          prometheus.Gauge     // 1 while this node leads and serves
 	LeaderChanges   prometheus.Counter   // times that this node began to lead
+	LeaderSilent    prometheus.Counter   // times that the leader was silent for too long
 	Applied         prometheus.Gauge     // index of the last entry applied
 	Entries         prometheus.Counter   // entries applied
 	ApplyBatch      prometheus.Histogram // entries in one commit of the state
@@ -40,6 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		Leader:          gauge("leader", "1 while this node leads and serves."),
 		LeaderChanges:   counter("leader_changes_total", "Times that this node began to lead."),
+		LeaderSilent:    counter("leader_silent_total", "Times that this node, a follower, gave up a leader that was silent for too long."),
 		Applied:         gauge("applied_index", "Index of the last log entry applied."),
 		Entries:         counter("entries_applied_total", "Log entries applied."),
 		ApplyBatch:      histogram("apply_batch_entries", "Log entries in one commit of the state.", counts),

@@ -68,6 +68,7 @@ type Store struct {
 	reads     *readQueue
 	lead      atomic.Pointer[leadership]
 	lowSpace  atomic.Bool
+	silent    atomic.Bool // this node, a follower, has not heard of its leader for long
 }
 
 // errClosed says that the state is not open.
@@ -133,7 +134,7 @@ func (s *Store) run(ctx context.Context) (err error) {
 	var wg sync.WaitGroup
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	for _, work := range []func(context.Context){s.watchLeadership, s.runReads, s.watchDisk} {
+	for _, work := range []func(context.Context){s.watchLeadership, s.watchLeader, s.runReads, s.watchDisk} {
 		wg.Go(func() { work(inner) })
 	}
 	close(s.ready)
@@ -204,7 +205,7 @@ func (s *Store) open() error {
 	if err := s.reconcile(); err != nil {
 		return err
 	}
-	s.transport = newTransport(&s.cfg, &s.deps)
+	s.transport = newTransport(&s.cfg, &s.deps, &s.silent, s.leaderAddress)
 	rc := raftConfig(&s.cfg, &s.deps)
 	rc.NotifyCh = s.notify
 	cached, err := raft.NewLogCache(4*s.cfg.MaxAppendEntries, s.log)
@@ -220,7 +221,8 @@ func raftConfig(cfg *Config, deps *Deps) *raft.Config {
 	rc.LocalID = raft.ServerID(cfg.Node)
 	rc.HeartbeatTimeout = cfg.HeartbeatTimeout
 	rc.ElectionTimeout = cfg.ElectionTimeout
-	rc.LeaderLeaseTimeout = cfg.LeaderLease
+	// raft wants it within the least timeout that it is given, which is watchLeader's.
+	rc.LeaderLeaseTimeout = min(cfg.LeaderLease, cfg.HeartbeatTimeout-lookMargin)
 	rc.CommitTimeout = cfg.CommitTimeout
 	rc.MaxAppendEntries = cfg.MaxAppendEntries
 	// Not BatchApplyCh: what waits in its buffer when raft ends is never answered.

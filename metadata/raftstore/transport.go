@@ -20,6 +20,8 @@ type transport struct {
 	local raft.ServerAddress
 	conns *connTable
 	acks  *ackTable
+	votes voting
+	once  sync.Once
 }
 
 var (
@@ -28,10 +30,13 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-func newTransport(cfg *Config, deps *Deps) *transport {
+// newTransport begins to accept. silent and leader are of this node, a follower:
+// whether it has not heard of its leader for long, and whom it follows ("" for
+// nobody).
+func newTransport(cfg *Config, deps *Deps, silent *atomic.Bool, leader func() raft.ServerAddress) *transport {
 	self, _ := cfg.peer(cfg.Node)
 	conns := &connTable{Stream: deps.Stream, open: map[net.Conn]bool{}}
-	return &transport{
+	t := &transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Stream:                conns,
 			MaxPool:               4, // pipeline, heartbeats, read rounds, votes
@@ -42,8 +47,14 @@ func newTransport(cfg *Config, deps *Deps) *transport {
 		local: raft.ServerAddress(self.Address),
 		conns: conns,
 		acks:  newAckTable(deps.Clock.Now),
+		votes: voting{out: make(chan raft.RPC), silent: silent, leader: leader, closed: make(chan struct{})},
 	}
+	go t.votes.forward(t.NetworkTransport.Consumer()) // until Close
+	return t
 }
+
+// Consumer implements raft.Transport.
+func (t *transport) Consumer() <-chan raft.RPC { return t.votes.out }
 
 // LocalAddr implements raft.Transport. It is the address that the peers use,
 // not the one that the listener is bound to: nodes compare it.
@@ -64,6 +75,7 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 // Close implements raft.WithClose. Every connection ends, those that others
 // opened to this node too.
 func (t *transport) Close() error {
+	t.once.Do(func() { close(t.votes.closed) })
 	err := t.NetworkTransport.Close()
 	t.NetworkTransport.CloseStreams()
 	t.conns.closeAll()

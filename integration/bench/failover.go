@@ -1,0 +1,208 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	failoverDir = "/bench-failover"
+	// failoverKills is how many leaders are killed, failoverClients how many clients
+	// wait for the next one each time.
+	failoverKills   = 21
+	failoverClients = 8
+	// failoverWarm is how many operations are done before each kill.
+	failoverWarm = 50
+	// burnersPerCPU is how many goroutines of each processor do nothing but compute
+	// while elections are counted.
+	burnersPerCPU = 2
+)
+
+// Failover counts the elections of a cluster under full load, on which nobody
+// does anything that should cause one; then it kills the leader again and again,
+// and measures how long it takes until a mutation is acknowledged that began after
+// the kill.
+func Failover(ctx context.Context, e *Env) ([]Line, error) {
+	if e.Cluster == nil {
+		return nil, errors.New("bench: failover kills servers: it needs a cluster of its own, without --endpoint and --path")
+	}
+	lines, err := e.electionsUnderLoad(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gaps, err := e.killLeaders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range gaps {
+		e.Progress("killed %s: %v", g.leader, g.took.Round(time.Millisecond))
+	}
+	seconds := make([]float64, len(gaps))
+	for i, g := range gaps {
+		seconds[i] = g.took.Seconds()
+	}
+	return append(lines,
+		Line{Name: e.name("failover-median"), Value: median(seconds), Unit: "s"},
+		Line{Name: e.name("failover-worst"), Value: slices.Max(seconds), Unit: "s"}), nil
+}
+
+// electionsUnderLoad has all clients create files while every processor also has
+// something else to do, and counts what the metadata servers made of it.
+func (e *Env) electionsUnderLoad(ctx context.Context) ([]Line, error) {
+	if err := e.mkdir(ctx, failoverDir); err != nil {
+		return nil, err
+	}
+	e.Progress("%d clients create and %d goroutines compute for %v s; elections", e.Clients, burnersPerCPU*runtime.NumCPU(), e.Seconds)
+	changes, silences := e.elections(ctx)
+	burning, stop := context.WithCancel(ctx)
+	defer stop()
+	for range burnersPerCPU * runtime.NumCPU() {
+		go burn(burning)
+	}
+	results, u, err := e.run(ctx, []Work{{Op: OpCreate, Path: failoverDir, Clients: e.Clients, Seconds: e.Seconds}})
+	if err != nil {
+		return nil, err
+	}
+	changes1, silences1 := e.elections(ctx)
+	return []Line{
+		e.opsLine("create-under-load", results[0], u),
+		{Name: e.name("elections-under-load"), Value: changes1 - changes, Unit: "elections"},
+		{Name: e.name("silences-under-load"), Value: silences1 - silences, Unit: "silences"},
+	}, nil
+}
+
+// elections returns how often servers began to lead, and how often one gave its
+// leader up.
+func (e *Env) elections(ctx context.Context) (changes, silences float64) {
+	for _, n := range e.Cluster.Nodes(procs.Metadata) {
+		families, err := scrape(ctx, n.Admin)
+		if err != nil {
+			continue
+		}
+		changes += total(families["moraine_raft_leader_changes_total"])
+		silences += total(families["moraine_raft_leader_silent_total"])
+	}
+	return changes, silences
+}
+
+// burn computes until ctx ends.
+func burn(ctx context.Context) {
+	var x uint64
+	for ctx.Err() == nil {
+		for range 1 << 20 {
+			x = x*6364136223846793005 + 1
+		}
+	}
+	runtime.KeepAlive(x)
+}
+
+// gap is one time without a leader.
+type gap struct {
+	leader string
+	took   time.Duration
+}
+
+func (e *Env) killLeaders(ctx context.Context) ([]gap, error) {
+	var acked atomic.Int64
+	g, working := errgroup.WithContext(ctx)
+	working, stop := context.WithCancel(working)
+	defer stop()
+	var asking *client.Client
+	for i := range failoverClients {
+		c, end, err := e.Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer end() //nolint:errcheck // its session ends with the cluster
+		asking = c
+		dir, err := c.Mkdir(ctx, fmt.Sprintf("%s/kills-%d", failoverDir, i), 0o755)
+		if err != nil {
+			return nil, err
+		}
+		g.Go(func() error {
+			for n := 0; working.Err() == nil; n++ {
+				if _, err := c.CreateEmpty(working, moraine.InodeID(dir.Inode), fmt.Sprintf("file-%07d", n), 0o644); err != nil {
+					return err
+				}
+				acked.Add(1)
+			}
+			return nil
+		})
+	}
+	var gaps []gap
+	g.Go(func() error {
+		defer stop()
+		for range failoverKills {
+			kill, err := e.killLeader(working, asking, &acked)
+			if err != nil {
+				return err
+			}
+			gaps = append(gaps, kill)
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil && (len(gaps) < failoverKills || !errors.Is(err, moraine.Canceled)) {
+		return nil, err
+	}
+	return gaps, nil
+}
+
+// killLeader kills the metadata server that leads, waits until operations go on,
+// and starts it again.
+func (e *Env) killLeader(ctx context.Context, c *client.Client, acked *atomic.Int64) (gap, error) {
+	if err := waitFor(ctx, acked, acked.Load()+failoverWarm); err != nil {
+		return gap{}, err
+	}
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	if err != nil {
+		return gap{}, err
+	}
+	members := resp.GetCluster().GetMetadata()
+	i := slices.IndexFunc(members, (*wire.MetadataNode).GetLeader)
+	if i < 0 {
+		return gap{}, errors.New("bench: no metadata server says that it leads")
+	}
+	node := e.Cluster.Node(members[i].Id)
+	began := time.Now()
+	if err := node.Kill(); err != nil {
+		return gap{}, err
+	}
+	// Each client may hear of one operation that the dead leader acknowledged.
+	if err := waitFor(ctx, acked, acked.Load()+failoverClients+1); err != nil {
+		return gap{}, err
+	}
+	took := time.Since(began)
+	if err := node.Start(); err != nil {
+		return gap{}, err
+	}
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return gap{leader: node.Name, took: took}, node.Ready(ready)
+}
+
+// waitFor waits until the counter has reached n.
+func waitFor(ctx context.Context, counter *atomic.Int64, n int64) error {
+	end := time.Now().Add(time.Minute)
+	for counter.Load() < n {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if time.Now().After(end) {
+			return errors.New("bench: no operation was acknowledged for a minute")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
