@@ -288,7 +288,8 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_GetExtents, *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep,
 		*wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps, *wire.MetaRequest_ListParts,
 		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks,
-		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy:
+		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy,
+		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas:
 		return false
 	case *wire.MetaRequest_ResolveStep:
 		return op.ResolveStep.GetFix()

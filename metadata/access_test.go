@@ -41,6 +41,18 @@ func TestRoles(t *testing.T) {
 		{"policy", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{}}}
 		}, "cgsa"},
+		{"usage", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{}}}
+		}, "cgsa"},
+		{"quota", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{}}}
+		}, "a"},
+		{"quotas", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{}}}
+		}, "cgsa"},
+		{"recount", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}}
+		}, "a"},
 		{"object", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_BeginObject{BeginObject: &wire.BeginObject{}}}
 		}, "sa"},

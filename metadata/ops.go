@@ -79,7 +79,7 @@ func serving(name string, serve serveFunc) op {
 
 // opTable has the op of each request that this build knows, by the number of
 // its field in wire.MetaRequest.
-type opTable [160]op
+type opTable [240]op
 
 func newOpTable(m *Metrics) *opTable {
 	t := &opTable{
@@ -150,6 +150,11 @@ func newOpTable(m *Metrics) *opTable {
 		129: reading("get_tier"),
 		130: growing("set_policy", (*leader).mutate),
 		131: reading("get_policy"),
+
+		220: reading("get_usage"),
+		221: {name: "set_quota", may: admins, grows: true, serve: (*leader).mutate},
+		222: reading("list_quotas"),
+		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
 	}
 	for i := range t {
 		if t[i].serve != nil {

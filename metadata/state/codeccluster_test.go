@@ -29,6 +29,24 @@ var clusterCodecs = []codec{
 		passed: 1000, unknownBytes: 4096, unknownChunks: 1, scan: 1<<40 | 4}).encode(), again(func() *device { return &device{} })},
 	{"host", (&host{rack: "r1", addresses: []string{"10.0.0.1:7000", "unix:/run/x"}, admin: "10.0.0.1:7001", release: "v0.1",
 		devices: []moraine.DeviceID{1, 2, 300}, live: 2}).encode(), again(func() *host { return &host{} })},
+	{"usage", usage{bytes: 1 << 40, inodes: 12_345}.encode(), func(b []byte) ([]byte, error) {
+		var u usage
+		err := u.decode(b)
+		return u.encode(), err
+	}},
+	{"usage-damaged", usage{bytes: -5, inodes: -1 << 40}.encode(), func(b []byte) ([]byte, error) {
+		var u usage
+		err := u.decode(b)
+		return u.encode(), err
+	}},
+	{"quota", quota{bytes: 10 << 40, inodes: 1_000_000}.encode(), func(b []byte) ([]byte, error) {
+		var q quota
+		err := q.decode(b)
+		return q.encode(), err
+	}},
+	{"usage-state", (&usageState{live: 1, quotas: 3}).encode(), again(func() *usageState { return &usageState{} })},
+	{"usage-recount", (&usageState{live: 1, quotas: 300, phase: recountCompare, building: 2, job: 1<<40 | 7, counted: 1<<64 - 1, compared: 1<<40 | 9,
+		wrong: 2, first: 1<<40 | 3, was: usage{-1, 2}, now: usage{1 << 33, 9}}).encode(), again(func() *usageState { return &usageState{} })},
 	{"fleet", (&fleet{hosts: 6, devices: 12}).encode(), again(func() *fleet { return &fleet{} })},
 	{"presence", (&tx{index: 70000}).presence(), func(b []byte) ([]byte, error) {
 		at, err := decodePresence(b)

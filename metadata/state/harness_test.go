@@ -40,10 +40,13 @@ func (b *bench) store() state.KV {
 	return b.kv
 }
 
-func newBench(t testing.TB) *bench {
+func newBench(t testing.TB) *bench { return newBenchAt(t, moraine.FeatureLevel) }
+
+// newBenchAt is a bench whose state has reached a feature level.
+func newBenchAt(t testing.TB, level uint64) *bench {
 	b := &bench{t: t, m: state.New(0), kv: statetest.NewKV(), wall: 1_000_000_000, node: "c1"}
 	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1, Names: true}}})
-	b.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}})
+	b.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: level}}})
 	return b
 }
 

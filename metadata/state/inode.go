@@ -294,6 +294,11 @@ func (t *tx) delInode(i *inode) error {
 		t.del(t.k.policy(i.id))
 		t.count[cPolicies]--
 	}
+	if i.typ == typeDirectory {
+		if err := t.dropQuota(i.id); err != nil {
+			return err
+		}
+	}
 	if i.xattrs {
 		keys, err := t.keysUnder(t.k.xattrs(i.id), MaxXattrs)
 		if err != nil {

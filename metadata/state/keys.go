@@ -76,6 +76,9 @@ const (
 	tabUnsettled    = 0x55 // until | bucket | 0 | key: keys with a change under way whose end nobody saw
 	tabTreeDir      = 0x56 // job | directory -> last name seen: what a MOVE_TREE has yet to list
 	tabPolicy       = 0x57 // directory -> its own policy
+
+	tabUsage = 0x60 // column | directory -> what is below it
+	tabQuota = 0x61 // directory -> the most that may be below it
 )
 
 // Singletons under tabMeta.
@@ -84,6 +87,7 @@ const (
 	metaCounters = 0x02 // all counters
 	metaSum      = 0x03 // running sum of all other pairs; not part of the sum
 	metaFleet    = 0x04 // how many hosts and devices are registered
+	metaUsage    = 0x20 // which column of counts is in force, and the recount under way
 	metaMark     = 0x05 // the running sum as it was before the entry of the last Tick that asked
 )
 
@@ -278,6 +282,11 @@ func (k keys) treeDirs(j moraine.JobID) []byte { return k.u64(tabTreeDir, uint64
 func (k keys) treeDir(j moraine.JobID, i moraine.InodeID) []byte {
 	return k.u64x2(tabTreeDir, uint64(j), uint64(i))
 }
+func (k keys) usageColumn(column uint8) []byte { return append(k.key(tabUsage, 1), column) }
+func (k keys) usage(column uint8, dir moraine.InodeID) []byte {
+	return be64(append(k.key(tabUsage, 9), column), uint64(dir))
+}
+func (k keys) quota(dir moraine.InodeID) []byte  { return k.u64(tabQuota, uint64(dir)) }
 func (k keys) policy(dir moraine.InodeID) []byte { return k.u64(tabPolicy, uint64(dir)) }
 
 // Checkpoints.

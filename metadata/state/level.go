@@ -17,6 +17,8 @@ const (
 	// object of newer content, and a tree's job counts a file once that it meets
 	// under two names.
 	levelNewest = 3
+	// levelUsage: what is below each directory is counted, and quotas hold.
+	levelUsage = 3
 )
 
 // speaks reports whether the state has reached a feature level.
@@ -38,7 +40,11 @@ func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.Met
 		// diverge, so the node stops here.
 		return nil, fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
 	}
+	before := c.featureLevel
 	c.featureLevel = op.GetLevel()
 	t.put(t.k.meta(metaCluster), c.encode())
+	if before < levelUsage && c.featureLevel >= levelUsage {
+		return done(), m.startCounting(t)
+	}
 	return done(), nil
 }

@@ -100,6 +100,9 @@ func (t *tx) guard(handle func() (*wire.MetaResponse, error)) (*wire.MetaRespons
 	if err == nil {
 		err = t.m.dropAbandoned(t)
 	}
+	if err == nil {
+		err = t.m.settleUsage(t)
+	}
 	if err == nil && t.full() {
 		err = fail(moraine.TooLarge, "apply", "", "the operation changes more than %d records at once", maxCommandKeys)
 	}
@@ -165,6 +168,10 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 		return m.commit(t, op.Commit)
 	case *wire.MetaRequest_Clone:
 		return m.clone(t, op.Clone)
+	case *wire.MetaRequest_SetQuota:
+		return m.setQuota(t, op.SetQuota)
+	case *wire.MetaRequest_Recount:
+		return m.beginRecount(t)
 	}
 	return m.mutateCluster(t, req)
 }
@@ -175,7 +182,7 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 func IsRead(req *wire.MetaRequest) bool {
 	switch req.GetOp().(type) {
 	case *wire.MetaRequest_GetAttr, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk, *wire.MetaRequest_ReadDir,
-		*wire.MetaRequest_GetExtents, *wire.MetaRequest_GetXattr:
+		*wire.MetaRequest_GetExtents, *wire.MetaRequest_GetXattr, *wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas:
 		return true
 	}
 	return isClusterRead(req)
@@ -215,6 +222,10 @@ func (m *Machine) read(v *view, caller *statepb.Caller, req *wire.MetaRequest) (
 		return v.readExtents(sc, op.GetExtents)
 	case *wire.MetaRequest_GetXattr:
 		return v.readXattr(sc, op.GetXattr)
+	case *wire.MetaRequest_GetUsage:
+		return v.readUsage(sc, op.GetUsage)
+	case *wire.MetaRequest_ListQuotas:
+		return v.readQuotas(sc, op.ListQuotas)
 	}
 	return v.readCluster(sc, req)
 }

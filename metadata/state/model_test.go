@@ -54,6 +54,10 @@ type model struct {
 
 	tier   *tier
 	movers map[string]*miniMover
+
+	quotas    map[*modelNode]modelUsage // 0: no bound
+	overQuota int                       // commands that a quota refused
+	recounts  int
 	// content has the bytes of each generation that an object was made of, and
 	// staged those of stripes that objects were staged to.
 	content map[string][]modelCell
@@ -77,7 +81,7 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 			}
 			m.compare()
 			m.settleTier()
-			t.Logf("no command wrote more than %d keys", m.most)
+			t.Logf("no command wrote more than %d keys, %d were refused for a quota, %d recounts", m.most, m.overQuota, m.recounts)
 			if m.most > 2000 {
 				t.Errorf("a command wrote %d keys", m.most)
 			}
@@ -95,6 +99,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	m.bench.settle = 20_000
 	m.tier = &tier{bench: m.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: m.open(nil)}
 	m.movers, m.content, m.staged = map[string]*miniMover{}, map[string][]modelCell{}, map[uint64][]modelCell{}
+	m.quotas = map[*modelNode]modelUsage{}
 	m.tier.staged = func(stripe uint64, o *wire.Object, off, n uint64) {
 		m.staged[stripe] = m.content[fmt.Sprintf("%x/%x", o.Inode, o.Generation)][off : off+n]
 	}
@@ -106,7 +111,9 @@ func newModel(t *testing.T, seed uint64) *model {
 func (m *model) mutate(c *client, req *wire.MetaRequest) *wire.MetaResponse {
 	m.t.Helper()
 	req = c.request(req)
+	before := m.quotaUsage()
 	resp := m.replicate(c, req)
+	m.holdQuotas(req, resp, before)
 	if m.rng.IntN(10) == 0 {
 		again := m.replicate(c, proto.Clone(req).(*wire.MetaRequest))
 		if !proto.Equal(resp, again) {
@@ -186,6 +193,8 @@ func (m *model) step() {
 		m.stepCommit(c)
 	case n < 96:
 		m.stepSession()
+	case n < 97:
+		m.stepQuota()
 	default:
 		m.applyBoth(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: 500}}})
 		m.runJobs()
@@ -213,6 +222,7 @@ func (m *model) stepCreate(c *client) {
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: op}})
 	have := dir.children[name]
 	switch {
+	case overQuota(resp):
 	case op.Unlinked || have == nil:
 		m.expect(resp, "ok", "create")
 		n := &modelNode{id: resp.GetEntry().GetAttr().GetInode(), typ: op.Type, target: op.Target}
@@ -283,6 +293,7 @@ func (m *model) stepRename(c *client) {
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: op}})
 	from, to := dir.children[name], newDir.children[newName]
 	switch {
+	case overQuota(resp):
 	case from == nil:
 		m.expect(resp, "not found", "rename of nothing")
 	case isDir(from) && below(newDir, from) && dir != newDir:
@@ -361,6 +372,7 @@ func (m *model) stepLink(c *client) {
 	}
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: f.id, Parent: dir.id, Name: name}}})
 	switch {
+	case overQuota(resp):
 	case f.owner != nil && f.owner != c:
 		m.expect(resp, "permission denied", "link of another's file")
 	case isDir(f):
@@ -452,6 +464,9 @@ func (m *model) stepTruncate(c *client) {
 		size = 0
 	}
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: f.id, Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: uint64(size)}}})
+	if overQuota(resp) {
+		return
+	}
 	m.expect(resp, "ok", "truncate")
 	f.resize(size)
 }
@@ -499,6 +514,9 @@ func (m *model) stepCommit(c *client) {
 		op.Link = &wire.LinkTarget{Parent: link.id, Name: m.name(), Replace: m.rng.IntN(2) == 0}
 	}
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+	if overQuota(resp) {
+		return
+	}
 	if link != nil && link.children[op.Link.Name] != nil {
 		have := link.children[op.Link.Name]
 		switch {
@@ -559,6 +577,7 @@ func (m *model) stepClone(c *client) {
 	}
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}})
 	switch {
+	case overQuota(resp):
 	case kind(resp) == "too large": // of many small extents
 	case past:
 		m.expect(resp, "invalid argument", "clone past the end")
@@ -720,7 +739,7 @@ func (m *model) stepSession() {
 
 // runJobs carries the leader's jobs some way.
 func (m *model) runJobs() {
-	jobs, err := m.m.PendingJobs(m.kv, []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
+	jobs, err := m.m.PendingJobs(m.kv, []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES, wire.JobKind_JOB_KIND_RECOUNT}, 100)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -738,6 +757,7 @@ func (m *model) compare() {
 	}
 	c := m.clients[0]
 	m.compareDir(c, m.root)
+	m.compareUsage(c)
 	for _, n := range m.nodes {
 		if n.owner != nil && isFile(n) {
 			m.compareFile(c, n)

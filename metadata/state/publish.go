@@ -195,6 +195,7 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 // removeStep takes a committed checkpoint away: at once out of sight, its bytes
 // by a job. The links move to what is the latest then.
 func (m *Machine) removeStep(t *tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
+	t.anyway = true // it may make links
 	id := stepFromWire(op.GetKey())
 	r, dir, err := t.runInScope(t.scope, "remove step", id.run)
 	if err != nil {

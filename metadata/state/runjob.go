@@ -22,6 +22,7 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	if j == nil || !j.live() || (j.kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.state == wire.JobState_JOB_STATE_RUNNING) {
 		return done(), nil
 	}
+	t.anyway = true
 	limit := int(op.GetLimit())
 	if limit == 0 || limit > maxPiece {
 		limit = maxPiece
@@ -37,6 +38,8 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 		}
 	case wire.JobKind_JOB_KIND_DROP_TABLES:
 		n, finished, err = m.runDropContent(t, j.cursor, limit)
+	case wire.JobKind_JOB_KIND_RECOUNT:
+		n, finished, err = m.runRecount(t, j, limit)
 	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
 		n, finished, err = m.runScan(t, j, limit)
 	case wire.JobKind_JOB_KIND_MOVE_TREE:
@@ -55,7 +58,11 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	j.done += uint64(n)
 	if finished {
 		j.total = j.done
-		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+		said := "" // what a job that is done has to say
+		if j.kind == wire.JobKind_JOB_KIND_RECOUNT {
+			said = j.err
+		}
+		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_DONE, said)
 	}
 	t.putJob(j)
 	t.events.JobsReady = true

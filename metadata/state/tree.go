@@ -7,6 +7,7 @@ import (
 
 // removeTree unlinks a directory at once; what is below it dies by a job.
 func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
+	t.anyway = true
 	dir, child, err := m.entry(t, "remove tree", op.GetParent(), op.GetName())
 	if err != nil {
 		return nil, err

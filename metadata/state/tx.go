@@ -48,6 +48,9 @@ type Batch struct {
 	sum   Sum
 	began Sum  // sum before the entry
 	fresh bool // the store has no counters yet
+
+	usage      map[usageKey]*usageCell
+	dirtyUsage []*usageCell // in the order of their first change
 }
 
 // Begin starts a batch for the log entry at index. It reads the counters.
@@ -110,11 +113,13 @@ func (b *Batch) merge(t *tx) {
 		}
 	}
 	b.count = t.count
+	b.mergeUsage(t)
 }
 
 // push writes the dirty cells to the store and keeps the sum. It leaves the
 // counters and the sum itself to Flush.
 func (b *Batch) push() error {
+	b.pushUsage()
 	for _, key := range b.dirty {
 		c := b.cells[key]
 		k := []byte(key)
@@ -187,6 +192,10 @@ type tx struct {
 	inodes map[moraine.InodeID]*inode // decoded once a command, shared by its handlers
 	uses   map[tableUse]struct{}      // stripes counted for a table in this command
 	dead   []moraine.TableID          // tables that lost a reference in this command
+	usage  usageSet
+	// anyway is set by what must never fail for a quota: removals, and what the
+	// leader does by itself.
+	anyway bool
 
 	// now is the wall time of the command in nanoseconds, clamped to rise.
 	now int64
@@ -216,6 +225,8 @@ func (t *tx) reset() {
 	t.inodes = nil
 	t.uses = nil
 	t.dead = nil
+	t.usage.reset()
+	t.anyway = false
 	t.touched = nil
 	t.events = Events{}
 }

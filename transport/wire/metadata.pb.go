@@ -138,32 +138,34 @@ type JobKind int32
 
 const (
 	JobKind_JOB_KIND_UNSPECIFIED   JobKind = 0
-	JobKind_JOB_KIND_REPAIR        JobKind = 1  // rebuild or spread some stripes (movers)
-	JobKind_JOB_KIND_COMMIT_STEP   JobKind = 2  // check a sealed checkpoint and commit it (movers)
-	JobKind_JOB_KIND_REMOVE_TREE   JobKind = 3  // (the leader)
-	JobKind_JOB_KIND_SCAN_DEVICE   JobKind = 4  // queue repairs for all stripes of a lost device (the leader)
-	JobKind_JOB_KIND_DROP_TABLES   JobKind = 5  // (the leader)
-	JobKind_JOB_KIND_FLUSH         JobKind = 6  // a file to the bucket (movers that have one)
-	JobKind_JOB_KIND_STAGE         JobKind = 7  // an evicted file back to stripes (movers that have a bucket)
-	JobKind_JOB_KIND_EVICT         JobKind = 8  // ask the store, then drop the stripes of a clean file (movers that have a bucket)
-	JobKind_JOB_KIND_DELETE_OBJECT JobKind = 9  // delete what nothing refers to (movers that have a bucket)
-	JobKind_JOB_KIND_MOVE_TREE     JobKind = 10 // queue a move of every file below a directory (the leader)
+	JobKind_JOB_KIND_REPAIR        JobKind = 1   // rebuild or spread some stripes (movers)
+	JobKind_JOB_KIND_COMMIT_STEP   JobKind = 2   // check a sealed checkpoint and commit it (movers)
+	JobKind_JOB_KIND_REMOVE_TREE   JobKind = 3   // (the leader)
+	JobKind_JOB_KIND_SCAN_DEVICE   JobKind = 4   // queue repairs for all stripes of a lost device (the leader)
+	JobKind_JOB_KIND_DROP_TABLES   JobKind = 5   // (the leader)
+	JobKind_JOB_KIND_FLUSH         JobKind = 6   // a file to the bucket (movers that have one)
+	JobKind_JOB_KIND_STAGE         JobKind = 7   // an evicted file back to stripes (movers that have a bucket)
+	JobKind_JOB_KIND_EVICT         JobKind = 8   // ask the store, then drop the stripes of a clean file (movers that have a bucket)
+	JobKind_JOB_KIND_DELETE_OBJECT JobKind = 9   // delete what nothing refers to (movers that have a bucket)
+	JobKind_JOB_KIND_MOVE_TREE     JobKind = 10  // queue a move of every file below a directory (the leader)
+	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // count what is below each directory anew (the leader)
 )
 
 // Enum value maps for JobKind.
 var (
 	JobKind_name = map[int32]string{
-		0:  "JOB_KIND_UNSPECIFIED",
-		1:  "JOB_KIND_REPAIR",
-		2:  "JOB_KIND_COMMIT_STEP",
-		3:  "JOB_KIND_REMOVE_TREE",
-		4:  "JOB_KIND_SCAN_DEVICE",
-		5:  "JOB_KIND_DROP_TABLES",
-		6:  "JOB_KIND_FLUSH",
-		7:  "JOB_KIND_STAGE",
-		8:  "JOB_KIND_EVICT",
-		9:  "JOB_KIND_DELETE_OBJECT",
-		10: "JOB_KIND_MOVE_TREE",
+		0:   "JOB_KIND_UNSPECIFIED",
+		1:   "JOB_KIND_REPAIR",
+		2:   "JOB_KIND_COMMIT_STEP",
+		3:   "JOB_KIND_REMOVE_TREE",
+		4:   "JOB_KIND_SCAN_DEVICE",
+		5:   "JOB_KIND_DROP_TABLES",
+		6:   "JOB_KIND_FLUSH",
+		7:   "JOB_KIND_STAGE",
+		8:   "JOB_KIND_EVICT",
+		9:   "JOB_KIND_DELETE_OBJECT",
+		10:  "JOB_KIND_MOVE_TREE",
+		220: "JOB_KIND_RECOUNT",
 	}
 	JobKind_value = map[string]int32{
 		"JOB_KIND_UNSPECIFIED":   0,
@@ -177,6 +179,7 @@ var (
 		"JOB_KIND_EVICT":         8,
 		"JOB_KIND_DELETE_OBJECT": 9,
 		"JOB_KIND_MOVE_TREE":     10,
+		"JOB_KIND_RECOUNT":       220,
 	}
 )
 
@@ -337,6 +340,10 @@ type MetaRequest struct {
 	//	*MetaRequest_GetTier
 	//	*MetaRequest_SetPolicy
 	//	*MetaRequest_GetPolicy
+	//	*MetaRequest_GetUsage
+	//	*MetaRequest_SetQuota
+	//	*MetaRequest_ListQuotas
+	//	*MetaRequest_Recount
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -963,6 +970,42 @@ func (x *MetaRequest) GetGetPolicy() *GetPolicy {
 	return nil
 }
 
+func (x *MetaRequest) GetGetUsage() *GetUsage {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetUsage); ok {
+			return x.GetUsage
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetSetQuota() *SetQuota {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetQuota); ok {
+			return x.SetQuota
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetListQuotas() *ListQuotas {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ListQuotas); ok {
+			return x.ListQuotas
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetRecount() *Recount {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Recount); ok {
+			return x.Recount
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1218,6 +1261,23 @@ type MetaRequest_GetPolicy struct {
 	GetPolicy *GetPolicy `protobuf:"bytes,131,opt,name=get_policy,json=getPolicy,proto3,oneof"`
 }
 
+type MetaRequest_GetUsage struct {
+	// Usage and quotas.
+	GetUsage *GetUsage `protobuf:"bytes,220,opt,name=get_usage,json=getUsage,proto3,oneof"`
+}
+
+type MetaRequest_SetQuota struct {
+	SetQuota *SetQuota `protobuf:"bytes,221,opt,name=set_quota,json=setQuota,proto3,oneof"`
+}
+
+type MetaRequest_ListQuotas struct {
+	ListQuotas *ListQuotas `protobuf:"bytes,222,opt,name=list_quotas,json=listQuotas,proto3,oneof"`
+}
+
+type MetaRequest_Recount struct {
+	Recount *Recount `protobuf:"bytes,223,opt,name=recount,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1340,6 +1400,14 @@ func (*MetaRequest_SetPolicy) isMetaRequest_Op() {}
 
 func (*MetaRequest_GetPolicy) isMetaRequest_Op() {}
 
+func (*MetaRequest_GetUsage) isMetaRequest_Op() {}
+
+func (*MetaRequest_SetQuota) isMetaRequest_Op() {}
+
+func (*MetaRequest_ListQuotas) isMetaRequest_Op() {}
+
+func (*MetaRequest_Recount) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -1371,6 +1439,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Object
 	//	*MetaResponse_Tier
 	//	*MetaResponse_Policy
+	//	*MetaResponse_Usage
+	//	*MetaResponse_Quotas
 	//	*MetaResponse_Done
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
@@ -1655,6 +1725,24 @@ func (x *MetaResponse) GetPolicy() *PolicyReply {
 	return nil
 }
 
+func (x *MetaResponse) GetUsage() *UsageReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Usage); ok {
+			return x.Usage
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetQuotas() *QuotasReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Quotas); ok {
+			return x.Quotas
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetDone() *Done {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Done); ok {
@@ -1772,6 +1860,14 @@ type MetaResponse_Policy struct {
 	Policy *PolicyReply `protobuf:"bytes,131,opt,name=policy,proto3,oneof"`
 }
 
+type MetaResponse_Usage struct {
+	Usage *UsageReply `protobuf:"bytes,220,opt,name=usage,proto3,oneof"`
+}
+
+type MetaResponse_Quotas struct {
+	Quotas *QuotasReply `protobuf:"bytes,222,opt,name=quotas,proto3,oneof"`
+}
+
 type MetaResponse_Done struct {
 	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
 }
@@ -1827,6 +1923,10 @@ func (*MetaResponse_Object) isMetaResponse_Result() {}
 func (*MetaResponse_Tier) isMetaResponse_Result() {}
 
 func (*MetaResponse_Policy) isMetaResponse_Result() {}
+
+func (*MetaResponse_Usage) isMetaResponse_Result() {}
+
+func (*MetaResponse_Quotas) isMetaResponse_Result() {}
 
 func (*MetaResponse_Done) isMetaResponse_Result() {}
 
@@ -6393,11 +6493,429 @@ func (x *EndIntents) GetIntents() []*Intent {
 	return nil
 }
 
+// Usage is what is below a directory, itself not counted, and its own quota.
+// An inode with several names counts once, in the directory that its attributes
+// give as parent.
+type Usage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // sum of the sizes of files
+	Inodes        uint64                 `protobuf:"varint,3,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	QuotaBytes    uint64                 `protobuf:"varint,4,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`    // 0: none
+	QuotaInodes   uint64                 `protobuf:"varint,5,opt,name=quota_inodes,json=quotaInodes,proto3" json:"quota_inodes,omitempty"` // 0: none
+	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`                                   // in a list of quotas
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_metadata_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *Usage) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Usage) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Usage) GetInodes() uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return 0
+}
+
+func (x *Usage) GetQuotaBytes() uint64 {
+	if x != nil {
+		return x.QuotaBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetQuotaInodes() uint64 {
+	if x != nil {
+		return x.QuotaInodes
+	}
+	return 0
+}
+
+func (x *Usage) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+type GetUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // a directory; of a file: its directory's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUsage) Reset() {
+	*x = GetUsage{}
+	mi := &file_metadata_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUsage) ProtoMessage() {}
+
+func (x *GetUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
+func (*GetUsage) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *GetUsage) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+type UsageReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Usage         *Usage                 `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
+	Limited       bool                   `protobuf:"varint,2,opt,name=limited,proto3" json:"limited,omitempty"`                      // a quota holds here
+	RoomBytes     uint64                 `protobuf:"varint,3,opt,name=room_bytes,json=roomBytes,proto3" json:"room_bytes,omitempty"` // where limited: what all quotas leave
+	RoomInodes    uint64                 `protobuf:"varint,4,opt,name=room_inodes,json=roomInodes,proto3" json:"room_inodes,omitempty"`
+	Quota         *Usage                 `protobuf:"bytes,5,opt,name=quota,proto3" json:"quota,omitempty"` // where limited: the nearest directory with one, unless it is outside the caller's scope
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageReply) Reset() {
+	*x = UsageReply{}
+	mi := &file_metadata_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageReply) ProtoMessage() {}
+
+func (x *UsageReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
+func (*UsageReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *UsageReply) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *UsageReply) GetLimited() bool {
+	if x != nil {
+		return x.Limited
+	}
+	return false
+}
+
+func (x *UsageReply) GetRoomBytes() uint64 {
+	if x != nil {
+		return x.RoomBytes
+	}
+	return 0
+}
+
+func (x *UsageReply) GetRoomInodes() uint64 {
+	if x != nil {
+		return x.RoomInodes
+	}
+	return 0
+}
+
+func (x *UsageReply) GetQuota() *Usage {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+// SetQuota bounds what may be below a directory. Both 0 take its quota away.
+type SetQuota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Inodes        uint64                 `protobuf:"varint,3,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuota) Reset() {
+	*x = SetQuota{}
+	mi := &file_metadata_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuota) ProtoMessage() {}
+
+func (x *SetQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
+func (*SetQuota) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *SetQuota) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *SetQuota) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *SetQuota) GetInodes() uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return 0
+}
+
+type ListQuotas struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // directory
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuotas) Reset() {
+	*x = ListQuotas{}
+	mi := &file_metadata_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuotas) ProtoMessage() {}
+
+func (x *ListQuotas) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
+func (*ListQuotas) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *ListQuotas) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ListQuotas) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type QuotasReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Quotas        []*Usage               `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Last          uint64                 `protobuf:"fixed64,3,opt,name=last,proto3" json:"last,omitempty"` // of the directories looked at
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotasReply) Reset() {
+	*x = QuotasReply{}
+	mi := &file_metadata_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotasReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotasReply) ProtoMessage() {}
+
+func (x *QuotasReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
+func (*QuotasReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *QuotasReply) GetQuotas() []*Usage {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *QuotasReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *QuotasReply) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// Recount starts a job that counts everything anew and puts right what was
+// wrong, or finds the one under way. The reply has the job.
+type Recount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recount) Reset() {
+	*x = Recount{}
+	mi := &file_metadata_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recount) ProtoMessage() {}
+
+func (x *Recount) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recount.ProtoReflect.Descriptor instead.
+func (*Recount) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{75}
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xf2\x1c\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd4\x1e\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -6485,8 +7003,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"set_policy\x18\x82\x01 \x01(\v2\x17.moraine.wire.SetPolicyH\x00R\tsetPolicy\x129\n" +
 	"\n" +
-	"get_policy\x18\x83\x01 \x01(\v2\x17.moraine.wire.GetPolicyH\x00R\tgetPolicyB\x04\n" +
-	"\x02op\"\xfa\v\n" +
+	"get_policy\x18\x83\x01 \x01(\v2\x17.moraine.wire.GetPolicyH\x00R\tgetPolicy\x126\n" +
+	"\tget_usage\x18\xdc\x01 \x01(\v2\x16.moraine.wire.GetUsageH\x00R\bgetUsage\x126\n" +
+	"\tset_quota\x18\xdd\x01 \x01(\v2\x16.moraine.wire.SetQuotaH\x00R\bsetQuota\x12<\n" +
+	"\vlist_quotas\x18\xde\x01 \x01(\v2\x18.moraine.wire.ListQuotasH\x00R\n" +
+	"listQuotas\x122\n" +
+	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecountB\x04\n" +
+	"\x02op\"\xe3\f\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x126\n" +
 	"\asession\x18\n" +
@@ -6515,7 +7038,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05xattr\x18o \x01(\v2\x18.moraine.wire.XattrReplyH\x00R\x05xattr\x124\n" +
 	"\x06object\x18\x80\x01 \x01(\v2\x19.moraine.wire.ObjectReplyH\x00R\x06object\x12.\n" +
 	"\x04tier\x18\x81\x01 \x01(\v2\x17.moraine.wire.TierReplyH\x00R\x04tier\x124\n" +
-	"\x06policy\x18\x83\x01 \x01(\v2\x19.moraine.wire.PolicyReplyH\x00R\x06policy\x12)\n" +
+	"\x06policy\x18\x83\x01 \x01(\v2\x19.moraine.wire.PolicyReplyH\x00R\x06policy\x121\n" +
+	"\x05usage\x18\xdc\x01 \x01(\v2\x18.moraine.wire.UsageReplyH\x00R\x05usage\x124\n" +
+	"\x06quotas\x18\xde\x01 \x01(\v2\x19.moraine.wire.QuotasReplyH\x00R\x06quotas\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04doneB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\x96\x01\n" +
@@ -6884,7 +7409,39 @@ const file_metadata_proto_rawDesc = "" +
 	"\tcommitted\x18\x02 \x01(\x04R\tcommitted\"<\n" +
 	"\n" +
 	"EndIntents\x12.\n" +
-	"\aintents\x18\x01 \x03(\v2\x14.moraine.wire.IntentR\aintents*\x93\x01\n" +
+	"\aintents\x18\x01 \x03(\v2\x14.moraine.wire.IntentR\aintents\"\xa3\x01\n" +
+	"\x05Usage\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06inodes\x18\x03 \x01(\x04R\x06inodes\x12\x1f\n" +
+	"\vquota_bytes\x18\x04 \x01(\x04R\n" +
+	"quotaBytes\x12!\n" +
+	"\fquota_inodes\x18\x05 \x01(\x04R\vquotaInodes\x12\x12\n" +
+	"\x04path\x18\x06 \x01(\tR\x04path\" \n" +
+	"\bGetUsage\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\"\xbc\x01\n" +
+	"\n" +
+	"UsageReply\x12)\n" +
+	"\x05usage\x18\x01 \x01(\v2\x13.moraine.wire.UsageR\x05usage\x12\x18\n" +
+	"\alimited\x18\x02 \x01(\bR\alimited\x12\x1d\n" +
+	"\n" +
+	"room_bytes\x18\x03 \x01(\x04R\troomBytes\x12\x1f\n" +
+	"\vroom_inodes\x18\x04 \x01(\x04R\n" +
+	"roomInodes\x12)\n" +
+	"\x05quota\x18\x05 \x01(\v2\x13.moraine.wire.UsageR\x05quota\"N\n" +
+	"\bSetQuota\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06inodes\x18\x03 \x01(\x04R\x06inodes\"8\n" +
+	"\n" +
+	"ListQuotas\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x06R\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\"b\n" +
+	"\vQuotasReply\x12+\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x13.moraine.wire.UsageR\x06quotas\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\x06R\x04last\"\t\n" +
+	"\aRecount*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -6898,7 +7455,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17COMMIT_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13COMMIT_MODE_OVERLAY\x10\x01\x12\x17\n" +
 	"\x13COMMIT_MODE_REPLACE\x10\x02\x12\x16\n" +
-	"\x12COMMIT_MODE_APPEND\x10\x03*\x90\x02\n" +
+	"\x12COMMIT_MODE_APPEND\x10\x03*\xa7\x02\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -6911,7 +7468,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0eJOB_KIND_EVICT\x10\b\x12\x1a\n" +
 	"\x16JOB_KIND_DELETE_OBJECT\x10\t\x12\x16\n" +
 	"\x12JOB_KIND_MOVE_TREE\x10\n" +
-	"*\x95\x01\n" +
+	"\x12\x15\n" +
+	"\x10JOB_KIND_RECOUNT\x10\xdc\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -6933,7 +7491,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -7008,51 +7566,58 @@ var file_metadata_proto_goTypes = []any{
 	(*CommitRepair)(nil),      // 70: moraine.wire.CommitRepair
 	(*CommitRepairReply)(nil), // 71: moraine.wire.CommitRepairReply
 	(*EndIntents)(nil),        // 72: moraine.wire.EndIntents
-	(*OpenRun)(nil),           // 73: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 74: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 75: moraine.wire.SealPart
-	(*GetStep)(nil),           // 76: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 77: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 78: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 79: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 80: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 81: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 82: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 83: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 84: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 85: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 86: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 87: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 88: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 89: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 90: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 91: moraine.wire.GetObject
-	(*GetTier)(nil),           // 92: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 93: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 94: moraine.wire.GetPolicy
-	(*Error)(nil),             // 95: moraine.wire.Error
-	(*Topology)(nil),          // 96: moraine.wire.Topology
-	(*RunReply)(nil),          // 97: moraine.wire.RunReply
-	(*StepReply)(nil),         // 98: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 99: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 100: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 101: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 102: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 103: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 104: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 105: moraine.wire.Scheme
-	(*Attr)(nil),              // 106: moraine.wire.Attr
-	(FileType)(0),             // 107: moraine.wire.FileType
-	(*Placement)(nil),         // 108: moraine.wire.Placement
-	(*Stripe)(nil),            // 109: moraine.wire.Stripe
-	(*Extent)(nil),            // 110: moraine.wire.Extent
-	(*Object)(nil),            // 111: moraine.wire.Object
-	(*Host)(nil),              // 112: moraine.wire.Host
-	(*Device)(nil),            // 113: moraine.wire.Device
-	(*SigningKey)(nil),        // 114: moraine.wire.SigningKey
-	(DeviceState)(0),          // 115: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 116: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 117: moraine.wire.MoveTask
+	(*Usage)(nil),             // 73: moraine.wire.Usage
+	(*GetUsage)(nil),          // 74: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 75: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 76: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 77: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 78: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 79: moraine.wire.Recount
+	(*OpenRun)(nil),           // 80: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 81: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 82: moraine.wire.SealPart
+	(*GetStep)(nil),           // 83: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 84: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 85: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 86: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 87: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 88: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 89: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 90: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 91: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 92: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 93: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 94: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 95: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 96: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 97: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 98: moraine.wire.GetObject
+	(*GetTier)(nil),           // 99: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 100: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 101: moraine.wire.GetPolicy
+	(*Error)(nil),             // 102: moraine.wire.Error
+	(*Topology)(nil),          // 103: moraine.wire.Topology
+	(*RunReply)(nil),          // 104: moraine.wire.RunReply
+	(*StepReply)(nil),         // 105: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 106: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 107: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 108: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 109: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 110: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 111: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 112: moraine.wire.Scheme
+	(*Attr)(nil),              // 113: moraine.wire.Attr
+	(FileType)(0),             // 114: moraine.wire.FileType
+	(*Placement)(nil),         // 115: moraine.wire.Placement
+	(*Stripe)(nil),            // 116: moraine.wire.Stripe
+	(*Extent)(nil),            // 117: moraine.wire.Extent
+	(*Object)(nil),            // 118: moraine.wire.Object
+	(*Host)(nil),              // 119: moraine.wire.Host
+	(*Device)(nil),            // 120: moraine.wire.Device
+	(*SigningKey)(nil),        // 121: moraine.wire.SigningKey
+	(DeviceState)(0),          // 122: moraine.wire.DeviceState
+	(*StepKey)(nil),           // 123: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 124: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	7,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -7093,113 +7658,122 @@ var file_metadata_proto_depIdxs = []int32{
 	68,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	70,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	72,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	73,  // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	74,  // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	75,  // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	76,  // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	77,  // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	78,  // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	79,  // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	80,  // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	81,  // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	82,  // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	83,  // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	80,  // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	81,  // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	82,  // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	83,  // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	84,  // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	85,  // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	86,  // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	87,  // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	88,  // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	89,  // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	90,  // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	67,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	84,  // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	85,  // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	86,  // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	87,  // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	88,  // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	89,  // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	90,  // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	91,  // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	92,  // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	93,  // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	94,  // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	95,  // 61: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	10,  // 62: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	13,  // 63: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	96,  // 64: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	16,  // 65: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	18,  // 66: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	22,  // 67: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	26,  // 68: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	35,  // 69: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	38,  // 70: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	43,  // 71: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	45,  // 72: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	49,  // 73: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	51,  // 74: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	56,  // 75: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	62,  // 76: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	69,  // 77: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	71,  // 78: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	97,  // 79: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	98,  // 80: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	99,  // 81: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	100, // 82: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	101, // 83: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	31,  // 84: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	102, // 85: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	103, // 86: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	104, // 87: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	6,   // 88: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	12,  // 89: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	96,  // 90: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	105, // 91: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	106, // 92: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	106, // 93: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	106, // 94: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	21,  // 95: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	107, // 96: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	105, // 97: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	108, // 98: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	105, // 99: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	105, // 100: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	108, // 101: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	109, // 102: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	110, // 103: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 104: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	40,  // 105: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 106: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	42,  // 107: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	40,  // 108: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	106, // 109: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	106, // 110: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	110, // 111: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	109, // 112: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	111, // 113: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	47,  // 114: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	112, // 115: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	113, // 116: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	114, // 117: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	113, // 118: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	52,  // 119: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	114, // 120: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	52,  // 121: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	55,  // 122: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	52,  // 123: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	115, // 124: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 125: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 126: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	59,  // 127: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	116, // 128: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	117, // 129: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 130: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	109, // 131: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	60,  // 132: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 133: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	58,  // 134: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 135: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	60,  // 136: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	60,  // 137: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	60,  // 138: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	60,  // 139: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	140, // [140:140] is the sub-list for method output_type
-	140, // [140:140] is the sub-list for method input_type
-	140, // [140:140] is the sub-list for extension type_name
-	140, // [140:140] is the sub-list for extension extendee
-	0,   // [0:140] is the sub-list for field type_name
+	91,  // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	92,  // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	93,  // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	94,  // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	95,  // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	96,  // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	97,  // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	98,  // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	99,  // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	100, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	101, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	74,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	76,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	77,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	79,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	102, // 65: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	10,  // 66: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	13,  // 67: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	103, // 68: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	16,  // 69: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	18,  // 70: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	22,  // 71: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	26,  // 72: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	35,  // 73: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	38,  // 74: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	43,  // 75: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	45,  // 76: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	49,  // 77: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	51,  // 78: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	56,  // 79: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	62,  // 80: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	69,  // 81: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	71,  // 82: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	104, // 83: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	105, // 84: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	106, // 85: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	107, // 86: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	108, // 87: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	31,  // 88: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	109, // 89: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	110, // 90: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	111, // 91: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	75,  // 92: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	78,  // 93: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	6,   // 94: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	12,  // 95: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	103, // 96: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	112, // 97: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	113, // 98: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	113, // 99: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	113, // 100: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	21,  // 101: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	114, // 102: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	112, // 103: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	115, // 104: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	112, // 105: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	112, // 106: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	115, // 107: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	116, // 108: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	117, // 109: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 110: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	40,  // 111: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 112: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	42,  // 113: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	40,  // 114: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	113, // 115: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	113, // 116: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	117, // 117: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	116, // 118: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	118, // 119: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	47,  // 120: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	119, // 121: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	120, // 122: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	121, // 123: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	120, // 124: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	52,  // 125: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	121, // 126: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	52,  // 127: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	55,  // 128: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	52,  // 129: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	122, // 130: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 131: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 132: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	59,  // 133: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	123, // 134: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	124, // 135: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 136: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	116, // 137: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	60,  // 138: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 139: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	58,  // 140: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 141: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	60,  // 142: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	60,  // 143: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	60,  // 144: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	60,  // 145: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	73,  // 146: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	73,  // 147: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	73,  // 148: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	149, // [149:149] is the sub-list for method output_type
+	149, // [149:149] is the sub-list for method input_type
+	149, // [149:149] is the sub-list for extension type_name
+	149, // [149:149] is the sub-list for extension extendee
+	0,   // [0:149] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -7273,6 +7847,10 @@ func file_metadata_proto_init() {
 		(*MetaRequest_GetTier)(nil),
 		(*MetaRequest_SetPolicy)(nil),
 		(*MetaRequest_GetPolicy)(nil),
+		(*MetaRequest_GetUsage)(nil),
+		(*MetaRequest_SetQuota)(nil),
+		(*MetaRequest_ListQuotas)(nil),
+		(*MetaRequest_Recount)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -7301,6 +7879,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Object)(nil),
 		(*MetaResponse_Tier)(nil),
 		(*MetaResponse_Policy)(nil),
+		(*MetaResponse_Usage)(nil),
+		(*MetaResponse_Quotas)(nil),
 		(*MetaResponse_Done)(nil),
 	}
 	type x struct{}
@@ -7309,7 +7889,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   69,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,274 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// quota is the most that may be below a directory, itself not counted. A field
+// that is 0 bounds nothing.
+//
+// A command whose changes, all taken together, make what is below a directory
+// more than its quota fails: nothing else decides, and no command is in flight
+// when another one is applied, so that no number of writers gets past it. What
+// is past it already (the quota came later, or a recount found more) may become
+// less and change in place, and not grow.
+type quota struct {
+	bytes  uint64
+	inodes uint64
+}
+
+const quotaVersion = 1
+
+func (q quota) encode() []byte {
+	return putUvarint(putUvarint([]byte{quotaVersion}, q.bytes), q.inodes)
+}
+
+func (q *quota) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(quotaVersion)
+	q.bytes, q.inodes = d.uvarint(), d.uvarint()
+	if d.err == nil && *q == (quota{}) {
+		d.fail(errors.New("a quota without bounds"))
+	}
+	return d.end("quota")
+}
+
+// exceeded reports whether now is past the quota, having grown by by.
+func (q quota) exceeded(now, by usage) bool {
+	return q.bytes != 0 && by.bytes > 0 && now.bytes > int64(q.bytes) ||
+		q.inodes != 0 && by.inodes > 0 && now.inodes > int64(q.inodes)
+}
+
+// quota returns a directory's quota; a zero one where it has none.
+func (v *view) quota(dir moraine.InodeID) (q quota, err error) {
+	b, ok, err := v.r.Get(v.k.quota(dir))
+	if err != nil || !ok {
+		return q, err
+	}
+	return q, q.decode(b)
+}
+
+// holdQuotas fails where the command made a tree grow past its quota.
+func (m *Machine) holdQuotas(t *tx, s *usageState) error {
+	for _, e := range t.usage.list {
+		by := e.delta.add(e.free.neg())
+		if e.column != s.live || by.bytes <= 0 && by.inodes <= 0 {
+			continue
+		}
+		q, err := t.quota(e.dir)
+		if err != nil {
+			return err
+		}
+		if now := e.cell.now.add(e.delta); q.exceeded(now, by) {
+			return t.overQuota(e.dir, q, e.cell.now, now)
+		}
+	}
+	return nil
+}
+
+// overQuota says which quota is in the way.
+func (t *tx) overQuota(id moraine.InodeID, q quota, was, now usage) error {
+	path := id.String()
+	if dir, err := t.view.inode(id); err == nil {
+		if p, ok, err := t.pathOf(dir); err == nil && ok {
+			path = "/" + p
+		}
+	}
+	what, have, want, most := "bytes", was.bytes, now.bytes, q.bytes
+	if q.bytes == 0 || now.bytes <= int64(q.bytes) {
+		what, have, want, most = "inodes", was.inodes, now.inodes, q.inodes
+	}
+	return fail(moraine.QuotaExceeded, "quota", path, "%d %s are below it, this would make them %d, and its quota is %d: remove something there, or have the quota raised",
+		have, what, want, most)
+}
+
+// MaxQuotas is the most quotas of a partition.
+const MaxQuotas = 100_000
+
+// maxQuotaBytes bounds a quota, so that sums of bytes and quotas do not
+// overflow.
+const maxQuotaBytes = 1 << 62
+
+// setQuota gives a directory a quota, in place of the one that it has, or takes
+// it away. A quota below what is there already is taken: it lets nothing grow.
+func (m *Machine) setQuota(t *tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
+	dir, err := t.directory(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.usageState()
+	if err != nil {
+		return nil, err
+	}
+	q := quota{bytes: op.GetBytes(), inodes: op.GetInodes()}
+	switch {
+	case s.live == 0 && s.building != 0:
+		return nil, fail(moraine.Busy, "set quota", dir.id.String(), "what is in the cluster is being counted for the first time (moraine job ls): try again when that is done")
+	case s.live == 0:
+		return nil, fail(moraine.Unavailable, "set quota", dir.id.String(), "nothing is counted at the cluster's feature level")
+	case q.bytes > maxQuotaBytes || q.inodes > maxQuotaBytes:
+		return nil, fail(moraine.TooLarge, "set quota", dir.id.String(), "%d at most", int64(maxQuotaBytes))
+	}
+	had, err := t.quota(dir.id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case q == quota{}:
+		if err := t.dropQuota(dir.id); err != nil {
+			return nil, err
+		}
+	case had == quota{}:
+		if s.quotas >= MaxQuotas {
+			return nil, fail(moraine.TooLarge, "set quota", dir.id.String(), "there are %d quotas, the most there may be", MaxQuotas)
+		}
+		s.quotas++
+		t.putUsageState(s)
+		fallthrough
+	default:
+		t.put(t.k.quota(dir.id), q.encode())
+	}
+	return done(), nil
+}
+
+// dropQuota takes a directory's quota away, if it has one.
+func (t *tx) dropQuota(dir moraine.InodeID) error {
+	s, err := t.usageState()
+	if err != nil || s.quotas == 0 {
+		return err
+	}
+	q, err := t.quota(dir)
+	if err != nil || q == (quota{}) {
+		return err
+	}
+	s.quotas--
+	t.putUsageState(s)
+	t.del(t.k.quota(dir))
+	return nil
+}
+
+// readUsage answers what is below a directory, or below the one of a file, and
+// how much more may come there under all quotas above.
+func (v *view) readUsage(sc scope, op *wire.GetUsage) (*wire.MetaResponse, error) {
+	i, err := v.inode(moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := v.within(sc, i); err != nil {
+		return nil, err
+	}
+	s, err := v.usageState()
+	if err != nil {
+		return nil, err
+	}
+	if s.live == 0 {
+		return nil, fail(moraine.Unavailable, "usage", i.id.String(), "nothing is counted yet: the cluster's feature level has none, or the first count is under way (moraine job ls)")
+	}
+	at := i.id
+	if i.typ != typeDirectory {
+		at = i.parent
+	}
+	r := &wire.UsageReply{}
+	if r.Usage, err = v.usageToWire(s, at); err != nil {
+		return nil, err
+	}
+	if s.quotas > 0 {
+		err = v.room(sc, s, at, r)
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Usage{Usage: r}}, err
+}
+
+// room finds what may still be added at a directory, and the nearest directory
+// with a quota. One outside the caller's scope counts, and is not named.
+func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageReply) error {
+	r.RoomBytes, r.RoomInodes = maxQuotaBytes, maxQuotaBytes
+	inside := true
+	for depth := 0; at != 0 && depth <= maxDepth; depth++ {
+		q, err := v.quota(at)
+		if err != nil {
+			return err
+		}
+		if q != (quota{}) {
+			u, err := v.usage(usageKey{s.live, at})
+			if err != nil {
+				return err
+			}
+			r.Limited = true
+			if q.bytes != 0 {
+				r.RoomBytes = min(r.RoomBytes, uint64(max(int64(q.bytes)-u.bytes, 0)))
+			}
+			if q.inodes != 0 {
+				r.RoomInodes = min(r.RoomInodes, uint64(max(int64(q.inodes)-u.inodes, 0)))
+			}
+			if r.Quota == nil && inside {
+				if r.Quota, err = v.usageToWire(s, at); err != nil {
+					return err
+				}
+			}
+		}
+		inside = inside && at != sc.root
+		dir, err := v.inode(at)
+		if err != nil {
+			return err
+		}
+		at = dir.parent
+	}
+	return nil
+}
+
+func (v *view) usageToWire(s *usageState, dir moraine.InodeID) (*wire.Usage, error) {
+	u, err := v.usage(usageKey{s.live, dir})
+	if err != nil {
+		return nil, err
+	}
+	q, err := v.quota(dir)
+	return &wire.Usage{Inode: uint64(dir), Bytes: uint64(max(u.bytes, 0)), Inodes: uint64(max(u.inodes, 0)), QuotaBytes: q.bytes, QuotaInodes: q.inodes}, err
+}
+
+// readQuotas lists the directories with quotas in the caller's scope, in order
+// of number, with their paths.
+func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, error) {
+	s, err := v.usageState()
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.QuotasReply{}
+	limit := listLimit(op.GetLimit())
+	var ids []moraine.InodeID
+	lo := v.k.quota(moraine.InodeID(op.GetAfter() + 1))
+	err = v.r.Scan(lo, prefixEnd(v.k.table(tabQuota)), func(key, _ []byte) bool {
+		if reply.More = len(ids) == limit; reply.More {
+			return false
+		}
+		ids = append(ids, moraine.InodeID(binary.BigEndian.Uint64(key[3:])))
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		reply.Last = uint64(id)
+		dir, err := v.inode(id)
+		if err != nil {
+			return nil, damaged(err)
+		}
+		path, ok, err := v.pathOf(dir)
+		if err != nil {
+			return nil, err
+		}
+		if !ok || v.within(sc, dir) != nil {
+			continue // removed, or none of the caller's
+		}
+		u, err := v.usageToWire(s, id)
+		if err != nil {
+			return nil, err
+		}
+		u.Path = "/" + path
+		reply.Quotas = append(reply.Quotas, u)
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Quotas{Quotas: reply}}, nil
+}

@@ -1,0 +1,450 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/morainefs/moraine"
+)
+
+// What is below each directory is counted in a record of its own: the sizes of
+// the files (as stat shows them: a hole counts, copies and parity do not) and
+// how many inodes there are. An inode counts in the directory that its record
+// names as parent, and in all above it; one with several names therefore once,
+// and what has no parent (a file without a name, a removed tree) nowhere.
+//
+// No handler counts. At the end of each command the records of inodes that it
+// wrote are held against what they were before it, and the difference goes up
+// the tree: whatever a command does, the counts are what the records say.
+
+// usage is what is below a directory, itself not counted.
+type usage struct {
+	bytes  int64
+	inodes int64
+}
+
+const usageVersion = 1
+
+func (u usage) add(o usage) usage { return usage{u.bytes + o.bytes, u.inodes + o.inodes} }
+func (u usage) neg() usage        { return usage{-u.bytes, -u.inodes} }
+func (u usage) zero() bool        { return u == usage{} }
+
+// encode writes counts in zigzag form: they are never below 0, but where a
+// record was damaged, what is told of it must have a form too.
+func (u usage) encode() []byte {
+	return putVarint(putVarint([]byte{usageVersion}, u.bytes), u.inodes)
+}
+
+func (u *usage) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(usageVersion)
+	u.bytes, u.inodes = d.varint(), d.varint()
+	if d.err == nil && u.zero() {
+		d.fail(errors.New("nothing is counted, and the record should not be there"))
+	}
+	return d.end("usage")
+}
+
+// usageKey names a count: of a directory, in one of two columns. One column is
+// in force; the other one is being built by a recount, or taken away after it.
+type usageKey struct {
+	column uint8
+	dir    moraine.InodeID
+}
+
+// usageCell is what a batch knows of a count.
+type usageCell struct {
+	key   string
+	cell  *cell
+	now   usage
+	dirty bool
+}
+
+// usageCell returns the cell of a count, read from the store if need be.
+func (b *Batch) usageCell(k usageKey) (*usageCell, error) {
+	if c := b.usage[k]; c != nil {
+		return c, nil
+	}
+	key := b.k.usage(k.column, k.dir)
+	below, err := b.load(key)
+	if err != nil {
+		return nil, err
+	}
+	c := &usageCell{key: string(key), cell: below}
+	if below.exists {
+		if err := c.now.decode(below.value); err != nil {
+			return nil, err
+		}
+	}
+	if b.usage == nil {
+		b.usage = make(map[usageKey]*usageCell, 16)
+	}
+	b.usage[k] = c
+	return c, nil
+}
+
+// mergeUsage takes over what a command counted.
+func (b *Batch) mergeUsage(t *tx) {
+	for _, e := range t.usage.list {
+		if e.delta.zero() {
+			continue
+		}
+		e.cell.now = e.cell.now.add(e.delta)
+		if !e.cell.dirty {
+			e.cell.dirty = true
+			b.dirtyUsage = append(b.dirtyUsage, e.cell)
+		}
+	}
+}
+
+// pushUsage has the counts that changed written with the other cells: once for
+// all the commands of an entry.
+func (b *Batch) pushUsage() {
+	for _, c := range b.dirtyUsage {
+		c.dirty = false
+		c.cell.value, c.cell.exists = nil, !c.now.zero()
+		if c.cell.exists {
+			c.cell.value = c.now.encode()
+		}
+		if !c.cell.dirty {
+			c.cell.dirty = true
+			b.dirty = append(b.dirty, c.key)
+		}
+	}
+	b.dirtyUsage = b.dirtyUsage[:0]
+}
+
+// usageEntry is what one command changes of one count.
+type usageEntry struct {
+	usageKey
+	cell  *usageCell
+	delta usage
+	// free is the part of delta that no quota is asked about.
+	free usage
+}
+
+// usageSet holds what one command changes of counts. Few commands change more
+// than those of a path.
+type usageSet struct {
+	list  []usageEntry
+	index map[usageKey]int // once the list is long
+}
+
+const shortUsage = 24
+
+func (s *usageSet) reset() { s.list, s.index = s.list[:0], nil }
+
+func (s *usageSet) find(k usageKey) *usageEntry {
+	if s.index != nil {
+		if n, ok := s.index[k]; ok {
+			return &s.list[n]
+		}
+		return nil
+	}
+	for n := range s.list {
+		if s.list[n].usageKey == k {
+			return &s.list[n]
+		}
+	}
+	return nil
+}
+
+func (s *usageSet) insert(e usageEntry) *usageEntry {
+	s.list = append(s.list, e)
+	switch {
+	case s.index != nil:
+		s.index[e.usageKey] = len(s.list) - 1
+	case len(s.list) > shortUsage:
+		s.index = make(map[usageKey]int, 2*len(s.list))
+		for n := range s.list {
+			s.index[s.list[n].usageKey] = n
+		}
+	}
+	return &s.list[len(s.list)-1]
+}
+
+// count adds to one count.
+func (t *tx) countUsage(k usageKey, delta usage, free bool) error {
+	e := t.usage.find(k)
+	if e == nil {
+		c, err := t.b.usageCell(k)
+		if err != nil {
+			return err
+		}
+		e = t.usage.insert(usageEntry{usageKey: k, cell: c})
+	}
+	e.delta = e.delta.add(delta)
+	if free {
+		e.free = e.free.add(delta)
+	}
+	return nil
+}
+
+// usageNow returns a count as the command has it so far.
+func (t *tx) usageNow(k usageKey) (usage, error) {
+	if e := t.usage.find(k); e != nil {
+		return e.cell.now.add(e.delta), nil
+	}
+	c, err := t.b.usageCell(k)
+	if err != nil {
+		return usage{}, err
+	}
+	return c.now, nil
+}
+
+// usage returns a count as the store has it.
+func (v *view) usage(k usageKey) (usage, error) {
+	var u usage
+	b, ok, err := v.r.Get(v.k.usage(k.column, k.dir))
+	if err != nil || !ok {
+		return u, err
+	}
+	return u, u.decode(b)
+}
+
+// seat is what of an inode's record decides where it counts, and as what.
+type seat struct {
+	there  bool
+	typ    uint8
+	nlink  uint32
+	parent moraine.InodeID
+	size   int64
+}
+
+// seatOf reads that much of a record.
+func seatOf(b []byte) (seat, error) {
+	d := dec{b: b}
+	d.version(inodeVersion)
+	s := seat{there: true, typ: d.byte()}
+	flags := d.byte()
+	d.uvarint() // mode
+	d.uvarint() // uid
+	d.uvarint() // gid
+	s.nlink = d.u32()
+	d.uvarint() // tenant
+	s.parent = moraine.InodeID(d.fixed64())
+	if s.typ != typeFile {
+		return s, d.err
+	}
+	d.fixed64() // atime
+	d.fixed64() // mtime
+	d.fixed64() // ctime
+	if flags&inodeOwned != 0 {
+		d.fixed64()
+	}
+	s.size = int64(d.uvarint())
+	return s, d.err
+}
+
+// own is what the inode itself counts as.
+func (s seat) own() usage {
+	if !s.there {
+		return usage{}
+	}
+	return usage{s.size, 1}
+}
+
+// seatChange is an inode whose record a command wrote.
+type seatChange struct {
+	id            moraine.InodeID
+	before, after seat
+}
+
+// moved reports whether what it counts in has changed.
+func (c *seatChange) moved() bool { return c.before.parent != c.after.parent }
+
+// lostName reports whether a file came to another of its directories because it
+// lost its name in the first: nobody wanted it there.
+func (c *seatChange) lostName() bool {
+	return c.before.there && c.after.there && c.after.typ != typeDirectory && c.after.nlink < c.before.nlink
+}
+
+// seatChanges returns the inodes that the command wrote, in the order of their
+// first write, if where or what they count may have changed.
+func (t *tx) seatChanges() ([]seatChange, error) {
+	var out []seatChange
+	for _, key := range t.order {
+		if len(key) != 11 || key[2] != tabInode {
+			continue
+		}
+		w := t.writes[key]
+		c := seatChange{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(key[3:])))}
+		if !w.fresh {
+			cell, err := t.b.load([]byte(key))
+			if err != nil {
+				return nil, err
+			}
+			if cell.exists {
+				if c.before, err = seatOf(cell.value); err != nil {
+					return nil, badSeat(c.id, err)
+				}
+			}
+		}
+		if w.exists {
+			var err error
+			if c.after, err = seatOf(w.value); err != nil {
+				return nil, badSeat(c.id, err)
+			}
+		}
+		if c.moved() || c.before.own() != c.after.own() {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+func badSeat(id moraine.InodeID, err error) error {
+	return &moraine.Error{Op: "decode inode", Ref: id.String(), Kind: moraine.Corrupt, Err: err}
+}
+
+// settleUsage counts what the command did, and holds it against the quotas.
+func (m *Machine) settleUsage(t *tx) error {
+	if len(t.order) == 0 {
+		return nil
+	}
+	s, err := t.usageState()
+	if err != nil || s.live == 0 && s.building == 0 {
+		return err
+	}
+	changes, err := t.seatChanges()
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	if s.live != 0 {
+		if err := t.settleColumn(s.live, changes, ^moraine.InodeID(0)); err != nil {
+			return err
+		}
+	}
+	if s.building != 0 {
+		if err := t.settleColumn(s.building, changes, s.counted); err != nil {
+			return err
+		}
+	}
+	if s.live == 0 || s.quotas == 0 || t.anyway {
+		return nil
+	}
+	return m.holdQuotas(t, s)
+}
+
+// settleColumn brings one column in step with the changes. Of inodes past
+// counted only what is below them is in it yet.
+func (t *tx) settleColumn(column uint8, changes []seatChange, counted moraine.InodeID) error {
+	w := usageWalk{t: t, column: column}
+	// While the changes are taken one by one, a directory that moves is below
+	// what it was below, then below nothing, then below what it is to be below.
+	// So each step leaves every count right for the tree as it is then.
+	for n := range changes {
+		c := &changes[n]
+		if dir := c.before.typ == typeDirectory || c.after.typ == typeDirectory; dir && (c.moved() || !c.after.there) {
+			w.seat(c.id, c.before.parent)
+		}
+	}
+	for n := range changes {
+		c := &changes[n]
+		if !c.moved() {
+			continue
+		}
+		what, err := w.whole(c.id, c.before, counted)
+		if err != nil {
+			return err
+		}
+		if err := w.count(c.before.parent, what.neg(), c.lostName()); err != nil {
+			return err
+		}
+		w.unseat(c.id)
+	}
+	for n := range changes {
+		c := &changes[n]
+		what, to := usage{}, c.after.parent
+		switch {
+		case c.moved():
+			var err error
+			if what, err = w.whole(c.id, c.after, counted); err != nil {
+				return err
+			}
+		case c.id <= counted:
+			what = c.after.own().add(c.before.own().neg())
+		}
+		if err := w.count(to, what, c.lostName()); err != nil {
+			return err
+		}
+		if c.moved() {
+			w.reseat(c.id, to)
+		}
+	}
+	return nil
+}
+
+// usageWalk goes up the tree as it is while changes are taken one by one.
+type usageWalk struct {
+	t      *tx
+	column uint8
+	seats  map[moraine.InodeID]moraine.InodeID // of directories that the command moved, or took away
+}
+
+func (w *usageWalk) seat(id, parent moraine.InodeID) {
+	if w.seats == nil {
+		w.seats = make(map[moraine.InodeID]moraine.InodeID, 4)
+	}
+	w.seats[id] = parent
+}
+
+func (w *usageWalk) unseat(id moraine.InodeID) { w.reseat(id, 0) }
+
+func (w *usageWalk) reseat(id, parent moraine.InodeID) {
+	if _, ok := w.seats[id]; ok {
+		w.seats[id] = parent
+	}
+}
+
+// whole returns what an inode counts as, with all that is below it.
+func (w *usageWalk) whole(id moraine.InodeID, s seat, counted moraine.InodeID) (usage, error) {
+	var u usage
+	if id <= counted {
+		u = s.own()
+	}
+	if s.typ != typeDirectory {
+		return u, nil
+	}
+	below, err := w.t.usageNow(usageKey{w.column, id})
+	return u.add(below), err
+}
+
+// parent returns the directory that a directory counts in at this step.
+func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
+	if p, ok := w.seats[dir]; ok {
+		return p, nil
+	}
+	if i := w.t.inodes[dir]; i != nil {
+		return i.parent, nil
+	}
+	b, ok, err := w.t.Get(w.t.k.inode(dir))
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, badSeat(dir, errors.New("something is below a directory that does not exist"))
+	}
+	s, err := seatOf(b)
+	if err != nil {
+		return 0, badSeat(dir, err)
+	}
+	return s.parent, nil
+}
+
+// count adds to the counts of a directory and of all above it.
+func (w *usageWalk) count(dir moraine.InodeID, what usage, free bool) error {
+	if what.zero() {
+		return nil
+	}
+	for dir != 0 {
+		if err := w.t.countUsage(usageKey{w.column, dir}, what, free); err != nil {
+			return err
+		}
+		var err error
+		if dir, err = w.parent(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+package state_test
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// usage returns bytes and inodes below a directory.
+func (c *client) usage(dir uint64) [2]uint64 {
+	c.t.Helper()
+	u := c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: dir}}})).GetUsage().GetUsage()
+	return [2]uint64{u.GetBytes(), u.GetInodes()}
+}
+
+func (c *client) wantUsage(what string, dir, bytes, inodes uint64) {
+	c.t.Helper()
+	if have := c.usage(dir); have != [2]uint64{bytes, inodes} {
+		c.t.Errorf("%s: %d bytes and %d inodes, want %d and %d", what, have[0], have[1], bytes, inodes)
+	}
+}
+
+func (c *client) resize(inode, size uint64) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: inode, Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: size}}})
+}
+
+func (c *client) rename(op *wire.Rename) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: op}})
+}
+
+func (c *client) remove(op *wire.Remove) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: op}})
+}
+
+func (c *client) removeTree(parent uint64, name string) *wire.MetaResponse {
+	c.t.Helper()
+	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: parent, Name: name}}})
+}
+
+func (c *client) file(dir uint64, name string, size uint64) uint64 {
+	c.t.Helper()
+	f := c.mkfile(dir, name)
+	c.ok(c.resize(f, size))
+	return f
+}
+
+// runLeaderJob runs one piece of the first job of a kind and returns whether
+// there was one.
+func (b *bench) runLeaderJob(kind wire.JobKind, limit uint32) bool {
+	b.t.Helper()
+	jobs, err := b.m.PendingJobs(b.store(), []wire.JobKind{kind}, 1)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if len(jobs) == 0 {
+		return false
+	}
+	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: jobs[0].Id, Limit: limit}}}).Response)
+	return true
+}
+
+func (b *bench) setQuota(dir, bytes, inodes uint64) *wire.MetaResponse {
+	b.t.Helper()
+	return b.as("a", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: dir, Bytes: bytes, Inodes: inodes}}})
+}
+
+func (b *bench) recount() *wire.Job {
+	b.t.Helper()
+	return b.ok(b.as("a", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})).GetJobs().GetJobs()[0]
+}
+
+func TestUsageFollowsTheTree(t *testing.T) {
+	bn := newBench(t)
+	c := bn.open(nil)
+	a, z := c.mkdir(c.root, "a"), c.mkdir(c.root, "z")
+	b := c.mkdir(a, "b")
+	f := c.file(b, "f", 1000)
+	c.file(a, "g", 50)
+	c.wantUsage("the root", c.root, 1050, 5)
+	c.wantUsage("a", a, 1050, 3)
+	c.wantUsage("b", b, 1000, 1)
+	c.wantUsage("z", z, 0, 0)
+	c.wantUsage("a file's directory", f, 1000, 1)
+
+	c.ok(c.rename(&wire.Rename{Parent: a, Name: "b", NewParent: z, NewName: "b2"}))
+	c.wantUsage("a without b", a, 50, 1)
+	c.wantUsage("z with b", z, 1000, 2)
+	c.wantUsage("the root after a move below it", c.root, 1050, 5)
+
+	// Two directories change places, one below the other's parent.
+	d := c.mkdir(a, "d")
+	c.file(d, "h", 7)
+	c.ok(c.rename(&wire.Rename{Parent: a, Name: "d", NewParent: z, NewName: "b2", Exchange: true}))
+	c.wantUsage("a after the exchange", a, 1050, 3)
+	c.wantUsage("z after the exchange", z, 7, 2)
+
+	// A file with two names counts once, where it was named last, and stays
+	// counted where a name is left.
+	c.ok(c.link(f, z, "f2"))
+	c.wantUsage("b, whose file has another name", b, 0, 0)
+	c.wantUsage("z with the second name", z, 1007, 3)
+	c.ok(c.remove(&wire.Remove{Parent: z, Name: "f2"}))
+	c.wantUsage("b with its file again", b, 1000, 1)
+	c.wantUsage("z without", z, 7, 2)
+
+	// What has no name counts nowhere.
+	c.ok(c.remove(&wire.Remove{Parent: b, Name: "f", Keep: true}))
+	c.ok(c.resize(f, 5000))
+	c.wantUsage("the root without an open file", c.root, 57, 6)
+	c.ok(c.link(f, b, "f"))
+	c.wantUsage("the root with it", c.root, 5057, 7)
+
+	// A removed tree is gone at once, before the job has taken it away.
+	c.ok(c.removeTree(c.root, "a"))
+	c.wantUsage("the root without a", c.root, 7, 3)
+	bn.check()
+	for bn.runLeaderJob(wire.JobKind_JOB_KIND_REMOVE_TREE, 3) {
+		bn.check()
+	}
+	c.wantUsage("the root after the job", c.root, 7, 3)
+}
+
+// A file of two names loses the one in a tree that is removed.
+func TestUsageOfLinksInRemovedTrees(t *testing.T) {
+	bn := newBench(t)
+	c := bn.open(nil)
+	a, z := c.mkdir(c.root, "a"), c.mkdir(c.root, "z")
+	f := c.file(z, "f", 100)
+	c.ok(c.link(f, a, "f"))
+	c.wantUsage("a", a, 100, 1)
+	c.ok(c.removeTree(c.root, "a"))
+	c.wantUsage("the root while the tree is taken away", c.root, 0, 1)
+	for bn.runLeaderJob(wire.JobKind_JOB_KIND_REMOVE_TREE, 1) {
+		bn.check()
+	}
+	c.wantUsage("z", z, 100, 1)
+	c.wantUsage("the root", c.root, 100, 2)
+}
+
+func TestQuota(t *testing.T) {
+	bn := newCluster(t, 1)
+	c := bn.open(nil)
+	team := c.mkdir(c.root, "team")
+	sub := c.mkdir(team, "sub")
+	over := func(what string, resp *wire.MetaResponse) {
+		t.Helper()
+		if kind(resp) != "quota exceeded" {
+			t.Errorf("%s: %s", what, kind(resp))
+		}
+	}
+	f := c.file(sub, "f", 600)
+	out := c.file(c.root, "out", 500)
+	bn.ok(bn.setQuota(team, 1000, 4))
+
+	// Bytes: exactly the quota is fine, one more is not, wherever it comes from.
+	c.ok(c.resize(f, 1000))
+	resp := c.resize(f, 1001)
+	over("a byte more", resp)
+	for _, part := range []string{"/team", "1001", "1000", "bytes"} {
+		if e := resp.GetError(); !strings.Contains(e.GetRef()+e.GetText(), part) {
+			t.Errorf("the error says %q of %q, and nothing of %s", e.GetText(), e.GetRef(), part)
+		}
+	}
+	over("a rename into it", c.rename(&wire.Rename{Parent: c.root, Name: "out", NewParent: sub, NewName: "out"}))
+	over("a second name in it", c.link(out, sub, "out"))
+	g := c.mkfile(sub, "g")
+	over("a clone in it", c.clone(&wire.Clone{Inode: g, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Ranges: []*wire.CloneRange{{Inode: out}}}))
+	first := c.grant(f, 4)
+	one := func(inode, at uint64, mode wire.CommitMode, n uint64) *wire.MetaResponse {
+		return c.commit(&wire.Commit{Inode: inode, Mode: mode, Level: 3, Stripes: []*wire.Stripe{stripe(first+n, 100, 1)}, Extents: []*wire.Extent{extent(at, 100, first+n, 0)}})
+	}
+	over("an append", one(f, 0, wire.CommitMode_COMMIT_MODE_APPEND, 0))
+	c.ok(one(f, 900, wire.CommitMode_COMMIT_MODE_OVERLAY, 0)) // in place, at a full quota
+	over("an overwrite past the end", one(f, 950, wire.CommitMode_COMMIT_MODE_OVERLAY, 1))
+
+	// Inodes: sub, f and g are three.
+	c.mkfile(team, "h")
+	over("a file too many", c.create(&wire.Create{Parent: sub, Name: "i", Type: wire.FileType_FILE_TYPE_REGULAR}))
+	over("a directory too many", c.create(&wire.Create{Parent: sub, Name: "i", Type: wire.FileType_FILE_TYPE_DIRECTORY}))
+	c.ok(c.rename(&wire.Rename{Parent: team, Name: "h", NewParent: sub, NewName: "g"})) // it replaces one
+
+	// What frees always works, and there is room again.
+	c.ok(c.remove(&wire.Remove{Parent: sub, Name: "g"}))
+	c.mkfile(sub, "i")
+	c.ok(c.resize(f, 400))
+	c.ok(c.rename(&wire.Rename{Parent: c.root, Name: "out", NewParent: team, NewName: "out"}))
+	c.wantUsage("team", team, 900, 4)
+
+	// A quota below what is there lets nothing grow, and all shrink and change.
+	bn.ok(bn.setQuota(team, 100, 0))
+	over("growth past the new quota", c.resize(f, 401))
+	c.ok(c.resize(f, 399))
+	c.mkfile(sub, "j") // inodes are not bounded any more
+	c.ok(c.rename(&wire.Rename{Parent: sub, Name: "f", NewParent: team, NewName: "f"}))
+	c.ok(c.removeTree(team, "sub"))
+	bn.check()
+
+	// The nearest quota and those above it hold alike.
+	bn.ok(bn.setQuota(team, 0, 0))
+	in := c.mkdir(team, "in")
+	bn.ok(bn.setQuota(in, 10_000, 0))
+	bn.ok(bn.setQuota(c.root, 1000, 0))
+	over("growth past the quota above", c.file2(in, "k", 200))
+	r := c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: in}}})).GetUsage()
+	if !r.GetLimited() || r.GetRoomBytes() != 101 || r.GetQuota().GetInode() != in {
+		t.Errorf("room below in: %v", r)
+	}
+	quotas := c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{}}})).GetQuotas().GetQuotas()
+	if len(quotas) != 2 || quotas[0].Path != "/" || quotas[1].Path != "/team/in" || quotas[0].QuotaBytes != 1000 || quotas[0].Bytes != 899 {
+		t.Errorf("quotas: %v", quotas)
+	}
+	c.ok(c.remove(&wire.Remove{Parent: in, Name: "k"}))
+	c.ok(c.remove(&wire.Remove{Parent: team, Name: "in", Directory: true})) // with its quota
+	bn.check()
+}
+
+// file2 is file where the size may be refused.
+func (c *client) file2(dir uint64, name string, size uint64) *wire.MetaResponse {
+	return c.resize(c.mkfile(dir, name), size)
+}
+
+// A file that loses the name by which it counts in one tree is never kept from
+// counting in another one.
+func TestRemovalMayBringAFileToAFullQuota(t *testing.T) {
+	bn := newBench(t)
+	c := bn.open(nil)
+	full, other := c.mkdir(c.root, "full"), c.mkdir(c.root, "other")
+	f := c.file(full, "f", 100)
+	c.ok(c.link(f, other, "f"))
+	bn.ok(bn.setQuota(full, 10, 0))
+	c.file(c.root, "g", 1)
+	c.ok(c.rename(&wire.Rename{Parent: c.root, Name: "g", NewParent: other, NewName: "f"}))
+	c.wantUsage("full", full, 100, 1)
+	c.wantUsage("other", other, 1, 1)
+	bn.check()
+}
+
+// A state that reaches the level with content is counted by a job, while it
+// works.
+func TestFirstCount(t *testing.T) {
+	bn := newBenchAt(t, 2)
+	c := bn.open(nil)
+	dirs := []uint64{c.root}
+	for n := range 30 {
+		d := c.mkdir(dirs[n/2], "d"+string(rune('a'+n%26)))
+		dirs = append(dirs, d)
+		c.file(d, "f", uint64(n))
+	}
+	if e := c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: c.root}}}); kind(e) != "unavailable" {
+		t.Errorf("usage before there is one: %s", kind(e))
+	}
+	bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}}).Response)
+	if resp := bn.setQuota(c.root, 1, 1); kind(resp) != "busy" {
+		t.Errorf("a quota during the first count: %s", kind(resp))
+	}
+	for n := 0; bn.runLeaderJob(wire.JobKind_JOB_KIND_RECOUNT, 7); n++ {
+		bn.check()
+		// Old and new inodes change, and directories move, on both sides of the
+		// cursor.
+		d := dirs[1+n%30]
+		c.file(d, "n"+string(rune('a'+n)), 3)
+		if n%3 == 0 {
+			const name = "dd" // dirs[30]
+			c.ok(c.rename(&wire.Rename{Parent: dirs[14], Name: name, NewParent: d, NewName: "moved"}))
+			bn.check()
+			c.ok(c.rename(&wire.Rename{Parent: d, Name: "moved", NewParent: dirs[14], NewName: name}))
+		}
+		bn.check()
+	}
+	if have := c.usage(c.root); have[1] < 60 {
+		t.Errorf("the root has %d inodes below it", have[1])
+	}
+	bn.ok(bn.setQuota(c.root, 1<<30, 1<<20))
+}
+
+// A count that is wrong is found, told and put right.
+func TestRecountPutsRight(t *testing.T) {
+	bn := newBench(t)
+	c := bn.open(nil)
+	a := c.mkdir(c.root, "a")
+	for n := range 20 {
+		c.file(c.mkdir(a, string(rune('a'+n))), "f", 10)
+	}
+	if j := bn.recount(); j.Id != bn.recount().Id {
+		t.Error("a second recount began beside the first")
+	}
+	for bn.runLeaderJob(wire.JobKind_JOB_KIND_RECOUNT, 9) {
+		bn.check()
+	}
+	key := binary.BigEndian.AppendUint64([]byte{0, 0, 0x60, 2}, a)
+	if err := bn.kv.Set(key, []byte{1, 2, 2}); err != nil { // one byte, one inode
+		t.Fatal(err)
+	}
+	c.wantUsage("a, damaged", a, 1, 1)
+	id := bn.recount().Id
+	for bn.runLeaderJob(wire.JobKind_JOB_KIND_RECOUNT, 9) {
+		c.ok(c.resize(c.walkTo("/a/c/f"), 11))
+	}
+	c.wantUsage("a, recounted", a, 201, 40)
+	jobs := c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Id: id, Ended: true}}})).GetJobs().GetJobs()
+	if len(jobs) != 1 || jobs[0].State != wire.JobState_JOB_STATE_DONE || !strings.Contains(jobs[0].Error, "1 directories were wrong") {
+		t.Errorf("the job says %v", jobs)
+	}
+}
+
+func (c *client) walkTo(path string) uint64 {
+	c.t.Helper()
+	return c.ok(c.walk(path)).GetWalk().GetAttr().GetInode()
+}
