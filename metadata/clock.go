@@ -75,5 +75,6 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 		}
 	}
 	l.deps.Metrics.Sessions.Set(float64(l.sessions.count()))
+	l.lease.sweep()
 	return l.rotateKey(ctx)
 }

@@ -63,6 +63,7 @@ type machineFSM struct {
 	machine *state.Machine
 	// diverged gets a value when this replica was found to differ.
 	diverged chan<- struct{}
+	lease    *leaseTable
 }
 
 // ApplyEntry implements FSM; the result is a []state.Result, one for each
@@ -89,5 +90,9 @@ func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, er
 			}
 		}
 	}
-	return results, batch.Flush()
+	if err := batch.Flush(); err != nil {
+		return nil, err
+	}
+	f.lease.apply(index, batch.Entries(), commands, results)
+	return results, nil
 }

@@ -37,6 +37,7 @@ type leader struct {
 	topology *topology
 	tokens   *signer
 	reports  *reports
+	lease    *leaseTable
 
 	jobs      signal // jobs may be leased or run
 	steps     signal // a checkpoint changed
@@ -49,7 +50,7 @@ type leader struct {
 // not begin to.
 func (s *Server) lead(ctx context.Context) error {
 	l := &leader{
-		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s,
+		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s, lease: s.lease,
 		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
 		jobs: newSignal(), steps: newSignal(),
@@ -66,9 +67,11 @@ func (s *Server) lead(ctx context.Context) error {
 		l.deps.Metrics.Leaderships.Inc()
 		l.deps.Metrics.Leading.Set(1)
 		l.deps.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
+		l.lease.lead(l.sessions.holding())
 		s.leader.Store(l)
 		defer func() {
 			s.leader.Store(nil)
+			l.lease.follow()
 			l.deps.Metrics.stopLeading()
 			l.deps.Log.Info("stopped leading")
 		}()
@@ -264,6 +267,12 @@ func (l *leader) command(ctx context.Context, cmd *statepb.Command) (*wire.MetaR
 func (l *leader) propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
 	res, err := l.proposer.propose(ctx, l.done, cmd, nil)
+	if err == nil {
+		err = l.settleResult(ctx, &res)
+	}
+	if err == nil && req.LeaseEpoch != 0 {
+		res.Response.Lease = told(req, &res)
+	}
 	return res.Response, err
 }
 
@@ -279,10 +288,19 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 	}
 	req := l.unconfined(c)
 	var resp *wire.MetaResponse
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		resp, err = l.machine.Read(r, c.caller, req)
+	var seen state.Seen
+	var asOf uint64
+	err := l.store.View(func(r state.Reader, applied uint64) (err error) {
+		asOf = applied
+		resp, seen, err = l.machine.ReadSeen(r, c.caller, req)
 		return err
 	})
+	if err == nil {
+		err = l.settleSeen(ctx, &seen)
+	}
+	if err == nil && c.req.LeaseEpoch != 0 && c.req.Session != 0 && resp.Error == nil && !seen.All {
+		resp.Lease = l.lease.grant(c.req.Session, c.req.LeaseEpoch, &seen, asOf)
+	}
 	return resp, err
 }
 

@@ -29,6 +29,13 @@ type Metrics struct {
 	UnknownChunks prometheus.Counter // reported, and explained by nothing
 	MissingChunks prometheus.Counter // recorded, and not reported by their device
 	StepsAborted  prometheus.Counter // checkpoints whose ranks fell silent
+	Leases        prometheus.Gauge
+	LeaseSessions prometheus.Gauge // that hold leases
+	LeasesGranted prometheus.Counter
+	Recalls       prometheus.Counter
+	Reclaims      prometheus.Counter // sessions that came back with leases
+	LeasesRanOut  prometheus.Counter // sessions whose leases ended by time
+	LeaseWaits    prometheus.Counter // answers that waited for recalls
 }
 
 // NewMetrics makes the metrics and registers them with reg, if that is not nil.
@@ -70,7 +77,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		MissingChunks: counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
 		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
+	m.Leases = gauge("leases", "Leases that sessions hold.")
+	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
+	m.LeasesGranted = counter("leases_granted_total", "Leases granted with answers, those held already included.")
+	m.Recalls = counter("lease_recalls_total", "Recalls sent to sessions.")
+	m.Reclaims = counter("lease_reclaims_total", "Sessions that came back with leases of an earlier standing.")
+	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
+	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	if reg != nil {
+		reg.MustRegister(m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
@@ -81,7 +96,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // stopLeading clears the gauges that only a leader knows.
 func (m *Metrics) stopLeading() {
-	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions, m.LiveHosts, m.SilentHosts, m.RepairQueue, m.RepairRunning} {
+	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions, m.LiveHosts, m.SilentHosts, m.RepairQueue, m.RepairRunning,
+		m.Leases, m.LeaseSessions} {
 		g.Set(0)
 	}
 }

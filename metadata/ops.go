@@ -79,7 +79,7 @@ func serving(name string, serve serveFunc) op {
 
 // opTable has the op of each request that this build knows, by the number of
 // its field in wire.MetaRequest.
-type opTable [240]op
+type opTable [256]op
 
 func newOpTable(m *Metrics) *opTable {
 	t := &opTable{
@@ -155,6 +155,8 @@ func newOpTable(m *Metrics) *opTable {
 		221: {name: "set_quota", may: admins, grows: true, serve: (*leader).mutate},
 		222: reading("list_quotas"),
 		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
+		201: {name: "leases", may: anyone, reads: true, session: true, serve: (*leader).leases},
+		202: asking("watch", (*leader).watch),
 	}
 	for i := range t {
 		if t[i].serve != nil {

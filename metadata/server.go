@@ -56,6 +56,7 @@ type Server struct {
 	// diverged gets a value when the state was found to differ from that of
 	// the server that leads.
 	diverged chan struct{}
+	lease    *leaseTable
 }
 
 var _ transport.Metadata = (*Server)(nil)
@@ -70,12 +71,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.NewStore == nil {
 		return nil, &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("no store was given")}
 	}
-	s := &Server{cfg: cfg, deps: deps, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
+	lease := newLeaseTable(deps.Metrics, deps.Clock.Now)
+	s := &Server{cfg: cfg, deps: deps, lease: lease, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
 		diverged: make(chan struct{}, 1)}
 	for _, p := range cfg.Peers {
 		s.peers[p.ID] = p
 	}
-	store, err := deps.NewStore(machineFSM{s.machine, s.diverged})
+	store, err := deps.NewStore(machineFSM{s.machine, s.diverged, lease})
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ type session struct {
 	all      bool // its scope is the root
 	tenants  []moraine.Tenant
 	renewed  time.Time
+	leases   bool // it may hold leases
 	ending   bool // its end is decided: it cannot be renewed any more
 }
 
@@ -58,6 +59,19 @@ func (s *sessions) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.byID)
+}
+
+// holding returns those that may hold leases.
+func (s *sessions) holding() []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []uint64
+	for id, ses := range s.byID {
+		if ses.leases {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // live returns a session that has not ended.
@@ -186,7 +200,7 @@ func (l *leader) session(r state.Reader, info state.SessionInfo, renewed time.Ti
 	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
 		return nil, err
 	}
-	return &session{node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed}, nil
+	return &session{node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: info.Leases}, nil
 }
 
 // renewSession grants another term, after a round that proves that this server
@@ -214,6 +228,7 @@ func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error)
 	reply := &wire.SessionReply{
 		Session: id, TermMillis: uint64(l.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
 		Cluster: l.cluster.uuid[:], Incarnation: uint64(l.cluster.incarnation), TopologyVersion: l.topology.view().wire.Version,
+		Leases: ses.leases,
 	}
 	if token {
 		if reply.Token, reply.TokenExpires, err = l.tokens.sign(id, ses, l.deps.Clock.Now()); err != nil {

@@ -12,6 +12,7 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 	if err != nil {
 		return nil, err
 	}
+	v.sawAttr(i)
 	if err := v.within(sc, i); err != nil {
 		return nil, err
 	}

@@ -62,6 +62,9 @@ type inode struct {
 	// objectGen the generation that it holds.
 	object    moraine.ObjectID
 	objectGen moraine.Generation
+
+	// leased and home are lease() and parent as they were read; not in the record.
+	leased, home moraine.InodeID
 }
 
 // inodeVersion is the newest version of the record. One that needs none of the
@@ -235,6 +238,10 @@ func (i *inode) dropContent() (old uint64) {
 // detach notes that no directory names the inode any more.
 func (i *inode) detach() { i.parent, i.name = 0, "" }
 
+func cachedReply(i *inode) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.cachedAttr()}}}
+}
+
 func entryReply(i *inode) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.attr()}}}
 }
@@ -249,7 +256,11 @@ func (v *view) inode(id moraine.InodeID) (*inode, error) {
 		return nil, fail(moraine.NotFound, "inode", id.String(), "")
 	}
 	i := &inode{id: id}
-	return i, i.decode(b)
+	if err := i.decode(b); err != nil {
+		return nil, err
+	}
+	i.leased, i.home = i.lease(), i.parent
+	return i, nil
 }
 
 // inode is view.inode for change: within one command every call with the same
@@ -259,6 +270,7 @@ func (t *tx) inode(id moraine.InodeID) (*inode, error) {
 	if i := t.inodes[id]; i != nil {
 		return i, nil
 	}
+	t.read = append(t.read, id)
 	i, err := t.view.inode(id)
 	if err != nil {
 		return nil, err
@@ -277,7 +289,7 @@ func (t *tx) remember(i *inode) {
 // putInode writes a changed inode.
 func (t *tx) putInode(i *inode) {
 	t.put(t.k.inode(i.id), i.encode())
-	t.touch(i.id)
+	t.touch(i)
 }
 
 // delInode takes an inode's record away, with what hangs on it alone.
@@ -311,7 +323,7 @@ func (t *tx) delInode(i *inode) error {
 	t.del(t.k.inode(i.id))
 	delete(t.inodes, i.id)
 	t.count[cInodes]--
-	t.touch(i.id)
+	t.touch(i)
 	return nil
 }
 

@@ -19,6 +19,8 @@ const (
 	levelNewest = 3
 	// levelUsage: what is below each directory is counted, and quotas hold.
 	levelUsage = 3
+	// levelCaches: the record of a session says whether it may hold leases.
+	levelCaches = 3
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -29,9 +29,16 @@ func (m *Machine) Partition() moraine.Partition { return m.k.p }
 type Result struct {
 	// Response is for the caller; a user-level failure is its Error. Never nil.
 	Response *wire.MetaResponse
-	// Touched names the inodes whose entries or attributes changed.
-	Touched []moraine.InodeID
-	Events  Events
+	// Touched is what the command changed that clients may cache; one thing may be
+	// there more than once.
+	Touched []Touch
+	// Read are the inodes that it looked at, and whose attributes its answer may
+	// show, a failure too.
+	Read []moraine.InodeID
+	// Repeated says that the answer is the one kept of an earlier command: what
+	// that touched is not here.
+	Repeated bool
+	Events   Events
 }
 
 // Events is what a leader should wake up for.
@@ -41,6 +48,7 @@ type Events struct {
 	Diverged       bool // this replica's state is not the one of the replica that proposed the entry
 	DevicesChanged bool // a host or device was registered, or a device's state changed
 	Deletions      bool // there are new tombstones
+	TreeMoved      bool // a directory has another parent than before, or none
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
 }
@@ -90,7 +98,7 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 		return Result{}, err
 	}
 	b.merge(t)
-	return Result{Response: resp, Touched: t.touched, Events: t.events}, nil
+	return Result{Response: resp, Touched: t.touched, Read: t.read, Repeated: t.repeated, Events: t.events}, nil
 }
 
 // guard runs a handler; a user-level failure becomes the response, and what

@@ -205,3 +205,29 @@ func (m *Machine) release(t *tx, op *wire.Release) (*wire.MetaResponse, error) {
 	}
 	return done(), nil
 }
+
+// PathBelow returns the path of an inode from the directory top, by one of its
+// names, "" for top itself; false where it is not below it.
+func (m *Machine) PathBelow(r Reader, top, id moraine.InodeID) (path string, below bool, err error) {
+	v := m.view(r)
+	for depth := 0; id != top; depth++ {
+		i, err := v.inode(id)
+		if moraineKind(err) == moraine.NotFound || depth > maxDepth {
+			return "", false, nil
+		}
+		if err != nil {
+			return "", false, err
+		}
+		parent, name, err := v.nameOf(i)
+		if err != nil || name == "" {
+			return "", false, err
+		}
+		if path == "" {
+			path = name
+		} else {
+			path = name + "/" + path
+		}
+		id = parent
+	}
+	return path, true, nil
+}

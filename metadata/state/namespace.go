@@ -76,6 +76,7 @@ func (m *Machine) link(t *tx, dir *inode, name string, child *inode) {
 	if child.manyLinks {
 		t.put(t.k.name(child.id, dir.id, name), []byte{dentryVersion})
 	}
+	t.touchEntry(dir, name, child, Added)
 	dir.entries++
 	if child.typ == typeDirectory {
 		dir.nlink++
@@ -96,6 +97,7 @@ func (m *Machine) unlink(t *tx, dir *inode, name string, child *inode) {
 // unname takes the entry out of dir's records, which the caller writes.
 func (t *tx) unname(dir *inode, name string, child *inode) {
 	t.del(t.k.dentry(dir.id, name))
+	t.touchEntry(dir, name, child, Removed)
 	dir.entries--
 	if child.manyLinks {
 		t.del(t.k.name(child.id, dir.id, name))

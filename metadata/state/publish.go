@@ -187,7 +187,7 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 		link.target = target
 		link.mtime, link.ctime = t.now, t.now
 		t.putInode(link)
-		t.touch(dir.id)
+		t.touch(dir)
 	}
 	return nil
 }

@@ -33,13 +33,22 @@ type session struct {
 	opened   uint64 // cluster time, milliseconds
 	// ackedBelow: the client has the answers of all numbers below this one.
 	ackedBelow uint64
+	// leases says that the session may hold leases.
+	leases bool
 }
 
 const sessionVersion = 1
 
+// sessionLeases is the version of the record of a session that may hold leases.
+const sessionLeases = 2
+
 func (s *session) encode() []byte {
 	b := make([]byte, 0, 64+len(s.node)+len(s.scope))
-	b = append(b, sessionVersion)
+	version := byte(sessionVersion)
+	if s.leases {
+		version = sessionLeases
+	}
+	b = append(b, version)
 	b = putUvarint(b, s.ackedBelow)
 	b = putString(b, s.node)
 	b = putString(b, s.role)
@@ -53,7 +62,7 @@ func (s *session) encode() []byte {
 
 func (s *session) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(sessionVersion)
+	s.leases = d.version(sessionLeases) == sessionLeases
 	s.ackedBelow = d.uvarint()
 	s.node = d.string()
 	s.role = d.string()
@@ -102,6 +111,7 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if kept != nil {
+		t.repeated = true
 		return kept, nil
 	}
 	oldAcked := s.ackedBelow
@@ -222,6 +232,11 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 	s := &session{id: moraine.SessionID(id), node: op.GetNode(), role: op.GetRole(), root: root, scope: op.GetScope(),
 		readOnly: op.GetReadOnly() || t.caller.GetReadOnly(), squash: op.GetSquash() || t.caller.GetSquash(), nonce: slices.Clone(op.GetNonce()), opened: t.clusterTime(),
 		ackedBelow: 1}
+	speaks, err := t.speaks(levelCaches)
+	if err != nil {
+		return nil, err
+	}
+	s.leases = speaks && op.GetLeases()
 	t.insert(t.k.session(s.id), s.encode())
 	t.put(t.k.sessionNonce(s.nonce), putFixed64([]byte{sessionVersion}, uint64(s.id)))
 	t.count[cSessions]++

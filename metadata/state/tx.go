@@ -19,6 +19,8 @@ const maxCommandKeys = 4096
 type view struct {
 	r Reader
 	k keys
+	// seen, if not nil, gets what an answer shows.
+	seen *Seen
 }
 
 // cell is what a batch knows of one key.
@@ -78,6 +80,9 @@ func (m *Machine) Begin(kv KV, index uint64) (*Batch, error) {
 	b.count[cEntries]++
 	return b, nil
 }
+
+// Entries is how many log entries the state has applied, this one included.
+func (b *Batch) Entries() uint64 { return b.count[cEntries] }
 
 // load returns the cell of key, read from the store if need be.
 func (b *Batch) load(key []byte) (*cell, error) {
@@ -207,8 +212,12 @@ type tx struct {
 	// session is the session of the request, nil where it names none.
 	session *session
 
-	touched []moraine.InodeID
+	touched []Touch
 	events  Events
+	// read are the inodes that the command looked at, whatever became of it.
+	read []moraine.InodeID
+	// repeated says that the answer is an earlier one.
+	repeated bool
 }
 
 func (b *Batch) begin() *tx {
@@ -327,9 +336,6 @@ func (t *tx) nextID(c counter) (moraine.ID, error) {
 	}
 	return moraine.MakeID(t.k.p, cl.incarnation, t.next(c)), nil
 }
-
-// touch notes that what clients may cache of an inode has changed.
-func (t *tx) touch(i moraine.InodeID) { t.touched = append(t.touched, i) }
 
 // clusterTime is in milliseconds.
 func (t *tx) clusterTime() uint64 { return t.count[cClusterTime] }

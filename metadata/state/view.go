@@ -49,11 +49,12 @@ type SessionInfo struct {
 	ReadOnly bool
 	Squash   bool
 	Opened   uint64 // cluster time, milliseconds
+	Leases   bool   // it may hold leases
 }
 
 func (s *session) info() SessionInfo {
 	return SessionInfo{ID: s.id, Node: s.node, Role: s.role, Root: s.root, Scope: s.scope, ReadOnly: s.readOnly,
-		Squash: s.squash, Opened: s.opened}
+		Squash: s.squash, Opened: s.opened, Leases: s.leases}
 }
 
 // Session returns a live session; SessionExpired where there is none.

@@ -22,7 +22,8 @@ func (v *view) readAttr(sc scope, op *wire.GetAttr) (*wire.MetaResponse, error) 
 	if err != nil {
 		return nil, err
 	}
-	return entryReply(i), v.within(sc, i)
+	v.sawAttr(i)
+	return cachedReply(i), v.within(sc, i)
 }
 
 // dirForRead returns the directory id, in scope.
@@ -46,6 +47,7 @@ func (v *view) readLookup(sc scope, op *wire.Lookup) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
+	v.sawEntry(dir.id, op.GetName())
 	if !ok {
 		return nil, fail(moraine.NotFound, "lookup", op.GetName(), "")
 	}
@@ -53,7 +55,8 @@ func (v *view) readLookup(sc scope, op *wire.Lookup) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	return entryReply(i), nil
+	v.sawAttr(i)
+	return cachedReply(i), nil
 }
 
 func (v *view) readDir(sc scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
@@ -69,13 +72,15 @@ func (v *view) readDir(sc scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
 	if limit := listLimit(op.GetLimit()); len(names) > limit {
 		names, reply.More = names[:limit], true
 	}
+	v.sawAttr(dir) // each change of its entries changes it too
 	reply.Entries = make([]*wire.DirEntry, len(names))
 	for n, name := range names {
 		i, err := v.inode(entries[n].inode)
 		if err != nil {
 			return nil, err
 		}
-		reply.Entries[n] = &wire.DirEntry{Name: name, Attr: i.attr()}
+		v.sawAttr(i)
+		reply.Entries[n] = &wire.DirEntry{Name: name, Attr: i.cachedAttr()}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: reply}}, nil
 }
@@ -122,6 +127,7 @@ type walker struct {
 	parent moraine.InodeID
 	name   string
 	links  int
+	steps  []*wire.WalkStep
 }
 
 func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
@@ -146,7 +152,11 @@ func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
 	}
 	reply := &wire.WalkReply{Parent: uint64(w.parent), Name: w.name, Found: found}
 	if found {
-		reply.Attr = w.at.attr()
+		v.sawAttr(w.at)
+		reply.Attr = w.at.cachedAttr()
+	}
+	if op.GetSteps() {
+		reply.Steps = w.steps
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Walk{Walk: reply}}, nil
 }
@@ -169,7 +179,9 @@ func (w *walker) walk(path string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
+		w.v.sawEntry(w.at.id, name)
 		if !ok {
+			w.steps = append(w.steps, &wire.WalkStep{Parent: uint64(w.at.id), Name: name})
 			if last != "" {
 				return false, fail(moraine.NotFound, "walk", name, "")
 			}
@@ -180,6 +192,8 @@ func (w *walker) walk(path string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
+		w.v.sawAttr(child)
+		w.steps = append(w.steps, &wire.WalkStep{Parent: uint64(w.at.id), Name: name, Attr: child.cachedAttr()})
 		if child.typ == typeSymlink && (last != "" || w.follow) {
 			if rest, err = w.link(child, name, rest); err != nil {
 				return false, err
@@ -196,6 +210,7 @@ func (w *walker) up() error {
 	if w.at.id == w.sc.root || w.at.parent == 0 {
 		return nil
 	}
+	w.v.sawAttr(w.at)
 	dir, err := w.v.inode(w.at.parent)
 	if err != nil {
 		return err

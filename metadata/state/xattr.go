@@ -107,6 +107,7 @@ func (v *view) readXattr(sc scope, op *wire.GetXattr) (*wire.MetaResponse, error
 	if err != nil {
 		return nil, err
 	}
+	v.sawAttr(i)
 	if err := v.within(sc, i); err != nil {
 		return nil, err
 	}

@@ -528,27 +528,30 @@ func (x *Extent) GetObject() uint64 {
 }
 
 type Attr struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Type          FileType               `protobuf:"varint,2,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
-	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits, as in POSIX (07777)
-	Uid           uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
-	Nlink         uint32                 `protobuf:"varint,6,opt,name=nlink,proto3" json:"nlink,omitempty"`
-	Size          uint64                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`             // bytes
-	Generation    uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // content version
-	Atime         int64                  `protobuf:"varint,9,opt,name=atime,proto3" json:"atime,omitempty"`           // nanoseconds since the epoch, wall clock
-	Mtime         int64                  `protobuf:"varint,10,opt,name=mtime,proto3" json:"mtime,omitempty"`
-	Ctime         int64                  `protobuf:"varint,11,opt,name=ctime,proto3" json:"ctime,omitempty"`
-	Parent        uint64                 `protobuf:"fixed64,12,opt,name=parent,proto3" json:"parent,omitempty"` // 0 for an unlinked file and the root
-	Tenant        uint32                 `protobuf:"varint,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Level         uint32                 `protobuf:"varint,14,opt,name=level,proto3" json:"level,omitempty"`       // moraine.Level reached by the present generation
-	Target        string                 `protobuf:"bytes,15,opt,name=target,proto3" json:"target,omitempty"`      // of a symbolic link
-	Stored        uint64                 `protobuf:"varint,16,opt,name=stored,proto3" json:"stored,omitempty"`     // bytes in extents (holes not counted)
-	Degraded      uint64                 `protobuf:"varint,17,opt,name=degraded,proto3" json:"degraded,omitempty"` // stripes of the present content that are below full protection, as of the last commit
-	Clean         bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the present generation
-	Evicted       bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is in an object only
-	Object        uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the present generation where clean
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Inode      uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Type       FileType               `protobuf:"varint,2,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
+	Mode       uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits, as in POSIX (07777)
+	Uid        uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid        uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
+	Nlink      uint32                 `protobuf:"varint,6,opt,name=nlink,proto3" json:"nlink,omitempty"`
+	Size       uint64                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`             // bytes
+	Generation uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // content version
+	Atime      int64                  `protobuf:"varint,9,opt,name=atime,proto3" json:"atime,omitempty"`           // nanoseconds since the epoch, wall clock
+	Mtime      int64                  `protobuf:"varint,10,opt,name=mtime,proto3" json:"mtime,omitempty"`
+	Ctime      int64                  `protobuf:"varint,11,opt,name=ctime,proto3" json:"ctime,omitempty"`
+	Parent     uint64                 `protobuf:"fixed64,12,opt,name=parent,proto3" json:"parent,omitempty"` // 0 for an unlinked file and the root
+	Tenant     uint32                 `protobuf:"varint,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Level      uint32                 `protobuf:"varint,14,opt,name=level,proto3" json:"level,omitempty"`       // moraine.Level reached by the present generation
+	Target     string                 `protobuf:"bytes,15,opt,name=target,proto3" json:"target,omitempty"`      // of a symbolic link
+	Stored     uint64                 `protobuf:"varint,16,opt,name=stored,proto3" json:"stored,omitempty"`     // bytes in extents (holes not counted)
+	Degraded   uint64                 `protobuf:"varint,17,opt,name=degraded,proto3" json:"degraded,omitempty"` // stripes of the present content that are below full protection, as of the last commit
+	Clean      bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the present generation
+	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is in an object only
+	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the present generation where clean
+	// Only in answers to reads that may be cached.
+	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: it is leased by itself
+	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs,proto3" json:"xattrs,omitempty"`                        // it has extended attributes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +724,20 @@ func (x *Attr) GetObject() uint64 {
 		return x.Object
 	}
 	return 0
+}
+
+func (x *Attr) GetManyLinks() bool {
+	if x != nil {
+		return x.ManyLinks
+	}
+	return false
+}
+
+func (x *Attr) GetXattrs() bool {
+	if x != nil {
+		return x.Xattrs
+	}
+	return false
 }
 
 // Device is one disk of one host.
@@ -1093,7 +1110,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +
 	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12#\n" +
 	"\rstripe_offset\x18\x04 \x01(\x04R\fstripeOffset\x12\x16\n" +
-	"\x06object\x18\x05 \x01(\x06R\x06object\"\xe6\x03\n" +
+	"\x06object\x18\x05 \x01(\x06R\x06object\"\x9f\x04\n" +
 	"\x04Attr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\x12\x12\n" +
@@ -1117,7 +1134,10 @@ const file_common_proto_rawDesc = "" +
 	"\bdegraded\x18\x11 \x01(\x04R\bdegraded\x12\x14\n" +
 	"\x05clean\x18\x12 \x01(\bR\x05clean\x12\x18\n" +
 	"\aevicted\x18\x13 \x01(\bR\aevicted\x12\x16\n" +
-	"\x06object\x18\x14 \x01(\x06R\x06object\"\xfd\x01\n" +
+	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x1e\n" +
+	"\n" +
+	"many_links\x18\xc8\x01 \x01(\bR\tmanyLinks\x12\x17\n" +
+	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xfd\x01\n" +
 	"\x06Device\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x12\n" +

@@ -268,6 +268,61 @@ func (JobState) EnumDescriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{3}
 }
 
+type WatchKind int32
+
+const (
+	WatchKind_WATCH_UNSPECIFIED WatchKind = 0
+	WatchKind_WATCH_CREATED     WatchKind = 1
+	WatchKind_WATCH_REMOVED     WatchKind = 2
+	WatchKind_WATCH_RENAMED     WatchKind = 3 // from old_path to path, both below the directory
+	WatchKind_WATCH_CHANGED     WatchKind = 4 // content or attributes
+)
+
+// Enum value maps for WatchKind.
+var (
+	WatchKind_name = map[int32]string{
+		0: "WATCH_UNSPECIFIED",
+		1: "WATCH_CREATED",
+		2: "WATCH_REMOVED",
+		3: "WATCH_RENAMED",
+		4: "WATCH_CHANGED",
+	}
+	WatchKind_value = map[string]int32{
+		"WATCH_UNSPECIFIED": 0,
+		"WATCH_CREATED":     1,
+		"WATCH_REMOVED":     2,
+		"WATCH_RENAMED":     3,
+		"WATCH_CHANGED":     4,
+	}
+)
+
+func (x WatchKind) Enum() *WatchKind {
+	p := new(WatchKind)
+	*p = x
+	return p
+}
+
+func (x WatchKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WatchKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_metadata_proto_enumTypes[4].Descriptor()
+}
+
+func (WatchKind) Type() protoreflect.EnumType {
+	return &file_metadata_proto_enumTypes[4]
+}
+
+func (x WatchKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WatchKind.Descriptor instead.
+func (WatchKind) EnumDescriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{4}
+}
+
 // MetaRequest is any request to the metadata service. A mutation carries
 // (session, number); repeating it gets the first answer.
 type MetaRequest struct {
@@ -277,6 +332,10 @@ type MetaRequest struct {
 	AckedBelow   uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
 	Partition    uint32                 `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
 	RoutingEpoch uint64                 `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	// The standing (Leases.epoch) of the session's cache: on a read, leases are wanted
+	// under it; on a mutation, the session answers nothing from its cache that has to
+	// do with the inodes that the request names until it is answered. 0: no cache.
+	LeaseEpoch uint64 `protobuf:"varint,200,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	// Types that are valid to be assigned to Op:
 	//
 	//	*MetaRequest_OpenSession
@@ -344,6 +403,8 @@ type MetaRequest struct {
 	//	*MetaRequest_SetQuota
 	//	*MetaRequest_ListQuotas
 	//	*MetaRequest_Recount
+	//	*MetaRequest_Leases
+	//	*MetaRequest_Watch
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -410,6 +471,13 @@ func (x *MetaRequest) GetPartition() uint32 {
 func (x *MetaRequest) GetRoutingEpoch() uint64 {
 	if x != nil {
 		return x.RoutingEpoch
+	}
+	return 0
+}
+
+func (x *MetaRequest) GetLeaseEpoch() uint64 {
+	if x != nil {
+		return x.LeaseEpoch
 	}
 	return 0
 }
@@ -1006,6 +1074,24 @@ func (x *MetaRequest) GetRecount() *Recount {
 	return nil
 }
 
+func (x *MetaRequest) GetLeases() *Leases {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Leases); ok {
+			return x.Leases
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetWatch() *Watch {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Watch); ok {
+			return x.Watch
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1278,6 +1364,15 @@ type MetaRequest_Recount struct {
 	Recount *Recount `protobuf:"bytes,223,opt,name=recount,proto3,oneof"`
 }
 
+type MetaRequest_Leases struct {
+	// Leases and watches.
+	Leases *Leases `protobuf:"bytes,201,opt,name=leases,proto3,oneof"`
+}
+
+type MetaRequest_Watch struct {
+	Watch *Watch `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1408,9 +1503,14 @@ func (*MetaRequest_ListQuotas) isMetaRequest_Op() {}
 
 func (*MetaRequest_Recount) isMetaRequest_Op() {}
 
+func (*MetaRequest_Leases) isMetaRequest_Op() {}
+
+func (*MetaRequest_Watch) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Lease *LeaseGrant            `protobuf:"bytes,203,opt,name=lease,proto3" json:"lease,omitempty"` // where the request has a lease_epoch
 	// Types that are valid to be assigned to Result:
 	//
 	//	*MetaResponse_Session
@@ -1442,6 +1542,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Usage
 	//	*MetaResponse_Quotas
 	//	*MetaResponse_Done
+	//	*MetaResponse_Leases
+	//	*MetaResponse_Watch
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1480,6 +1582,13 @@ func (*MetaResponse) Descriptor() ([]byte, []int) {
 func (x *MetaResponse) GetError() *Error {
 	if x != nil {
 		return x.Error
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetLease() *LeaseGrant {
+	if x != nil {
+		return x.Lease
 	}
 	return nil
 }
@@ -1752,6 +1861,24 @@ func (x *MetaResponse) GetDone() *Done {
 	return nil
 }
 
+func (x *MetaResponse) GetLeases() *LeasesReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Leases); ok {
+			return x.Leases
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetWatch() *WatchReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Watch); ok {
+			return x.Watch
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -1872,6 +1999,14 @@ type MetaResponse_Done struct {
 	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
 }
 
+type MetaResponse_Leases struct {
+	Leases *LeasesReply `protobuf:"bytes,201,opt,name=leases,proto3,oneof"`
+}
+
+type MetaResponse_Watch struct {
+	Watch *WatchReply `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -1930,6 +2065,10 @@ func (*MetaResponse_Quotas) isMetaResponse_Result() {}
 
 func (*MetaResponse_Done) isMetaResponse_Result() {}
 
+func (*MetaResponse_Leases) isMetaResponse_Result() {}
+
+func (*MetaResponse_Watch) isMetaResponse_Result() {}
+
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1972,8 +2111,9 @@ type OpenSession struct {
 	Scope         string                 `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"` // absolute path; filled in from the certificate, and no wider
 	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	Squash        bool                   `protobuf:"varint,4,opt,name=squash,proto3" json:"squash,omitempty"`
-	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`   // filled in from the certificate
-	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"` // 16 random bytes: a repeated OpenSession finds the session it made
+	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`        // filled in from the certificate
+	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`      // 16 random bytes: a repeated OpenSession finds the session it made
+	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"` // the session may hold leases
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2048,6 +2188,13 @@ func (x *OpenSession) GetNonce() []byte {
 		return x.Nonce
 	}
 	return nil
+}
+
+func (x *OpenSession) GetLeases() bool {
+	if x != nil {
+		return x.Leases
+	}
+	return false
 }
 
 type RenewSession struct {
@@ -2140,6 +2287,7 @@ type SessionReply struct {
 	Incarnation     uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"` // the leader's present one
 	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode that the session's paths start at
+	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2228,6 +2376,13 @@ func (x *SessionReply) GetRoot() uint64 {
 		return x.Root
 	}
 	return 0
+}
+
+func (x *SessionReply) GetLeases() bool {
+	if x != nil {
+		return x.Leases
+	}
+	return false
 }
 
 type GetCluster struct {
@@ -2684,6 +2839,7 @@ type Walk struct {
 	From          uint64                 `protobuf:"fixed64,1,opt,name=from,proto3" json:"from,omitempty"`    // 0: the session's root
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`      // slash separated; no leading slash needed
 	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"` // follow symbolic links in the last component too
+	Steps         bool                   `protobuf:"varint,200,opt,name=steps,proto3" json:"steps,omitempty"` // answer with the steps, too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2739,12 +2895,20 @@ func (x *Walk) GetFollow() bool {
 	return false
 }
 
+func (x *Walk) GetSteps() bool {
+	if x != nil {
+		return x.Steps
+	}
+	return false
+}
+
 type WalkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
 	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"` // of the last component; set also where only it is missing
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // last component
 	Found         bool                   `protobuf:"varint,4,opt,name=found,proto3" json:"found,omitempty"`    // false: the parent is there, the last component is not
+	Steps         []*WalkStep            `protobuf:"bytes,200,rep,name=steps,proto3" json:"steps,omitempty"`   // the entries that were looked up, in order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2807,6 +2971,73 @@ func (x *WalkReply) GetFound() bool {
 	return false
 }
 
+func (x *WalkReply) GetSteps() []*WalkStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+type WalkStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"` // unset: there is no such entry
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WalkStep) Reset() {
+	*x = WalkStep{}
+	mi := &file_metadata_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WalkStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WalkStep) ProtoMessage() {}
+
+func (x *WalkStep) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
+func (*WalkStep) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WalkStep) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *WalkStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WalkStep) GetAttr() *Attr {
+	if x != nil {
+		return x.Attr
+	}
+	return nil
+}
+
 type GetAttr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -2816,7 +3047,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2828,7 +3059,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2841,7 +3072,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -2862,7 +3093,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2874,7 +3105,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2887,7 +3118,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -2921,7 +3152,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3164,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3177,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DirEntry) GetName() string {
@@ -2973,7 +3204,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3216,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3229,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -3033,7 +3264,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3276,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3289,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -3146,7 +3377,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3389,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3171,7 +3402,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -3236,7 +3467,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3479,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3492,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -3301,7 +3532,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3544,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3557,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -3348,7 +3579,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3360,7 +3591,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3373,7 +3604,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -3408,7 +3639,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3651,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3664,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -3458,7 +3689,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3470,7 +3701,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3483,7 +3714,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -3539,7 +3770,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3782,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3795,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -3591,7 +3822,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3603,7 +3834,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3616,7 +3847,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -3644,7 +3875,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3656,7 +3887,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3669,7 +3900,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -3702,7 +3933,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3945,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3958,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -3801,7 +4032,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3813,7 +4044,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3826,7 +4057,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -3877,7 +4108,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3889,7 +4120,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3902,7 +4133,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -3950,7 +4181,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3962,7 +4193,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3975,7 +4206,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -3999,7 +4230,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4011,7 +4242,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4024,7 +4255,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -4071,7 +4302,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4083,7 +4314,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4096,7 +4327,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -4127,7 +4358,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4370,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4383,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -4244,7 +4475,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4256,7 +4487,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4269,7 +4500,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -4320,7 +4551,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4332,7 +4563,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4345,7 +4576,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -4409,7 +4640,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4421,7 +4652,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4434,7 +4665,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -4476,7 +4707,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +4719,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4501,7 +4732,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -4537,7 +4768,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4549,7 +4780,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4562,7 +4793,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -4606,7 +4837,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4618,7 +4849,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4631,7 +4862,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -4679,7 +4910,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4691,7 +4922,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4704,7 +4935,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -4727,7 +4958,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4739,7 +4970,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4752,7 +4983,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -4800,7 +5031,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4812,7 +5043,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4825,7 +5056,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -4855,7 +5086,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4867,7 +5098,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4880,7 +5111,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -4929,7 +5160,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4941,7 +5172,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4954,7 +5185,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -4991,7 +5222,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5003,7 +5234,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5016,7 +5247,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -5067,7 +5298,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5079,7 +5310,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5092,7 +5323,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -5133,7 +5364,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5145,7 +5376,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5158,7 +5389,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -5182,7 +5413,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5194,7 +5425,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5207,7 +5438,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -5258,7 +5489,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +5501,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +5514,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -5332,7 +5563,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5344,7 +5575,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5357,7 +5588,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -5392,7 +5623,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5404,7 +5635,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5417,7 +5648,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -5469,7 +5700,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5481,7 +5712,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5494,7 +5725,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Job) GetId() uint64 {
@@ -5650,7 +5881,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5662,7 +5893,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5675,7 +5906,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -5726,7 +5957,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5738,7 +5969,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5751,7 +5982,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -5796,7 +6027,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5808,7 +6039,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5821,7 +6052,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -5877,7 +6108,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5889,7 +6120,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5902,7 +6133,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -5938,7 +6169,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5950,7 +6181,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5963,7 +6194,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -6006,7 +6237,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6018,7 +6249,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6031,7 +6262,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -6074,7 +6305,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6086,7 +6317,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6099,7 +6330,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -6139,7 +6370,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6151,7 +6382,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6164,7 +6395,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -6187,7 +6418,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6199,7 +6430,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6212,7 +6443,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -6241,7 +6472,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6253,7 +6484,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6266,7 +6497,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -6299,7 +6530,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6311,7 +6542,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6324,7 +6555,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -6347,7 +6578,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6359,7 +6590,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6372,7 +6603,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -6406,7 +6637,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6418,7 +6649,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6431,7 +6662,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -6458,7 +6689,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6470,7 +6701,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6483,7 +6714,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -6510,7 +6741,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6522,7 +6753,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6535,7 +6766,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -6589,7 +6820,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6601,7 +6832,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6614,7 +6845,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -6637,7 +6868,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6649,7 +6880,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6662,7 +6893,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -6712,7 +6943,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6724,7 +6955,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6737,7 +6968,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -6771,7 +7002,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6783,7 +7014,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6796,7 +7027,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -6824,7 +7055,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6836,7 +7067,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6849,7 +7080,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -6883,7 +7114,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6895,7 +7126,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6908,21 +7139,611 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
+}
+
+// Leases begins, keeps and polls the standing under which a session holds
+// leases. A session has one standing at a time.
+type Leases struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing; a session's rise
+	// Begin this standing: the session has put aside everything it cached until the
+	// answer comes, and may have held leases on `held`, exact but for changes past
+	// entry `exact` of the log. 0: nothing is held.
+	Begin         bool     `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
+	Exact         uint64   `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
+	Held          []uint64 `protobuf:"fixed64,4,rep,packed,name=held,proto3" json:"held,omitempty"`
+	Ack           uint64   `protobuf:"varint,5,opt,name=ack,proto3" json:"ack,omitempty"`                                 // recalls up to this number are carried out
+	Renew         bool     `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`                             // give the leases another term
+	WaitMillis    uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, where none is there
+	Returned      []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session does not hold any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leases) Reset() {
+	*x = Leases{}
+	mi := &file_metadata_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leases) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leases) ProtoMessage() {}
+
+func (x *Leases) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leases.ProtoReflect.Descriptor instead.
+func (*Leases) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *Leases) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Leases) GetBegin() bool {
+	if x != nil {
+		return x.Begin
+	}
+	return false
+}
+
+func (x *Leases) GetExact() uint64 {
+	if x != nil {
+		return x.Exact
+	}
+	return 0
+}
+
+func (x *Leases) GetHeld() []uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Leases) GetAck() uint64 {
+	if x != nil {
+		return x.Ack
+	}
+	return 0
+}
+
+func (x *Leases) GetRenew() bool {
+	if x != nil {
+		return x.Renew
+	}
+	return false
+}
+
+func (x *Leases) GetWaitMillis() uint32 {
+	if x != nil {
+		return x.WaitMillis
+	}
+	return 0
+}
+
+func (x *Leases) GetReturned() []uint64 {
+	if x != nil {
+		return x.Returned
+	}
+	return nil
+}
+
+type LeasesReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service knows no such standing (another leader, or the term had ended):
+	// nothing is leased.
+	Ended         bool      `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
+	Renewed       bool      `protobuf:"varint,2,opt,name=renewed,proto3" json:"renewed,omitempty"` // the leases hold for a term, counted from the arrival of the request
+	TermMillis    uint64    `protobuf:"varint,3,opt,name=term_millis,json=termMillis,proto3" json:"term_millis,omitempty"`
+	Recalls       []*Recall `protobuf:"bytes,4,rep,name=recalls,proto3" json:"recalls,omitempty"` // all past the request's ack
+	Exact         uint64    `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`    // with these carried out, what is held is exact but for changes past this entry
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeasesReply) Reset() {
+	*x = LeasesReply{}
+	mi := &file_metadata_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeasesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeasesReply) ProtoMessage() {}
+
+func (x *LeasesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
+func (*LeasesReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *LeasesReply) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *LeasesReply) GetRenewed() bool {
+	if x != nil {
+		return x.Renewed
+	}
+	return false
+}
+
+func (x *LeasesReply) GetTermMillis() uint64 {
+	if x != nil {
+		return x.TermMillis
+	}
+	return 0
+}
+
+func (x *LeasesReply) GetRecalls() []*Recall {
+	if x != nil {
+		return x.Recalls
+	}
+	return nil
+}
+
+func (x *LeasesReply) GetExact() uint64 {
+	if x != nil {
+		return x.Exact
+	}
+	return 0
+}
+
+// Recall ends what a session may answer from its cache.
+type Recall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
+	Touches       []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
+	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recall) Reset() {
+	*x = Recall{}
+	mi := &file_metadata_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recall) ProtoMessage() {}
+
+func (x *Recall) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recall.ProtoReflect.Descriptor instead.
+func (*Recall) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *Recall) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Recall) GetTouches() []*Touch {
+	if x != nil {
+		return x.Touches
+	}
+	return nil
+}
+
+func (x *Recall) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+// Touch is something that changed: an entry of a directory, or the attributes of
+// an inode.
+type Touch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lease         uint64                 `protobuf:"fixed64,1,opt,name=lease,proto3" json:"lease,omitempty"` // inode whose lease covers it
+	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // that has the attributes, or got or lost the name
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // of the entry; empty for attributes
+	Whole         bool                   `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`  // anything that the lease covers
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Touch) Reset() {
+	*x = Touch{}
+	mi := &file_metadata_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Touch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Touch) ProtoMessage() {}
+
+func (x *Touch) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Touch.ProtoReflect.Descriptor instead.
+func (*Touch) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *Touch) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *Touch) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Touch) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Touch) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+// LeaseGrant comes with an answer.
+type LeaseGrant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing they are granted under
+	Leases        []uint64               `protobuf:"fixed64,2,rep,packed,name=leases,proto3" json:"leases,omitempty"`
+	Told          bool                   `protobuf:"varint,3,opt,name=told,proto3" json:"told,omitempty"` // of a mutation: touched is all that it changed
+	Touched       []*Touch               `protobuf:"bytes,4,rep,name=touched,proto3" json:"touched,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseGrant) Reset() {
+	*x = LeaseGrant{}
+	mi := &file_metadata_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseGrant) ProtoMessage() {}
+
+func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
+func (*LeaseGrant) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *LeaseGrant) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *LeaseGrant) GetLeases() []uint64 {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *LeaseGrant) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
+}
+
+func (x *LeaseGrant) GetTouched() []*Touch {
+	if x != nil {
+		return x.Touched
+	}
+	return nil
+}
+
+// Watch asks for changes below a directory.
+type Watch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	After         uint64                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`                             // changes of entries of the log past this one; 0: from now on
+	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Watch) Reset() {
+	*x = Watch{}
+	mi := &file_metadata_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Watch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Watch) ProtoMessage() {}
+
+func (x *Watch) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Watch.ProtoReflect.Descriptor instead.
+func (*Watch) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *Watch) GetDirectory() uint64 {
+	if x != nil {
+		return x.Directory
+	}
+	return 0
+}
+
+func (x *Watch) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *Watch) GetWaitMillis() uint32 {
+	if x != nil {
+		return x.WaitMillis
+	}
+	return 0
+}
+
+type WatchEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          WatchKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.WatchKind" json:"kind,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // below the directory; empty for the directory itself
+	OldPath       string                 `protobuf:"bytes,3,opt,name=old_path,json=oldPath,proto3" json:"old_path,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,4,opt,name=inode,proto3" json:"inode,omitempty"`
+	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`                          // entry of the log
+	Type          FileType               `protobuf:"varint,6,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"` // where it is still there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEvent) Reset() {
+	*x = WatchEvent{}
+	mi := &file_metadata_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEvent) ProtoMessage() {}
+
+func (x *WatchEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
+func (*WatchEvent) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *WatchEvent) GetKind() WatchKind {
+	if x != nil {
+		return x.Kind
+	}
+	return WatchKind_WATCH_UNSPECIFIED
+}
+
+func (x *WatchEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchEvent) GetOldPath() string {
+	if x != nil {
+		return x.OldPath
+	}
+	return ""
+}
+
+func (x *WatchEvent) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *WatchEvent) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *WatchEvent) GetType() FileType {
+	if x != nil {
+		return x.Type
+	}
+	return FileType_FILE_TYPE_UNSPECIFIED
+}
+
+type WatchReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*WatchEvent          `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`     // what to give as `after` next
+	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"` // changes may be missing: look at the directory anew
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchReply) Reset() {
+	*x = WatchReply{}
+	mi := &file_metadata_proto_msgTypes[84]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchReply) ProtoMessage() {}
+
+func (x *WatchReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[84]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
+func (*WatchReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{84}
+}
+
+func (x *WatchReply) GetEvents() []*WatchEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *WatchReply) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *WatchReply) GetResync() bool {
+	if x != nil {
+		return x.Resync
+	}
+	return false
 }
 
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd4\x1e\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd5\x1f\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
 	"\vacked_below\x18\x03 \x01(\x04R\n" +
 	"ackedBelow\x12\x1c\n" +
 	"\tpartition\x18\x04 \x01(\rR\tpartition\x12#\n" +
-	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\x12>\n" +
+	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\x12 \n" +
+	"\vlease_epoch\x18\xc8\x01 \x01(\x04R\n" +
+	"leaseEpoch\x12>\n" +
 	"\fopen_session\x18\n" +
 	" \x01(\v2\x19.moraine.wire.OpenSessionH\x00R\vopenSession\x12A\n" +
 	"\rrenew_session\x18\v \x01(\v2\x1a.moraine.wire.RenewSessionH\x00R\frenewSession\x12A\n" +
@@ -7008,10 +7829,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\tset_quota\x18\xdd\x01 \x01(\v2\x16.moraine.wire.SetQuotaH\x00R\bsetQuota\x12<\n" +
 	"\vlist_quotas\x18\xde\x01 \x01(\v2\x18.moraine.wire.ListQuotasH\x00R\n" +
 	"listQuotas\x122\n" +
-	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecountB\x04\n" +
-	"\x02op\"\xe3\f\n" +
+	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecount\x12/\n" +
+	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesH\x00R\x06leases\x12,\n" +
+	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchH\x00R\x05watchB\x04\n" +
+	"\x02op\"\xfd\r\n" +
 	"\fMetaResponse\x12)\n" +
-	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x126\n" +
+	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
+	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
 	"\asession\x18\n" +
 	" \x01(\v2\x1a.moraine.wire.SessionReplyH\x00R\asession\x126\n" +
 	"\acluster\x18\r \x01(\v2\x1a.moraine.wire.ClusterReplyH\x00R\acluster\x124\n" +
@@ -7041,20 +7865,23 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06policy\x18\x83\x01 \x01(\v2\x19.moraine.wire.PolicyReplyH\x00R\x06policy\x121\n" +
 	"\x05usage\x18\xdc\x01 \x01(\v2\x18.moraine.wire.UsageReplyH\x00R\x05usage\x124\n" +
 	"\x06quotas\x18\xde\x01 \x01(\v2\x19.moraine.wire.QuotasReplyH\x00R\x06quotas\x12)\n" +
-	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04doneB\b\n" +
+	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04done\x124\n" +
+	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
+	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watchB\b\n" +
 	"\x06result\"\x06\n" +
-	"\x04Done\"\x96\x01\n" +
+	"\x04Done\"\xaf\x01\n" +
 	"\vOpenSession\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x16\n" +
 	"\x06squash\x18\x04 \x01(\bR\x06squash\x12\x12\n" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x14\n" +
-	"\x05nonce\x18\x06 \x01(\fR\x05nonce\"-\n" +
+	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x17\n" +
+	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\"-\n" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
-	"\fCloseSession\"\xff\x01\n" +
+	"\fCloseSession\"\x98\x02\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -7064,7 +7891,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\acluster\x18\x05 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12)\n" +
 	"\x10topology_version\x18\a \x01(\x04R\x0ftopologyVersion\x12\x12\n" +
-	"\x04root\x18\b \x01(\x06R\x04root\"\f\n" +
+	"\x04root\x18\b \x01(\x06R\x04root\x12\x17\n" +
+	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\"\f\n" +
 	"\n" +
 	"GetCluster\"\xbf\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
@@ -7102,16 +7930,22 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"4\n" +
 	"\n" +
 	"EntryReply\x12&\n" +
-	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"F\n" +
+	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"]\n" +
 	"\x04Walk\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x06R\x04from\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"u\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x15\n" +
+	"\x05steps\x18\xc8\x01 \x01(\bR\x05steps\"\xa4\x01\n" +
 	"\tWalkReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
-	"\x05found\x18\x04 \x01(\bR\x05found\"\x1f\n" +
+	"\x05found\x18\x04 \x01(\bR\x05found\x12-\n" +
+	"\x05steps\x18\xc8\x01 \x03(\v2\x16.moraine.wire.WalkStepR\x05steps\"^\n" +
+	"\bWalkStep\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12&\n" +
+	"\x04attr\x18\x03 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"\x1f\n" +
 	"\aGetAttr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\"K\n" +
 	"\aReadDir\x12\x14\n" +
@@ -7441,7 +8275,57 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06quotas\x18\x01 \x03(\v2\x13.moraine.wire.UsageR\x06quotas\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\x06R\x04last\"\t\n" +
-	"\aRecount*\x93\x01\n" +
+	"\aRecount\"\xc3\x01\n" +
+	"\x06Leases\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05begin\x18\x02 \x01(\bR\x05begin\x12\x14\n" +
+	"\x05exact\x18\x03 \x01(\x04R\x05exact\x12\x12\n" +
+	"\x04held\x18\x04 \x03(\x06R\x04held\x12\x10\n" +
+	"\x03ack\x18\x05 \x01(\x04R\x03ack\x12\x14\n" +
+	"\x05renew\x18\x06 \x01(\bR\x05renew\x12\x1f\n" +
+	"\vwait_millis\x18\a \x01(\rR\n" +
+	"waitMillis\x12\x1a\n" +
+	"\breturned\x18\b \x03(\x06R\breturned\"\xa4\x01\n" +
+	"\vLeasesReply\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x18\n" +
+	"\arenewed\x18\x02 \x01(\bR\arenewed\x12\x1f\n" +
+	"\vterm_millis\x18\x03 \x01(\x04R\n" +
+	"termMillis\x12.\n" +
+	"\arecalls\x18\x04 \x03(\v2\x14.moraine.wire.RecallR\arecalls\x12\x14\n" +
+	"\x05exact\x18\x05 \x01(\x04R\x05exact\"a\n" +
+	"\x06Recall\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
+	"\atouches\x18\x02 \x03(\v2\x13.moraine.wire.TouchR\atouches\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"]\n" +
+	"\x05Touch\x12\x14\n" +
+	"\x05lease\x18\x01 \x01(\x06R\x05lease\x12\x14\n" +
+	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\"}\n" +
+	"\n" +
+	"LeaseGrant\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06leases\x18\x02 \x03(\x06R\x06leases\x12\x12\n" +
+	"\x04told\x18\x03 \x01(\bR\x04told\x12-\n" +
+	"\atouched\x18\x04 \x03(\v2\x13.moraine.wire.TouchR\atouched\"\\\n" +
+	"\x05Watch\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x1f\n" +
+	"\vwait_millis\x18\x03 \x01(\rR\n" +
+	"waitMillis\"\xc0\x01\n" +
+	"\n" +
+	"WatchEvent\x12+\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x17.moraine.wire.WatchKindR\x04kind\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\bold_path\x18\x03 \x01(\tR\aoldPath\x12\x14\n" +
+	"\x05inode\x18\x04 \x01(\x06R\x05inode\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\x12*\n" +
+	"\x04type\x18\x06 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\"j\n" +
+	"\n" +
+	"WatchReply\x120\n" +
+	"\x06events\x18\x01 \x03(\v2\x18.moraine.wire.WatchEventR\x06events\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x16\n" +
+	"\x06resync\x18\x03 \x01(\bR\x06resync*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -7476,7 +8360,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x11JOB_STATE_RUNNING\x10\x02\x12\x12\n" +
 	"\x0eJOB_STATE_DONE\x10\x03\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x04\x12\x16\n" +
-	"\x12JOB_STATE_CANCELED\x10\x05B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x12JOB_STATE_CANCELED\x10\x05*n\n" +
+	"\tWatchKind\x12\x15\n" +
+	"\x11WATCH_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rWATCH_CREATED\x10\x01\x12\x11\n" +
+	"\rWATCH_REMOVED\x10\x02\x12\x11\n" +
+	"\rWATCH_RENAMED\x10\x03\x12\x11\n" +
+	"\rWATCH_CHANGED\x10\x04B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
 
 var (
 	file_metadata_proto_rawDescOnce sync.Once
@@ -7490,290 +8380,313 @@ func file_metadata_proto_rawDescGZIP() []byte {
 	return file_metadata_proto_rawDescData
 }
 
-var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
 	(JobKind)(0),              // 2: moraine.wire.JobKind
 	(JobState)(0),             // 3: moraine.wire.JobState
-	(*MetaRequest)(nil),       // 4: moraine.wire.MetaRequest
-	(*MetaResponse)(nil),      // 5: moraine.wire.MetaResponse
-	(*Done)(nil),              // 6: moraine.wire.Done
-	(*OpenSession)(nil),       // 7: moraine.wire.OpenSession
-	(*RenewSession)(nil),      // 8: moraine.wire.RenewSession
-	(*CloseSession)(nil),      // 9: moraine.wire.CloseSession
-	(*SessionReply)(nil),      // 10: moraine.wire.SessionReply
-	(*GetCluster)(nil),        // 11: moraine.wire.GetCluster
-	(*MetadataNode)(nil),      // 12: moraine.wire.MetadataNode
-	(*ClusterReply)(nil),      // 13: moraine.wire.ClusterReply
-	(*GetTopology)(nil),       // 14: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 15: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 16: moraine.wire.EntryReply
-	(*Walk)(nil),              // 17: moraine.wire.Walk
-	(*WalkReply)(nil),         // 18: moraine.wire.WalkReply
-	(*GetAttr)(nil),           // 19: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 20: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 21: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 22: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 23: moraine.wire.Create
-	(*Rename)(nil),            // 24: moraine.wire.Rename
-	(*Remove)(nil),            // 25: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 26: moraine.wire.RemoveReply
-	(*Link)(nil),              // 27: moraine.wire.Link
-	(*Release)(nil),           // 28: moraine.wire.Release
-	(*SetXattr)(nil),          // 29: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 30: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 31: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 32: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 33: moraine.wire.SetAttr
-	(*Grant)(nil),             // 34: moraine.wire.Grant
-	(*GrantReply)(nil),        // 35: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 36: moraine.wire.EndGrant
-	(*Place)(nil),             // 37: moraine.wire.Place
-	(*PlaceReply)(nil),        // 38: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 39: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 40: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 41: moraine.wire.Clone
-	(*CloneRange)(nil),        // 42: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 43: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 44: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 45: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 46: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 47: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 48: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 49: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 50: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 51: moraine.wire.HeartbeatReply
-	(*Deletion)(nil),          // 52: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 53: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 54: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 55: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 56: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 57: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 58: moraine.wire.Job
-	(*RepairTask)(nil),        // 59: moraine.wire.RepairTask
-	(*Intent)(nil),            // 60: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 61: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 62: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 63: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 64: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 65: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 66: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 67: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 68: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 69: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 70: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 71: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 72: moraine.wire.EndIntents
-	(*Usage)(nil),             // 73: moraine.wire.Usage
-	(*GetUsage)(nil),          // 74: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 75: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 76: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 77: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 78: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 79: moraine.wire.Recount
-	(*OpenRun)(nil),           // 80: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 81: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 82: moraine.wire.SealPart
-	(*GetStep)(nil),           // 83: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 84: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 85: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 86: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 87: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 88: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 89: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 90: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 91: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 92: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 93: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 94: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 95: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 96: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 97: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 98: moraine.wire.GetObject
-	(*GetTier)(nil),           // 99: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 100: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 101: moraine.wire.GetPolicy
-	(*Error)(nil),             // 102: moraine.wire.Error
-	(*Topology)(nil),          // 103: moraine.wire.Topology
-	(*RunReply)(nil),          // 104: moraine.wire.RunReply
-	(*StepReply)(nil),         // 105: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 106: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 107: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 108: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 109: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 110: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 111: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 112: moraine.wire.Scheme
-	(*Attr)(nil),              // 113: moraine.wire.Attr
-	(FileType)(0),             // 114: moraine.wire.FileType
-	(*Placement)(nil),         // 115: moraine.wire.Placement
-	(*Stripe)(nil),            // 116: moraine.wire.Stripe
-	(*Extent)(nil),            // 117: moraine.wire.Extent
-	(*Object)(nil),            // 118: moraine.wire.Object
-	(*Host)(nil),              // 119: moraine.wire.Host
-	(*Device)(nil),            // 120: moraine.wire.Device
-	(*SigningKey)(nil),        // 121: moraine.wire.SigningKey
-	(DeviceState)(0),          // 122: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 123: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 124: moraine.wire.MoveTask
+	(WatchKind)(0),            // 4: moraine.wire.WatchKind
+	(*MetaRequest)(nil),       // 5: moraine.wire.MetaRequest
+	(*MetaResponse)(nil),      // 6: moraine.wire.MetaResponse
+	(*Done)(nil),              // 7: moraine.wire.Done
+	(*OpenSession)(nil),       // 8: moraine.wire.OpenSession
+	(*RenewSession)(nil),      // 9: moraine.wire.RenewSession
+	(*CloseSession)(nil),      // 10: moraine.wire.CloseSession
+	(*SessionReply)(nil),      // 11: moraine.wire.SessionReply
+	(*GetCluster)(nil),        // 12: moraine.wire.GetCluster
+	(*MetadataNode)(nil),      // 13: moraine.wire.MetadataNode
+	(*ClusterReply)(nil),      // 14: moraine.wire.ClusterReply
+	(*GetTopology)(nil),       // 15: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 16: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 17: moraine.wire.EntryReply
+	(*Walk)(nil),              // 18: moraine.wire.Walk
+	(*WalkReply)(nil),         // 19: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 20: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 21: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 22: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 23: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 24: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 25: moraine.wire.Create
+	(*Rename)(nil),            // 26: moraine.wire.Rename
+	(*Remove)(nil),            // 27: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 28: moraine.wire.RemoveReply
+	(*Link)(nil),              // 29: moraine.wire.Link
+	(*Release)(nil),           // 30: moraine.wire.Release
+	(*SetXattr)(nil),          // 31: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 32: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 33: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 34: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 35: moraine.wire.SetAttr
+	(*Grant)(nil),             // 36: moraine.wire.Grant
+	(*GrantReply)(nil),        // 37: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 38: moraine.wire.EndGrant
+	(*Place)(nil),             // 39: moraine.wire.Place
+	(*PlaceReply)(nil),        // 40: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 41: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 42: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 43: moraine.wire.Clone
+	(*CloneRange)(nil),        // 44: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 45: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 46: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 47: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 48: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 49: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 50: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 51: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 52: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 53: moraine.wire.HeartbeatReply
+	(*Deletion)(nil),          // 54: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 55: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 56: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 57: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 58: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 59: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 60: moraine.wire.Job
+	(*RepairTask)(nil),        // 61: moraine.wire.RepairTask
+	(*Intent)(nil),            // 62: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 63: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 64: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 65: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 66: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 67: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 68: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 69: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 70: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 71: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 72: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 73: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 74: moraine.wire.EndIntents
+	(*Usage)(nil),             // 75: moraine.wire.Usage
+	(*GetUsage)(nil),          // 76: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 77: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 78: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 79: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 80: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 81: moraine.wire.Recount
+	(*Leases)(nil),            // 82: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 83: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 84: moraine.wire.Recall
+	(*Touch)(nil),             // 85: moraine.wire.Touch
+	(*LeaseGrant)(nil),        // 86: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 87: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 88: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 89: moraine.wire.WatchReply
+	(*OpenRun)(nil),           // 90: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 91: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 92: moraine.wire.SealPart
+	(*GetStep)(nil),           // 93: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 94: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 95: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 96: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 97: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 98: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 99: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 100: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 101: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 102: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 103: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 104: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 105: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 106: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 107: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 108: moraine.wire.GetObject
+	(*GetTier)(nil),           // 109: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 110: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 111: moraine.wire.GetPolicy
+	(*Error)(nil),             // 112: moraine.wire.Error
+	(*Topology)(nil),          // 113: moraine.wire.Topology
+	(*RunReply)(nil),          // 114: moraine.wire.RunReply
+	(*StepReply)(nil),         // 115: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 116: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 117: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 118: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 119: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 120: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 121: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 122: moraine.wire.Scheme
+	(*Attr)(nil),              // 123: moraine.wire.Attr
+	(FileType)(0),             // 124: moraine.wire.FileType
+	(*Placement)(nil),         // 125: moraine.wire.Placement
+	(*Stripe)(nil),            // 126: moraine.wire.Stripe
+	(*Extent)(nil),            // 127: moraine.wire.Extent
+	(*Object)(nil),            // 128: moraine.wire.Object
+	(*Host)(nil),              // 129: moraine.wire.Host
+	(*Device)(nil),            // 130: moraine.wire.Device
+	(*SigningKey)(nil),        // 131: moraine.wire.SigningKey
+	(DeviceState)(0),          // 132: moraine.wire.DeviceState
+	(*StepKey)(nil),           // 133: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 134: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
-	7,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
-	8,   // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
-	9,   // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
-	11,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	14,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	15,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	17,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	19,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	20,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	23,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	24,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	25,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	33,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	32,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	27,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	28,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	29,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	30,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	34,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	36,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	37,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	39,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	44,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	46,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	41,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	48,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	50,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	54,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	53,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	57,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	61,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	63,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	64,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	65,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	66,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	68,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	70,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	72,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	80,  // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	81,  // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	82,  // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	83,  // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	84,  // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	85,  // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	86,  // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	87,  // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	88,  // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	89,  // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	90,  // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	67,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	91,  // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	92,  // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	93,  // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	94,  // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	95,  // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	96,  // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	97,  // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	98,  // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	99,  // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	100, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	101, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	74,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	76,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	77,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	79,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	102, // 65: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	10,  // 66: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	13,  // 67: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	103, // 68: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	16,  // 69: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	18,  // 70: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	22,  // 71: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	26,  // 72: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	35,  // 73: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	38,  // 74: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	43,  // 75: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	45,  // 76: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	49,  // 77: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	51,  // 78: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	56,  // 79: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	62,  // 80: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	69,  // 81: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	71,  // 82: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	104, // 83: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	105, // 84: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	106, // 85: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	107, // 86: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	108, // 87: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	31,  // 88: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	109, // 89: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	110, // 90: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	111, // 91: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	75,  // 92: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	78,  // 93: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	6,   // 94: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	12,  // 95: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	103, // 96: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	112, // 97: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	113, // 98: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	113, // 99: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	113, // 100: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	21,  // 101: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	114, // 102: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	112, // 103: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	115, // 104: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	112, // 105: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	112, // 106: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	115, // 107: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	116, // 108: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	117, // 109: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 110: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	40,  // 111: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 112: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	42,  // 113: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	40,  // 114: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	113, // 115: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	113, // 116: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	117, // 117: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	116, // 118: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	118, // 119: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	47,  // 120: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	119, // 121: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	120, // 122: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	121, // 123: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	120, // 124: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	52,  // 125: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	121, // 126: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	52,  // 127: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	55,  // 128: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	52,  // 129: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	122, // 130: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 131: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 132: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	59,  // 133: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	123, // 134: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	124, // 135: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 136: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	116, // 137: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	60,  // 138: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 139: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	58,  // 140: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 141: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	60,  // 142: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	60,  // 143: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	60,  // 144: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	60,  // 145: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	73,  // 146: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	73,  // 147: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	73,  // 148: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	149, // [149:149] is the sub-list for method output_type
-	149, // [149:149] is the sub-list for method input_type
-	149, // [149:149] is the sub-list for extension type_name
-	149, // [149:149] is the sub-list for extension extendee
-	0,   // [0:149] is the sub-list for field type_name
+	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
+	9,   // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
+	10,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
+	12,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
+	15,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	16,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	18,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	21,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	22,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	25,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	26,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	27,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	35,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	34,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	29,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	30,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	31,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	32,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	36,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	38,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	39,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	41,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	46,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	48,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	43,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	50,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	52,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	56,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	55,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	59,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	63,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	65,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	66,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	67,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	68,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	70,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	72,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	74,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	90,  // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	91,  // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	92,  // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	93,  // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	94,  // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	95,  // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	96,  // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	97,  // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	98,  // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	99,  // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	100, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	69,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	101, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	102, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	103, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	104, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	105, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	106, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	107, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	108, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	109, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	110, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	111, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	76,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	78,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	79,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	81,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	82,  // 65: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	87,  // 66: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	112, // 67: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	86,  // 68: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 69: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 70: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	113, // 71: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	17,  // 72: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	19,  // 73: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	24,  // 74: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	28,  // 75: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	37,  // 76: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	40,  // 77: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	45,  // 78: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	47,  // 79: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	51,  // 80: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	53,  // 81: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	58,  // 82: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	64,  // 83: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	71,  // 84: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	73,  // 85: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	114, // 86: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	115, // 87: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	116, // 88: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	117, // 89: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	118, // 90: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	33,  // 91: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	119, // 92: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	120, // 93: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	121, // 94: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	77,  // 95: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	80,  // 96: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	7,   // 97: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	83,  // 98: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	89,  // 99: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	13,  // 100: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	113, // 101: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	122, // 102: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	123, // 103: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	123, // 104: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	20,  // 105: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	123, // 106: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	123, // 107: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	23,  // 108: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	124, // 109: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	122, // 110: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	125, // 111: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	122, // 112: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	122, // 113: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	125, // 114: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	126, // 115: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	127, // 116: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 117: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	42,  // 118: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 119: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	44,  // 120: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	42,  // 121: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	123, // 122: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	123, // 123: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	127, // 124: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	126, // 125: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	128, // 126: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	49,  // 127: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	129, // 128: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	130, // 129: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	131, // 130: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	130, // 131: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	54,  // 132: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	131, // 133: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	54,  // 134: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	57,  // 135: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	54,  // 136: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	132, // 137: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 138: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 139: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	61,  // 140: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	133, // 141: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	134, // 142: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 143: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	126, // 144: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	62,  // 145: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 146: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	60,  // 147: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 148: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	62,  // 149: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 150: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	62,  // 151: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 152: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	75,  // 153: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	75,  // 154: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	75,  // 155: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	84,  // 156: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	85,  // 157: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	85,  // 158: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 159: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	124, // 160: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	88,  // 161: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	162, // [162:162] is the sub-list for method output_type
+	162, // [162:162] is the sub-list for method input_type
+	162, // [162:162] is the sub-list for extension type_name
+	162, // [162:162] is the sub-list for extension extendee
+	0,   // [0:162] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -7851,6 +8764,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_SetQuota)(nil),
 		(*MetaRequest_ListQuotas)(nil),
 		(*MetaRequest_Recount)(nil),
+		(*MetaRequest_Leases)(nil),
+		(*MetaRequest_Watch)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -7882,14 +8797,16 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Usage)(nil),
 		(*MetaResponse_Quotas)(nil),
 		(*MetaResponse_Done)(nil),
+		(*MetaResponse_Leases)(nil),
+		(*MetaResponse_Watch)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   76,
+			NumEnums:      5,
+			NumMessages:   85,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,81 @@
+package metadata
+
+import (
+	"sort"
+
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// maxChanges is how many changes a server remembers: those of a few seconds of the
+// fastest creates.
+const maxChanges = 256 << 10
+
+// changes are the last things that entries of the log touched, as every server
+// applied them, whether it leads or not. A new leader tells from them what a
+// session that comes back has missed, and a watch goes on where it was. It is not
+// safe for concurrent use.
+type changes struct {
+	limit int
+	ring  []change
+	start int // index in ring of the oldest
+	// floor: the changes of later entries are all there.
+	floor uint64
+	last  uint64 // index of the last entry noted
+	count uint64 // of the entries of the state, as of last
+}
+
+// change is one touched thing. One with an empty touch says that a directory went
+// elsewhere in the tree.
+type change struct {
+	index uint64
+	touch state.Touch
+}
+
+func (c change) moved() bool { return c.touch == state.Touch{} }
+
+// note takes over what the entry at index touched; count is the number of entries
+// that the state has applied with it. A gap, as a snapshot makes one, has what was
+// before forgotten.
+func (c *changes) note(index, count uint64, results []state.Result) {
+	if c.last == 0 || count != c.count+1 {
+		c.ring, c.start, c.floor = nil, 0, index-1
+	}
+	c.last, c.count = index, count
+	for i := range results {
+		for _, t := range results[i].Touched {
+			c.add(change{index, t})
+		}
+		if results[i].Events.TreeMoved {
+			c.add(change{index: index})
+		}
+	}
+}
+
+func (c *changes) add(ch change) {
+	if len(c.ring) < c.limit {
+		c.ring = append(c.ring, ch)
+		return
+	}
+	c.floor = c.ring[c.start].index
+	c.ring[c.start] = ch
+	c.start = (c.start + 1) % len(c.ring)
+}
+
+// covers reports whether all changes past an entry are known.
+func (c *changes) covers(index uint64) bool {
+	return c.last != 0 && index >= c.floor && index <= c.last
+}
+
+// at returns the i-th change, the oldest first.
+func (c *changes) at(i int) *change { return &c.ring[(c.start+i)%len(c.ring)] }
+
+// since calls fn with the changes of entries past index, the oldest first, until
+// it returns false.
+func (c *changes) since(index uint64, fn func(*change) bool) {
+	first := sort.Search(len(c.ring), func(i int) bool { return c.at(i).index > index })
+	for i := first; i < len(c.ring); i++ {
+		if !fn(c.at(i)) {
+			return
+		}
+	}
+}

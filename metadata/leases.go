@@ -1,0 +1,339 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxRecallWait bounds how long a session's question for recalls is held.
+const maxRecallWait = 30 * time.Second
+
+// leases begins, keeps and polls a session's standing.
+func (l *leader) leases(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	req := c.req.GetLeases()
+	began := l.deps.Clock.Now()
+	if req.Begin || req.Renew { // only who leads now may promise anything
+		if err := l.store.ReadBarrier(ctx); err != nil {
+			return nil, err
+		}
+	}
+	ses, err := l.sessions.live(c.req.Session)
+	if err != nil {
+		return nil, err
+	}
+	if !ses.leases {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the session was not opened to hold leases")}
+	}
+	if req.Begin {
+		if err := l.lease.begin(c.req.Session, !ses.all, began, req); err != nil {
+			return nil, err
+		}
+	}
+	reply, err := l.recalls(ctx, c.req.Session, began, req)
+	if err != nil {
+		return nil, err
+	}
+	reply.TermMillis = uint64(leaseTerm.Milliseconds())
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Leases{Leases: reply}}, nil
+}
+
+// recalls answers with what a session has to carry out, and waits for it as long
+// as was asked.
+func (l *leader) recalls(ctx context.Context, id uint64, began time.Time, req *wire.Leases) (*wire.LeasesReply, error) {
+	wait := min(time.Duration(req.WaitMillis)*time.Millisecond, maxRecallWait)
+	var over <-chan time.Time
+	if wait > 0 {
+		over = l.deps.Clock.After(wait)
+	}
+	for first := true; ; first = false {
+		reply, wake := l.lease.poll(id, began, req, first)
+		if wait <= 0 || reply.Ended || len(reply.Recalls) > 0 {
+			return reply, nil
+		}
+		select {
+		case <-wake:
+		case <-over:
+			wait = 0
+		case <-ctx.Done():
+			return nil, contextError("metadata.leases", ctx)
+		case <-l.done:
+			return nil, errStopped
+		}
+	}
+}
+
+// begin makes a standing. One that is there already is left as it is: the request
+// was repeated. Only a leader that has just proved that it leads may call it.
+func (t *leaseTable) begin(id uint64, confined bool, began time.Time, req *wire.Leases) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.leading {
+		return errStopped
+	}
+	if old := t.sessions[id]; old != nil && req.Epoch <= old.epoch {
+		if req.Epoch == old.epoch {
+			return nil
+		}
+		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("standing %d is over: the session has had %d", req.Epoch, old.epoch)}
+	}
+	t.drop(t.sessions[id]) // the session trusts nothing of it any more
+	h := &holder{id: id, epoch: req.Epoch, confined: confined, renewed: began}
+	t.add(h)
+	t.reclaim(h, req)
+	delete(t.recovering, id)
+	t.settleRecovery()
+	return nil
+}
+
+// reclaim gives a session the leases that it held, and recalls what it has missed.
+// The mutex is held.
+func (t *leaseTable) reclaim(h *holder, req *wire.Leases) {
+	if len(req.Held) == 0 {
+		return
+	}
+	t.metrics.Reclaims.Inc()
+	if req.Exact == 0 || !t.changes.covers(req.Exact) || len(req.Held) > maxLeases {
+		h.recallAll()
+		return
+	}
+	for _, lease := range req.Held {
+		t.holds(h, moraine.InodeID(lease))
+	}
+	var missed []*wire.Touch
+	all := false
+	t.changes.since(req.Exact, func(c *change) bool {
+		if c.moved() {
+			all = all || h.confined
+		} else if _, held := h.leases[c.touch.Lease]; held {
+			missed = append(missed, touchToWire(&c.touch))
+		}
+		return !all && len(missed) < maxSettling
+	})
+	switch {
+	case all || len(missed) >= maxSettling:
+		t.release(h)
+		h.recallAll()
+	case len(missed) > 0:
+		t.send(h, missed)
+	}
+}
+
+// recallAll has a session that begins drop all that it held.
+func (h *holder) recallAll() {
+	h.sent++
+	h.recalls = append(h.recalls, &wire.Recall{Number: h.sent, All: true})
+}
+
+// poll returns what a session has to carry out past req.Ack, and a channel that is
+// closed when there is more. first takes over what the request says.
+func (t *leaseTable) poll(id uint64, began time.Time, req *wire.Leases, first bool) (*wire.LeasesReply, <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.sessions[id]
+	if h == nil || h.epoch != req.Epoch || h.ended || t.ranOut(h, t.now()) {
+		return &wire.LeasesReply{Ended: true}, nil
+	}
+	reply := &wire.LeasesReply{Exact: t.changes.last, Renewed: req.Begin}
+	if first {
+		t.ack(h, req.Ack)
+		for _, lease := range req.Returned {
+			t.unhold(h, moraine.InodeID(lease))
+		}
+		if req.Renew {
+			reply.Renewed = h.renew(began)
+		}
+	}
+	for _, r := range h.recalls {
+		if r.Number > req.Ack {
+			reply.Recalls = append(reply.Recalls, r)
+		}
+	}
+	if len(reply.Recalls) > 0 {
+		h.told = h.sent
+	}
+	return reply, h.wake
+}
+
+// renew gives the session's leases another term. One that has not carried out what
+// it was told before the last renewal gets none: it does not listen, and others
+// wait for it.
+func (h *holder) renew(began time.Time) bool {
+	if h.acked < h.mark {
+		return false
+	}
+	h.mark = h.told
+	if began.After(h.renewed) {
+		h.renewed = began
+	}
+	return true
+}
+
+// grant leases what an answer shows to the session, under the standing that it
+// asked for them. applied is the entry as of which the answer was made. What was
+// touched since is not leased, nor anything where the standing is over.
+func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *wire.LeaseGrant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.sessions[id]
+	if h == nil || h.epoch != epoch || h.ended || t.ranOut(h, t.now()) || !t.changes.covers(applied) {
+		return nil
+	}
+	wanted := make(map[moraine.InodeID]struct{}, 4)
+	for i := range seen.Touches {
+		if lease := seen.Touches[i].Lease; lease != 0 {
+			wanted[lease] = struct{}{}
+		}
+	}
+	looked := 0
+	t.changes.since(applied, func(c *change) bool {
+		if c.moved() && h.confined {
+			clear(wanted)
+		}
+		delete(wanted, c.touch.Lease)
+		looked++
+		return looked < maxSettling && len(wanted) > 0
+	})
+	if looked >= maxSettling {
+		return nil
+	}
+	g := &wire.LeaseGrant{Epoch: epoch}
+	for lease := range wanted {
+		if t.holds(h, lease) {
+			g.Leases = append(g.Leases, uint64(lease))
+		}
+	}
+	t.metrics.LeasesGranted.Add(float64(len(g.Leases)))
+	return g
+}
+
+// settle returns once nothing is pending that find finds, and the recovery is over.
+func (l *leader) settle(ctx context.Context, find func(*leaseTable) *pending) error {
+	t := l.lease
+	for waited := false; ; waited = true {
+		t.mu.Lock()
+		if !t.leading {
+			t.mu.Unlock()
+			return errStopped
+		}
+		over, until := t.blocked(find)
+		now := t.now()
+		t.mu.Unlock()
+		if over == nil {
+			return nil
+		}
+		if !waited {
+			t.metrics.LeaseWaits.Inc()
+		}
+		select {
+		case <-over:
+		case <-l.deps.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
+		case <-ctx.Done():
+			return contextError("metadata.settle", ctx)
+		case <-l.done:
+			return errStopped
+		}
+	}
+}
+
+// blocked returns what is to be waited for, and when it ends by itself; nil where
+// nothing is. The mutex is held.
+func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struct{}, until time.Time) {
+	if !t.settleRecovery() {
+		return t.recovered, t.recoverBy
+	}
+	for {
+		p := find(t)
+		if p == nil {
+			return nil, until
+		}
+		now := t.now()
+		until = time.Time{}
+		for _, h := range p.holders {
+			if t.sessions[h.id] != h || t.ranOut(h, now) {
+				continue
+			}
+			if end := h.renewed.Add(leaseTerm); until.IsZero() || end.Before(until) {
+				until = end
+			}
+		}
+		if p.left > 0 {
+			return p.done, until
+		}
+	}
+}
+
+// settleSeen waits until what an answer shows may be known.
+func (l *leader) settleSeen(ctx context.Context, seen *state.Seen) error {
+	if seen.All {
+		return l.settleAll(ctx)
+	}
+	return l.settle(ctx, func(t *leaseTable) *pending {
+		if len(t.pendings) == 0 {
+			return nil
+		}
+		return t.showing(seen.Touches)
+	})
+}
+
+// settleResult waits until a command's answer may be known.
+func (l *leader) settleResult(ctx context.Context, r *state.Result) error {
+	if r.Repeated {
+		return l.settleAll(ctx)
+	}
+	if len(r.Touched)+len(r.Read) == 0 {
+		return nil // it shows nothing that anybody caches
+	}
+	return l.settle(ctx, func(t *leaseTable) *pending {
+		if len(t.pendings) == 0 {
+			return nil
+		}
+		for _, id := range r.Read {
+			if ps := t.shown[shownKey{inode: id}]; len(ps) > 0 {
+				return ps[0]
+			}
+		}
+		return t.showing(r.Touched)
+	})
+}
+
+// settleAll waits until everything that is pending now may be known.
+func (l *leader) settleAll(ctx context.Context) error {
+	var now []*pending
+	l.lease.mu.Lock()
+	for p := range l.lease.pendings {
+		now = append(now, p)
+	}
+	l.lease.mu.Unlock()
+	return l.settle(ctx, func(*leaseTable) *pending {
+		for _, p := range now {
+			if p.left > 0 {
+				return p
+			}
+		}
+		return nil
+	})
+}
+
+// showing finds a pending change that one of touches shows. The mutex is held.
+func (t *leaseTable) showing(touches []state.Touch) *pending {
+	for i := range touches {
+		if ps := t.shown[keyOf(&touches[i])]; len(ps) > 0 {
+			return ps[0]
+		}
+	}
+	return nil
+}
+
+// told tells a session that has a cache what its own command changed.
+func told(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
+	g := &wire.LeaseGrant{Epoch: req.LeaseEpoch, Told: !r.Repeated}
+	for i := range r.Touched {
+		g.Touched = append(g.Touched, touchToWire(&r.Touched[i]))
+	}
+	return g
+}

@@ -1,0 +1,210 @@
+package metadata
+
+import (
+	"context"
+	"path"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxWatchWait bounds how long a watch is held that has nothing to tell.
+	maxWatchWait = 30 * time.Second
+	// maxWatched is about how many changes, of the whole namespace, one answer to a
+	// watch looks at.
+	maxWatched = 4096
+)
+
+// watch tells what changed below a directory since an entry of the log, and waits
+// for a change as long as was asked. It keeps nothing of a watch: the changes that
+// every server remembers are all there is, so that another leader goes on where
+// this one stopped.
+func (l *leader) watch(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	req := c.req.GetWatch()
+	if err := l.mayWatch(ctx, c); err != nil {
+		return nil, err
+	}
+	over := l.deps.Clock.After(min(time.Duration(req.WaitMillis)*time.Millisecond, maxWatchWait))
+	reply := &wire.WatchReply{Next: req.After}
+	for {
+		found, next, covered, more := l.lease.changedSince(reply.Next)
+		if !covered {
+			reply.Resync, reply.Next = true, next
+			break
+		}
+		events, err := l.events(ctx, moraine.InodeID(req.Directory), found)
+		if err != nil {
+			return nil, err
+		}
+		reply.Events, reply.Next = events, next
+		if len(events) > 0 {
+			break
+		}
+		if more == nil { // there was more to look at than was looked at
+			continue
+		}
+		select {
+		case <-more:
+			continue
+		case <-over:
+		case <-ctx.Done():
+			return nil, contextError("metadata.watch", ctx)
+		case <-l.done:
+			return nil, errStopped
+		}
+		break
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Watch{Watch: reply}}, nil
+}
+
+// mayWatch fails unless the caller sees the directory.
+func (l *leader) mayWatch(ctx context.Context, c *call) error {
+	req := &wire.MetaRequest{Session: c.req.Session, Partition: c.req.Partition,
+		Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: c.req.GetWatch().Directory, Limit: 1}}}
+	resp, err := l.read(ctx, &call{op: c.op, req: req, caller: c.caller})
+	if err == nil && resp.Error != nil {
+		err = transport.ErrorFromWire(resp.Error)
+	}
+	return err
+}
+
+// changedSince returns the changes of the entries past after, and the last of those
+// entries. covered is false where some are not known any more; then next is where
+// to begin anew. more is closed when there is another, nil where there are others
+// already.
+func (t *leaseTable) changedSince(after uint64) (found []change, next uint64, covered bool, more <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if after == 0 || !t.changes.covers(after) {
+		return nil, t.changes.last, false, nil
+	}
+	next = t.changes.last
+	cut := false
+	t.changes.since(after, func(c *change) bool {
+		if len(found) >= maxWatched && c.index != found[len(found)-1].index {
+			cut = true
+			return false
+		}
+		found = append(found, *c)
+		return true
+	})
+	if cut {
+		return found, found[len(found)-1].index, true, nil
+	}
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return found, next, true, t.changed
+}
+
+// events makes of changes what happened below top, once nobody holds a lease by
+// which he could still see it otherwise.
+func (l *leader) events(ctx context.Context, top moraine.InodeID, found []change) ([]*wire.WatchEvent, error) {
+	var seen state.Seen
+	for i := range found {
+		seen.Touches = append(seen.Touches, found[i].touch)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	if err := l.settleSeen(ctx, &seen); err != nil {
+		return nil, err
+	}
+	var events []*wire.WatchEvent
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		w := watcher{machine: l.machine, r: r, top: top, below: map[moraine.InodeID]placed{}}
+		for len(found) > 0 {
+			n := 1
+			for n < len(found) && found[n].index == found[0].index {
+				n++
+			}
+			if err := w.entry(found[:n]); err != nil {
+				return err
+			}
+			found = found[n:]
+		}
+		events = w.events
+		return nil
+	})
+	return events, err
+}
+
+// watcher makes events of changes. Paths are those of the state that it reads.
+type watcher struct {
+	machine *state.Machine
+	r       state.Reader
+	top     moraine.InodeID
+	below   map[moraine.InodeID]placed // directories that were met
+	events  []*wire.WatchEvent
+}
+
+// placed is where an inode is, below the top.
+type placed struct {
+	path string
+	ok   bool
+}
+
+// entry takes the changes of one entry of the log. A name that an inode loses and
+// another that it gets are a rename. Attributes that changed with a name are not
+// told again.
+func (w *watcher) entry(changes []change) error {
+	moved := make(map[moraine.InodeID]*wire.WatchEvent, len(changes)) // by inode: its last removal
+	told := make(map[moraine.InodeID]bool, len(changes))
+	for i := range changes {
+		t := &changes[i].touch
+		if t.Name == "" {
+			continue
+		}
+		told[t.Lease], told[t.Inode] = true, true
+		dir, err := w.place(t.Lease)
+		if err != nil {
+			return err
+		}
+		e := &wire.WatchEvent{Inode: uint64(t.Inode), Path: path.Join(dir.path, t.Name), Index: changes[i].index}
+		was := moved[t.Inode]
+		switch {
+		case t.Change == state.Removed && dir.ok:
+			e.Kind = wire.WatchKind_WATCH_REMOVED
+			moved[t.Inode] = e
+		case t.Change == state.Added && dir.ok && was != nil:
+			was.Kind, was.OldPath, was.Path = wire.WatchKind_WATCH_RENAMED, was.Path, e.Path
+			delete(moved, t.Inode)
+			continue
+		case t.Change == state.Added && dir.ok:
+			e.Kind = wire.WatchKind_WATCH_CREATED
+		default:
+			continue
+		}
+		w.events = append(w.events, e)
+	}
+	for i := range changes {
+		t := &changes[i].touch
+		if t.Name != "" || t.Inode == 0 || told[t.Inode] {
+			continue
+		}
+		told[t.Inode] = true
+		at, err := w.place(t.Inode)
+		if err != nil {
+			return err
+		}
+		if at.ok {
+			w.events = append(w.events, &wire.WatchEvent{Kind: wire.WatchKind_WATCH_CHANGED, Path: at.path,
+				Inode: uint64(t.Inode), Index: changes[i].index})
+		}
+	}
+	return nil
+}
+
+// place finds an inode below the top.
+func (w *watcher) place(id moraine.InodeID) (placed, error) {
+	if p, ok := w.below[id]; ok {
+		return p, nil
+	}
+	p, ok, err := w.machine.PathBelow(w.r, w.top, id)
+	w.below[id] = placed{p, ok}
+	return w.below[id], err
+}

@@ -1,0 +1,103 @@
+package metadata_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func (k *client) watch(dir, after uint64, wait time.Duration) *wire.WatchReply {
+	k.c.t.Helper()
+	resp, err := k.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
+		Directory: dir, After: after, WaitMillis: uint32(wait.Milliseconds())}}})
+	require.NoError(k.c.t, err)
+	return resp.GetWatch()
+}
+
+// told is what a watch tells, in words.
+func toldBy(r *wire.WatchReply) (out []string) {
+	for _, e := range r.Events {
+		what := map[wire.WatchKind]string{wire.WatchKind_WATCH_CREATED: "created", wire.WatchKind_WATCH_REMOVED: "removed",
+			wire.WatchKind_WATCH_RENAMED: "renamed", wire.WatchKind_WATCH_CHANGED: "changed"}[e.Kind]
+		if e.OldPath != "" {
+			what += " " + e.OldPath + " ->"
+		}
+		out = append(out, what+" "+e.Path)
+	}
+	return out
+}
+
+func TestAWatchTellsWhatChangesBelowADirectory(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		w := c.open(peer(transport.RoleClient, "w"))
+		dir := w.made(mkdir(root, "d")).Inode
+		sub := w.made(mkdir(dir, "sub")).Inode
+		out := w.made(mkdir(root, "out")).Inode
+		first := w.watch(dir, 0, 0)
+		require.True(t, first.Resync, "a watch begins with a look at the directory")
+		at := first.Next
+
+		file := w.made(create(sub, "f")).Inode
+		w.made(create(out, "elsewhere"))
+		w.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: file, Valid: 1, Mode: 0o600}}})
+		rename := func(parent uint64, name string, newParent uint64, newName string) {
+			_, err := w.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+				Parent: parent, Name: name, NewParent: newParent, NewName: newName}}})
+			require.NoError(t, err)
+		}
+		rename(sub, "f", dir, "g")
+		rename(dir, "g", out, "g")
+		rename(out, "elsewhere", sub, "e")
+		_, err := w.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: sub, Name: "e"}}})
+		require.NoError(t, err)
+		r := w.watch(dir, at, 0)
+		require.False(t, r.Resync)
+		require.Equal(t, []string{"created sub/f", "renamed sub/f -> g", "removed g", "created sub/e", "removed sub/e"},
+			toldBy(r), "the change of f's mode is not told: it is not below any more")
+		require.Empty(t, w.watch(dir, r.Next, 0).Events)
+
+		// It waits for a change, and tells it once nobody can see it otherwise.
+		h := c.cacher("h")
+		h.walk("d/sub/n")
+		var late *wire.WatchReply
+		waiting := inBackground(func() error { late = w.watch(dir, r.Next, 20*time.Second); return nil })
+		requireWaits(t, waiting, "a watch")
+		another := c.open(peer(transport.RoleClient, "x"))
+		created := another.later(create(sub, "n"))
+		requireWaits(t, waiting, "a watch of a change that is being recalled")
+		h.recalled(1)
+		requireAnswered(t, created, "the change")
+		requireAnswered(t, waiting, "the watch")
+		require.Equal(t, []string{"created sub/n"}, toldBy(late))
+		_, err = another.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: late.Events[0].Inode, Valid: 1, Mode: 0o600}}})
+		require.NoError(t, err)
+		require.Equal(t, []string{"changed sub/n"}, toldBy(w.watch(dir, late.Next, 0)))
+
+		_, err = w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{Directory: file, After: 1}}})
+		require.Error(t, err, "a file is not watched")
+	})
+}
+
+func TestAWatchThatCannotBeCompleteSaysSo(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		w := c.open(peer(transport.RoleClient, "w"))
+		dir := w.made(mkdir(root, "d")).Inode
+		at := w.watch(dir, 0, 0).Next
+		w.made(create(dir, "before"))
+		c.elect("m2") // which did not apply what was before
+		for i := range 3 {
+			w.made(create(dir, fmt.Sprint(i)))
+		}
+		synctest.Wait()
+		r := w.watch(dir, at, 0)
+		require.True(t, r.Resync)
+		w.made(create(dir, "x"))
+		require.Equal(t, []string{"created x"}, toldBy(w.watch(dir, r.Next, 0)))
+	})
+}

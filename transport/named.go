@@ -1,0 +1,29 @@
+package transport
+
+import "github.com/morainefs/moraine/transport/wire"
+
+// Named returns the inodes that a mutation names: what its caller can tell, before
+// it is applied, that it may change. A client that caches answers nothing from its
+// cache that has to do with them until the request is answered, so that the
+// service need not recall from it what they cover; both ask here which they are.
+func Named(req *wire.MetaRequest) []uint64 {
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Create:
+		return []uint64{op.Create.GetParent()}
+	case *wire.MetaRequest_Rename:
+		return []uint64{op.Rename.GetParent(), op.Rename.GetNewParent()}
+	case *wire.MetaRequest_Remove:
+		return []uint64{op.Remove.GetParent()}
+	case *wire.MetaRequest_RemoveTree:
+		return []uint64{op.RemoveTree.GetParent()}
+	case *wire.MetaRequest_Link:
+		return []uint64{op.Link.GetInode(), op.Link.GetParent()}
+	case *wire.MetaRequest_SetAttr:
+		return []uint64{op.SetAttr.GetInode()}
+	case *wire.MetaRequest_SetXattr:
+		return []uint64{op.SetXattr.GetInode()}
+	case *wire.MetaRequest_Commit:
+		return []uint64{op.Commit.GetInode(), op.Commit.GetLink().GetParent()}
+	}
+	return nil
+}
