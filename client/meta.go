@@ -289,7 +289,9 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps, *wire.MetaRequest_ListParts,
 		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks,
 		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy,
-		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas:
+		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas,
+		*wire.MetaRequest_GetMembers, *wire.MetaRequest_AddMember, *wire.MetaRequest_RemoveMember,
+		*wire.MetaRequest_FinishUpgrade:
 		return false
 	case *wire.MetaRequest_ResolveStep:
 		return op.ResolveStep.GetFix()

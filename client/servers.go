@@ -6,17 +6,24 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // servers remembers which metadata server to ask: the leader, as far as known,
-// or else the configured ones in turn. Safe for concurrent use.
+// or else those that there are in turn. Safe for concurrent use.
+//
+// The configured ones are for the beginning: the leader names all of now in its
+// answers to sessions, so that a list with one that is up is enough, and a list
+// that is out of date does no harm once that one has answered. They are asked
+// again only after all that the leader has named have failed.
 type servers struct {
-	dialer transport.Dialer
-	list   [][]string
+	dialer     transport.Dialer
+	configured [][]string
 
 	mu     sync.Mutex
-	next   int      // index in list of the one to ask where leader is nil
-	leader []string // named by a NotLeader answer
+	list   [][]string // of now, as the leader said last; then those configured that it did not name
+	next   int        // index in list of the one to ask where leader is nil
+	leader []string   // named by a NotLeader answer
 	stubs  map[string]transport.Metadata
 }
 
@@ -25,7 +32,7 @@ type servers struct {
 const maxStubs = 64
 
 func newServers(d transport.Dialer, list [][]string) *servers {
-	return &servers{dialer: d, list: list, stubs: map[string]transport.Metadata{}}
+	return &servers{dialer: d, configured: list, list: list, stubs: map[string]transport.Metadata{}}
 }
 
 // current returns the server to ask, and its addresses.
@@ -46,6 +53,33 @@ func (s *servers) current() (transport.Metadata, []string) {
 		s.stubs[key] = stub
 	}
 	return stub, addrs
+}
+
+// learn takes over what the leader says of the metadata servers.
+func (s *servers) learn(named []*wire.MemberAddress) {
+	if len(named) == 0 {
+		return // an earlier release does not say
+	}
+	var list [][]string
+	for _, m := range named {
+		if len(m.GetAddresses()) > 0 {
+			list = append(list, m.Addresses)
+		}
+	}
+	for _, addrs := range s.configured {
+		if !slices.ContainsFunc(list, func(have []string) bool { return slices.Equal(have, addrs) }) {
+			list = append(list, addrs)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.EqualFunc(s.list, list, slices.Equal[[]string]) {
+		return
+	}
+	if s.leader == nil { // the one that answered stays the one to ask
+		s.leader = s.list[s.next%len(s.list)]
+	}
+	s.list, s.next = list, 0
 }
 
 // failed says that the server at addrs did not serve a request; leader, if not

@@ -63,6 +63,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	s.renewed.Store(began.UnixNano())
 	m.takeToken(s, r)
 	m.session.Store(s)
+	m.servers.learn(r.Metadata)
 	m.metrics.Sessions.Inc()
 	m.sawTopology(r.TopologyVersion)
 	if old != nil {
@@ -99,6 +100,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	s.renewed.Store(began.UnixNano())
 	r := resp.GetSession()
 	m.takeToken(s, r)
+	m.servers.learn(r.GetMetadata())
 	m.sawTopology(r.GetTopologyVersion())
 	return nil
 }

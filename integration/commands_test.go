@@ -30,6 +30,7 @@ var listings = []listing{
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
 		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
+	{args: "metadata ls", keys: "id addresses role alive match lag release level", optional: "no_vote_because"},
 	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason"},
 	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},

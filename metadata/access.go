@@ -72,6 +72,8 @@ func spokenFor(req *wire.MetaRequest) (string, bool) {
 		return r.Heartbeat.GetHost(), true
 	case *wire.MetaRequest_LeaseJobs:
 		return r.LeaseJobs.GetHost(), true
+	case *wire.MetaRequest_MemberBeat:
+		return r.MemberBeat.GetId(), true
 	default:
 		return "", false
 	}

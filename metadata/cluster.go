@@ -61,7 +61,7 @@ func (s *Server) nodes(applied uint64) []*wire.MetadataNode {
 	members := s.store.Members()
 	out := make([]*wire.MetadataNode, len(members))
 	for i, m := range members {
-		p := s.peers[m.ID]
+		p := Peer{Addresses: s.addresses(m.ID), AdminAddress: s.peers[m.ID].AdminAddress}
 		out[i] = &wire.MetadataNode{
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
 )
 
 // Config is what an operator may set. Zero values are replaced by the defaults
@@ -19,6 +20,11 @@ type Config struct {
 	Node string
 	// Peers are all metadata servers of the cluster, this one too.
 	Peers []Peer
+	// Join: where this server's directory is new, the server waits to be added to
+	// a cluster that exists, rather than to begin one with Peers.
+	Join bool
+	// Release names the build, for people.
+	Release string
 	// Cluster is the identity of the cluster: the first leader writes it, and
 	// every later one refuses a state of another. Required.
 	Cluster moraine.UUID
@@ -75,10 +81,13 @@ type Deps struct {
 	// NewStore makes the replicated store that applies its entries to fsm; it
 	// must start nothing. Required.
 	NewStore func(fsm FSM) (Store, error)
-	Clock    clock.Clock // default: the machine's
-	Rand     io.Reader   // of keys; default: the machine's
-	Log      *slog.Logger
-	Metrics  *Metrics // default: not registered anywhere
+	// Dial returns another metadata server; nil where there is none to reach: then
+	// a server enters unasked, and tells nobody of itself.
+	Dial    func(addrs []string) transport.Metadata
+	Clock   clock.Clock // default: the machine's
+	Rand    io.Reader   // of keys; default: the machine's
+	Log     *slog.Logger
+	Metrics *Metrics // default: not registered anywhere
 }
 
 func (c *Config) setDefaults() {

@@ -3,9 +3,11 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // FSM applies entries of the replicated log; the server gives one to its store.
@@ -51,11 +53,35 @@ type Store interface {
 
 // Member is one server of the replicated log.
 type Member struct {
-	ID     string
-	Voter  bool
-	Leader bool
-	Alive  bool   // heard of lately; known on the leader
-	Match  uint64 // last index known to be on its disk; known on the leader
+	ID        string
+	Addresses []string // where clients reach it; may be empty
+	Voter     bool
+	Leader    bool
+	Alive     bool          // heard of lately; known on the leader
+	Match     uint64        // last index known to be on its disk; known on the leader
+	Contact   time.Duration // since it answered last; negative where it has not
+}
+
+// Membership is what a Store can besides whose members may change; of those that
+// change something AddMember says what errors mean.
+type Membership interface {
+	// Directory returns the name of this server's directory, and whether the
+	// server may take part; it may be called before Run.
+	Directory() (name moraine.UUID, admitted bool, err error)
+	// Admit notes that it may, durably.
+	Admit() error
+	// Begun is whether the group has come further than its first configuration.
+	Begun() bool
+	// Settled is whether the members are known to be what a majority agreed to.
+	Settled() bool
+	// AddMember makes id a member without a vote, or with one. NotLeader: nothing
+	// was done; any other error: unknown, and it may be repeated.
+	AddMember(ctx context.Context, id, address string, voter bool) error
+	RemoveMember(ctx context.Context, id string) error
+	// Transfer makes the voter id the leader.
+	Transfer(ctx context.Context, id string) error
+	// MemberStatus is what this server knows of its log and disk.
+	MemberStatus() *wire.MemberStatus
 }
 
 // machineFSM applies entries with the state machine.

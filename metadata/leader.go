@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -44,6 +45,10 @@ type leader struct {
 	repairs   poke   // the repair queue, or what can be done about it, changed
 	runnable  poke   // a job for the leader itself may be there
 	hostsRead poke   // hosts or devices in the state changed
+
+	news   *memberNews
+	began  time.Time
+	seated bool // this server's directory is recorded; the tick's alone
 }
 
 // lead leads until ctx ends. It returns early, with an error, where it could
@@ -53,7 +58,7 @@ func (s *Server) lead(ctx context.Context) error {
 		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s, lease: s.lease,
 		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
-		jobs: newSignal(), steps: newSignal(),
+		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
 		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)

@@ -1,7 +1,10 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,7 +20,8 @@ const (
 	clients      who = 1 << iota // clients and gateways
 	chunkservers                 // and the movers that run in them
 	admins
-	anyone = clients | chunkservers | admins
+	metadatas // the servers of this service, of themselves
+	anyone    = clients | chunkservers | admins
 )
 
 func roleOf(r transport.Role) who {
@@ -28,7 +32,9 @@ func roleOf(r transport.Role) who {
 		return chunkservers
 	case transport.RoleClient, transport.RoleGateway:
 		return clients
-	default: // a metadata server speaks Raft only; an unknown role, nothing
+	case transport.RoleMetadata:
+		return metadatas
+	default: // an unknown role may do nothing
 		return 0
 	}
 }
@@ -48,9 +54,15 @@ type op struct {
 	snapshot bool
 	// serve answers it.
 	serve serveFunc
-	// ok counts those that were answered without an error.
-	ok prometheus.Counter
+	// local answers it in place of serve, on a server that does not lead too.
+	local func(*Server, context.Context, *call) (*wire.MetaResponse, error)
+	// ok counts those that were answered without an error, counts those and the
+	// others, for people.
+	ok     prometheus.Counter
+	counts *opCounts
 }
+
+type opCounts struct{ answered, failed atomic.Uint64 }
 
 type serveFunc func(*leader, context.Context, *call) (*wire.MetaResponse, error)
 
@@ -157,19 +169,42 @@ func newOpTable(m *Metrics) *opTable {
 		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
 		201: {name: "leases", may: anyone, reads: true, session: true, serve: (*leader).leases},
 		202: asking("watch", (*leader).watch),
+		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
+		241: asking("get_members", (*leader).getMembers),
+		242: {name: "add_member", may: admins, serve: (*leader).addMember},
+		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
+		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
 	}
 	for i := range t {
-		if t[i].serve != nil {
+		if t[i].name != "" {
+			t[i].counts = &opCounts{}
 			t[i].ok = m.Requests.WithLabelValues(t[i].name, "ok")
 		}
 	}
 	return t
 }
 
+// mix says how often each request was answered since the process started, the
+// most frequent first.
+func (t *opTable) mix() []*wire.CommandCount {
+	var out []*wire.CommandCount
+	for i := range t {
+		if t[i].name == "" {
+			continue
+		}
+		n, failed := t[i].counts.answered.Load(), t[i].counts.failed.Load()
+		if n+failed > 0 {
+			out = append(out, &wire.CommandCount{Name: t[i].name, Count: n, Failed: failed})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *wire.CommandCount) int { return cmp.Compare(b.Count, a.Count) })
+	return out
+}
+
 // of finds the op of a request; nil where this build does not know it.
 func (t *opTable) of(req *wire.MetaRequest) *op {
 	n := number(req)
-	if int(n) >= len(t) || t[n].serve == nil {
+	if int(n) >= len(t) || t[n].name == "" {
 		return nil
 	}
 	return &t[n]

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // memberSilent is how long another metadata server may not have answered the
@@ -28,20 +29,47 @@ func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error
 // raftNode is a raftstore.Store as a Store.
 type raftNode struct{ *raftstore.Store }
 
-// Term implements Store.
-func (n raftNode) Term() uint64 { return n.Status().Term }
+var _ Membership = raftNode{}
 
 // Members implements Store.
 func (n raftNode) Members() []Member {
-	st := n.Status()
-	out := make([]Member, len(st.Peers))
-	for i, p := range st.Peers {
+	peers, _ := n.Peers()
+	leader, _ := n.Leader()
+	out := make([]Member, len(peers))
+	for i, p := range peers {
 		out[i] = Member{
-			ID: p.ID, Voter: true, Leader: p.ID == st.Leader, Match: p.LastIndex,
-			Alive: p.Contact >= 0 && p.Contact < memberSilent,
+			ID: p.ID, Addresses: p.Client, Voter: p.Voter, Leader: p.ID == leader, Match: p.LastIndex,
+			Alive: p.Contact >= 0 && p.Contact < memberSilent, Contact: p.Contact,
 		}
 	}
 	return out
+}
+
+// Directory implements Membership.
+func (n raftNode) Directory() (moraine.UUID, bool, error) {
+	id, err := n.Identity()
+	return id.Directory, id.Admitted, err
+}
+
+// Settled implements Membership.
+func (n raftNode) Settled() bool {
+	_, settled := n.Peers()
+	return settled
+}
+
+// MemberStatus implements Membership.
+func (n raftNode) MemberStatus() *wire.MemberStatus {
+	st := n.Status()
+	return &wire.MemberStatus{
+		Term: st.Term, Applied: st.Applied, LogFirst: st.FirstIndex, LogLast: st.LastIndex, LogBytes: uint64(max(st.LogBytes, 0)),
+		SnapshotIndex: st.Snapshot, SnapshotBytes: uint64(max(st.SnapshotBytes, 0)), SnapshotAgeMillis: st.SnapshotAge.Milliseconds(),
+		Apply: latenciesToWire(st.Apply), Append: latenciesToWire(st.Append), LowSpace: st.LowSpace,
+	}
+}
+
+func latenciesToWire(l raftstore.Latencies) *wire.Latencies {
+	return &wire.Latencies{Count: l.Count, P50Micros: uint64(l.P50.Microseconds()), P99Micros: uint64(l.P99.Microseconds()),
+		MaxMicros: uint64(l.Max.Microseconds())}
 }
 
 // Healthy implements Store. A node whose disk failed ends its Run instead.

@@ -31,6 +31,8 @@ type raftCluster struct {
 	disks   func(name string) (fs vfs.FS, dir string)
 	servers map[string]*metadata.Server
 	stops   map[string]func()
+	joins   map[string]bool       // servers that are to be added
+	ends    map[string]chan error // servers whose Run may fail: what it returned
 }
 
 type raftStream struct {
@@ -51,7 +53,8 @@ func newRaftCluster(t testing.TB, size int) *raftCluster {
 }
 
 func newRaftClusterOn(t testing.TB, size int, disks func(string) (vfs.FS, string)) *raftCluster {
-	c := &raftCluster{t: t, net: memnet.New(1), disks: disks, servers: map[string]*metadata.Server{}, stops: map[string]func(){}}
+	c := &raftCluster{t: t, net: memnet.New(1), disks: disks, servers: map[string]*metadata.Server{}, stops: map[string]func(){},
+		joins: map[string]bool{}, ends: map[string]chan error{}}
 	for i := range size {
 		c.names = append(c.names, fmt.Sprintf("m%d", i+1))
 	}
@@ -105,19 +108,23 @@ func (c *raftCluster) start(name string) {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name)
-	cfg := metadata.Config{Node: name, Cluster: clusterUUID}
+	cfg := metadata.Config{Node: name, Cluster: clusterUUID, Join: c.joins[name]}
 	for _, n := range c.names {
 		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: n, Addresses: []string{memnet.Address(n)}})
 	}
 	fs, _ := c.disks(name)
-	s, err := metadata.New(cfg, metadata.Deps{Log: log, NewStore: metadata.OverRaft(c.raftConfig(name), raftstore.Deps{
-		FS: fs, Log: log, Stream: raftStream{node.RaftListener(), node}})})
+	s, err := metadata.New(cfg, metadata.Deps{Log: log, Dial: c.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleMetadata, Node: name}).Metadata,
+		NewStore: metadata.OverRaft(c.raftConfig(name), raftstore.Deps{
+			FS: fs, Log: log, Stream: raftStream{node.RaftListener(), node}})})
 	require.NoError(c.t, err)
 	late.server.Store(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := s.Run(ctx); err != nil {
+		err := s.Run(ctx)
+		if ended := c.ends[name]; ended != nil {
+			ended <- err
+		} else if err != nil {
 			c.t.Errorf("%s: %v", name, err)
 		}
 	})
@@ -197,6 +204,7 @@ func (k *caller) next() {
 			return
 		}
 	}
+	k.at = k.c.names[0]
 }
 
 func (k *caller) open() {

@@ -94,8 +94,12 @@ func (s *Server) Incarnation() moraine.Incarnation { return moraine.Incarnation(
 // from that of the leader (Corrupt), and returns after all that it began has
 // ended.
 func (s *Server) Run(ctx context.Context) error {
+	if err := s.enter(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.store.Run(ctx) })
+	g.Go(func() error { return s.beat(ctx) })
 	g.Go(func() error { s.followLeadership(ctx); return nil })
 	g.Go(func() error { return s.watchDivergence(ctx) })
 	err := g.Wait()
@@ -174,9 +178,11 @@ func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 	if err != nil {
 		err = wrap(op.name, err)
 		s.deps.Metrics.Requests.WithLabelValues(op.name, moraine.KindOf(err).String()).Inc()
+		op.counts.failed.Add(1)
 		return nil, err
 	}
 	op.ok.Inc()
+	op.counts.answered.Add(1)
 	return resp, nil
 }
 
@@ -187,6 +193,9 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	c, err := admit(transport.PeerFrom(ctx), op, req)
 	if err != nil {
 		return nil, err
+	}
+	if op.local != nil {
+		return op.local(s, ctx, c)
 	}
 	l := s.leader.Load()
 	if l == nil {
@@ -218,7 +227,7 @@ func (s *Server) notLeader() error {
 	case id == "":
 		e.Err = fmt.Errorf("no leader is known")
 	default:
-		e.Err = &transport.LeaderHint{ID: id, Addresses: s.peers[id].Addresses}
+		e.Err = &transport.LeaderHint{ID: id, Addresses: s.addresses(id)}
 	}
 	return e
 }

@@ -228,7 +228,8 @@ func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error)
 	reply := &wire.SessionReply{
 		Session: id, TermMillis: uint64(l.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
 		Cluster: l.cluster.uuid[:], Incarnation: uint64(l.cluster.incarnation), TopologyVersion: l.topology.view().wire.Version,
-		Leases: ses.leases,
+		Leases:   ses.leases,
+		Metadata: l.server.reachable(),
 	}
 	if token {
 		if reply.Token, reply.TokenExpires, err = l.tokens.sign(id, ses, l.deps.Clock.Now()); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
@@ -103,7 +104,13 @@ func (a *app) ownCluster(ctx context.Context) (moraine.UUID, error) {
 	if sec.identity != nil {
 		return sec.identity.Claims().Cluster, nil
 	}
-	c, err := a.dial(ctx)
+	return a.clusterAt(ctx, "")
+}
+
+// clusterAt asks the metadata servers at hosts, or --endpoint, which cluster
+// they are of.
+func (a *app) clusterAt(ctx context.Context, hosts string) (moraine.UUID, error) {
+	c, err := a.dialHosts(ctx, hosts, client.Config{})
 	if err != nil {
 		return moraine.UUID{}, err
 	}

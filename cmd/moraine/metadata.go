@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"net"
 	"os"
 	"slices"
@@ -25,6 +26,7 @@ type metadataOptions struct {
 	adminListen string
 	peers       []string
 	bootstrap   bool
+	join        bool
 	service     metadata.Config
 	store       raftstore.Config
 	cache       sizeFlag
@@ -36,19 +38,26 @@ func (a *app) metadataCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "metadata",
 		GroupID: groupServers,
-		Short:   "Run a metadata server",
+		Short:   "Run a metadata server, or look at and change which there are",
 		Long: `Run one of the servers that keep the namespace, replicated by Raft. A cluster
 has 1, 3 or 5 of them; a majority must be up. The first start of a new cluster
 is told so by --bootstrap: it forms the group of --peers, and every server must be
 given the same peers. Later starts find the group in --data.
 
-Without --bootstrap an empty --data is refused: a server that has lost its disk has
-forgotten what it acknowledged, and must not vote under its old id.`,
+A server that is to be added to a cluster that runs is started with --join, under an
+id that was never used, with itself and at least one of the others in --peers; then
+"moraine metadata add" makes it a member. --peers of the others need not change.
+
+Without one of the two an empty --data is refused: a server that has lost its disk has
+forgotten what it acknowledged, and must not vote under its old id.
+
+The commands below are for people: they ask the cluster that --endpoint names.`,
 		Example: `  moraine metadata --id m1 --data /var/lib/moraine --listen 0.0.0.0:7400 \
     --peers m1=host1:7400,m2=host2:7400,m3=host3:7400 --certs /etc/moraine/certs --bootstrap`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runMetadata(cmd.Context(), o) },
 	}
+	cmd.AddCommand(a.metadataListCommand(), a.metadataAddCommand(), a.metadataRemoveCommand(), a.metadataReplaceCommand())
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")
@@ -56,6 +65,7 @@ forgotten what it acknowledged, and must not vote under its old id.`,
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7401", "address of /metrics, /healthz and /debug/pprof")
 	f.StringSliceVar(&o.peers, "peers", nil, "all metadata servers, this one too: ID=HOST:PORT,...")
 	f.BoolVar(&o.bootstrap, "bootstrap", false, "this is the first start of a new cluster: form its group in an empty --data")
+	f.BoolVar(&o.join, "join", false, "this is the first start of a server that is to be added to a cluster that runs")
 	f.DurationVar(&o.service.SessionTimeout, "session-timeout", time.Minute, "a client's session ends this long after its last renewal")
 	f.DurationVar(&o.service.Grace, "grace", time.Minute, "dead chunks are kept this long before they are deleted")
 	f.DurationVar(&o.service.Suspect, "suspect-after", 3*time.Second, "nothing new is placed on a host that was silent this long")
@@ -120,9 +130,11 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 		return err
 	}
 	if o.service.Cluster.IsZero() {
-		o.service.Cluster = clusterOfPeers(o.peers)
+		if o.service.Cluster, err = a.insecureCluster(ctx, &o); err != nil {
+			return err
+		}
 	}
-	o.service.Node = o.id
+	o.service.Node, o.service.Join, o.service.Release = o.id, o.join, version
 	o.store.Dir, o.store.Cluster, o.store.Node = o.data, o.service.Cluster, o.id
 	o.store.CacheBytes, o.store.LogRetentionBytes = int64(o.cache), int64(o.logKeep)
 	return a.serveMetadata(ctx, sec, o)
@@ -132,10 +144,41 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 // is said to be the first start.
 func (o *metadataOptions) checkBootstrap() error {
 	formed, err := raftstore.Formed(vfs.OS{}, o.data)
-	if err != nil || formed || o.bootstrap {
+	switch {
+	case err != nil || formed:
 		return err
+	case o.bootstrap && o.join:
+		return usageError("--bootstrap begins a new cluster, --join a server of one that runs: give one of them")
+	case o.bootstrap:
+		return nil
+	case o.join && len(o.peers) < 2:
+		return usageError("--join: name at least one server of the cluster in --peers, beside %s", o.id)
+	case o.join:
+		return nil
 	}
-	return usageError("--data %s holds no metadata server yet: give --bootstrap at the first start of a new cluster, on each server; one that lost its disk must not come back as %s, as it has forgotten what it acknowledged", o.data, o.id)
+	return usageError("--data %s holds no metadata server yet: give --bootstrap at the first start of a new cluster, on each server, or --join to a server that is to be added to one that runs; one that lost its disk must not come back as %s, as it has forgotten what it acknowledged: start it with --join under a new id, and `moraine metadata replace %s NEWID=HOST:PORT`", o.data, o.id, o.id)
+}
+
+// insecureCluster names the cluster of a server without certificates: as its
+// directory says, or the cluster that it is to join, or else by its peers.
+func (a *app) insecureCluster(ctx context.Context, o *metadataOptions) (moraine.UUID, error) {
+	id, err := raftstore.ReadIdentity(vfs.OS{}, o.data)
+	if err == nil {
+		return id.Cluster, nil
+	}
+	if !errors.Is(err, moraine.NotFound) {
+		return moraine.UUID{}, err
+	}
+	if !o.join {
+		return clusterOfPeers(o.peers), nil
+	}
+	var others []string
+	for _, p := range o.service.Peers {
+		if p.ID != o.id {
+			others = append(others, p.Addresses...)
+		}
+	}
+	return a.clusterAt(ctx, strings.Join(others, ","))
 }
 
 // checkDir refuses what is there and is no directory.
@@ -191,7 +234,7 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	}
 	storeDeps := raftstore.Deps{Log: log, Metrics: raftstore.NewMetrics(reg), Stream: raftStream{server.RaftListener(), pool}}
 	service, err = metadata.New(o.service, metadata.Deps{
-		NewStore: metadata.OverRaft(o.store, storeDeps), Log: log, Metrics: metadata.NewMetrics(reg),
+		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, Log: log, Metrics: metadata.NewMetrics(reg),
 	})
 	if err != nil {
 		return err
@@ -202,7 +245,11 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 		return err
 	}
 	return runAll(ctx, adm.run, server.Run, whenReady(server, func(ctx context.Context) error {
-		if err := raftstore.Bootstrap(o.store, storeDeps); err != nil {
+		form := raftstore.Bootstrap
+		if o.join {
+			form = raftstore.Join
+		}
+		if err := form(o.store, storeDeps); err != nil {
 			return err
 		}
 		log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode)

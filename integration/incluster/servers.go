@@ -64,7 +64,8 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	// that stands on the log: both are filled in when the service is there.
 	stream := &raftStream{}
 	deps := raftstore.Deps{FS: fs, Log: log, Stream: stream}
-	service, err := metadata.New(cfg, metadata.Deps{Log: log, NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
+	peers := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleMetadata, Node: n.id})
+	service, err := metadata.New(cfg, metadata.Deps{Log: log, Dial: peers.Metadata, NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
 		s, err := metadata.OverRaft(store, deps)(fsm)
 		l.store = s
 		return s, err
@@ -81,6 +82,7 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	l.healthy = func() bool { return service.Healthy() == nil }
 	l.leads = func() bool { _, here := l.store.Leader(); return here }
 	return func(ctx context.Context) error {
+		defer peers.Close()
 		if err := raftstore.Bootstrap(store, deps); err != nil {
 			return err
 		}

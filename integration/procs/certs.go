@@ -39,6 +39,20 @@ func MakeCertificates(dir string, metadata, chunkservers int) error {
 	for i := range chunkservers {
 		requests = append(requests, pki.Request{Role: pki.RoleChunkserver, Node: fmt.Sprintf("n%d", i+1)})
 	}
+	return issue(ca, dir, requests)
+}
+
+// addCertificate makes the certificate of one more metadata server.
+func addCertificate(dir, name string) error {
+	ca, err := pki.LoadCA(dir)
+	if err != nil {
+		return err
+	}
+	return issue(ca, dir, []pki.Request{{Role: pki.RoleMetadata, Node: name}})
+}
+
+// issue makes the certificates that are not there yet.
+func issue(ca *pki.CA, dir string, requests []pki.Request) error {
 	for _, r := range requests {
 		if _, err := os.Stat(filepath.Join(dir, r.Node+".crt")); err == nil {
 			continue

@@ -145,19 +145,6 @@ func (c *Cluster) prepare() error {
 		peers = append(peers, fmt.Sprintf("m%d=%s", i+1, addr))
 		endpoints = append(endpoints, addr)
 	}
-	add := func(role Role, name, address, admin string, args ...string) error {
-		dir := filepath.Join(c.cfg.Dir, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		c.nodes = append(c.nodes, &Node{
-			Name: name, Role: role, Address: address, Admin: admin, Dir: dir,
-			binary: c.cfg.Binary, env: c.cfg.Env, log: filepath.Join(c.cfg.Dir, "log", name+".log"),
-			args: append([]string{string(role), "--id", name, "--listen", address, "--admin-listen", admin,
-				"--certs", c.Certs(), "--identity", name, "--mode", c.cfg.Mode}, args...),
-		})
-		return nil
-	}
 	tier, err := c.prepareObjectServer()
 	if err != nil {
 		return err
@@ -169,7 +156,7 @@ func (c *Cluster) prepare() error {
 		if _, err := os.Stat(filepath.Join(c.cfg.Dir, name, "data")); errors.Is(err, fs.ErrNotExist) {
 			args = append(args, "--bootstrap")
 		}
-		if err := add(Metadata, name, ports[2*i], ports[2*i+1], args...); err != nil {
+		if err := c.add(Metadata, name, ports[2*i], ports[2*i+1], args...); err != nil {
 			return err
 		}
 	}
@@ -180,11 +167,47 @@ func (c *Cluster) prepare() error {
 		for d := range c.cfg.Devices {
 			args = append(args, "--device", filepath.Join(c.cfg.Dir, name, fmt.Sprintf("device%d", d)))
 		}
-		if err := add(Chunkserver, name, rest[2*i], rest[2*i+1], append(args, c.cfg.ChunkserverArgs...)...); err != nil {
+		if err := c.add(Chunkserver, name, rest[2*i], rest[2*i+1], append(args, c.cfg.ChunkserverArgs...)...); err != nil {
 			return err
 		}
 	}
 	return c.prepareS3()
+}
+
+// add makes a node's directory and command line.
+func (c *Cluster) add(role Role, name, address, admin string, args ...string) error {
+	dir := filepath.Join(c.cfg.Dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	c.nodes = append(c.nodes, &Node{
+		Name: name, Role: role, Address: address, Admin: admin, Dir: dir,
+		binary: c.cfg.Binary, env: c.cfg.Env, log: filepath.Join(c.cfg.Dir, "log", name+".log"),
+		args: append([]string{string(role), "--id", name, "--listen", address, "--admin-listen", admin,
+			"--certs", c.Certs(), "--identity", name, "--mode", c.cfg.Mode}, args...),
+	})
+	return nil
+}
+
+// AddMetadata starts one more metadata server, which waits to be added to the
+// cluster; via is one that runs, by name. It returns when the process runs; it is
+// healthy once it was added.
+func (c *Cluster) AddMetadata(name, via string) (*Node, error) {
+	if err := addCertificate(c.Certs(), name); err != nil {
+		return nil, err
+	}
+	addrs, err := c.writtenAddresses("addresses-"+name, 2)
+	if err != nil {
+		return nil, err
+	}
+	peers := fmt.Sprintf("%s=%s,%s=%s", via, c.Node(via).Address, name, addrs[0])
+	args := append([]string{"--data", filepath.Join(c.cfg.Dir, name, "data"), "--peers", peers, "--join",
+		"--log-stall", sharedDiskStall}, c.cfg.MetadataArgs...)
+	if err := c.add(Metadata, name, addrs[0], addrs[1], args...); err != nil {
+		return nil, err
+	}
+	n := c.Node(name)
+	return n, n.Start()
 }
 
 // ports returns the loopback addresses of all nodes, two for each. They are

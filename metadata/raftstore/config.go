@@ -1,8 +1,10 @@
 package raftstore
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"time"
@@ -112,6 +114,7 @@ type FSM interface {
 type Deps struct {
 	FS      vfs.FS      // default vfs.OS{}
 	Clock   clock.Clock // default clock.System{}
+	Rand    io.Reader   // of directory names; default: the machine's
 	Log     *slog.Logger
 	Metrics *Metrics // default: unregistered
 	Stream  Stream
@@ -202,6 +205,9 @@ func (d *Deps) setDefaults() {
 	}
 	if d.Clock == nil {
 		d.Clock = clock.System{}
+	}
+	if d.Rand == nil {
+		d.Rand = rand.Reader
 	}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)

@@ -76,7 +76,7 @@ func StreamOf(fsys vfs.FS, dir string, cluster moraine.UUID, applied uint64) ([]
 
 // EncodeID encodes an identity.
 func EncodeID(cluster moraine.UUID, node string, formed bool) []byte {
-	return identity{cluster: cluster, node: node, formed: formed}.encode()
+	return identity{cluster: cluster, node: node, formed: formed, directory: moraine.UUID{7}, admitted: formed}.encode()
 }
 
 // EncodeSnap encodes a snapshot's metadata.

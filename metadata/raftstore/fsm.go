@@ -16,6 +16,7 @@ type machine struct {
 	fsm   FSM
 	// last is the index that the state has reached.
 	last *watermark
+	took latencies // of ApplyBatch
 }
 
 var _ raft.BatchingFSM = (*machine)(nil)
@@ -62,7 +63,9 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	metrics.Applied.Set(float64(last))
 	metrics.Entries.Add(float64(applied))
 	metrics.ApplyBatch.Observe(float64(applied))
-	metrics.ApplySeconds.Observe(s.deps.Clock.Since(start).Seconds())
+	took := s.deps.Clock.Since(start)
+	metrics.ApplySeconds.Observe(took.Seconds())
+	m.took.observe(took)
 	return results
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ const (
 	snapshotDir  = "snapshots"
 
 	identityMagic   = "MRNNODE1"
-	identityVersion = 1
+	identityVersion = 2
 	maxNodeName     = 255
 )
 
@@ -33,40 +34,63 @@ const (
 type identity struct {
 	cluster moraine.UUID
 	node    string
-	// formed is false from the first write of the file until the group's first
-	// configuration is in the log: what a Bootstrap that was cut short leaves.
+	// formed is false from the first write of the file until the node has a log:
+	// what a Bootstrap or Join that was cut short leaves.
 	formed bool
+	// directory is a random name of this directory, by which the group knows a
+	// node that lost its disk from the one that it was; zero in one of format 1.
+	directory moraine.UUID
+	// admitted: the node may take part in its group. A new directory may not
+	// before the group knows it.
+	admitted bool
 }
 
 func (id identity) encode() []byte {
 	body := append([]byte(nil), id.cluster[:]...)
-	formed := byte(0)
-	if id.formed {
-		formed = 1
-	}
-	body = append(body, formed)
+	body = append(body, flag(id.formed))
 	body = binary.LittleEndian.AppendUint16(body, uint16(len(id.node)))
 	body = append(body, id.node...)
+	body = append(body, id.directory[:]...)
+	body = append(body, flag(id.admitted))
 	return seal(identityMagic, identityVersion, body)
 }
 
+func flag(on bool) byte {
+	if on {
+		return 1
+	}
+	return 0
+}
+
 func decodeIdentity(p []byte) (identity, error) {
-	body, _, err := unseal(identityMagic, identityVersion, p)
+	body, version, err := unseal(identityMagic, identityVersion, p)
 	if err != nil {
 		return identity{}, err
 	}
 	r := reader{p: body}
 	var id identity
 	copy(id.cluster[:], r.take(len(id.cluster)))
-	if formed := r.take(1); formed != nil {
-		id.formed = formed[0] == 1
-		r.bad = formed[0] > 1
-	}
+	id.formed = r.flag()
 	id.node = string(r.take(int(r.u16())))
+	id.admitted = id.formed // before format 2 there was no other
+	if version >= 2 {
+		copy(id.directory[:], r.take(len(id.directory)))
+		id.admitted = r.flag()
+	}
 	if !r.done() || id.node == "" {
 		return identity{}, corruptf("node identity does not parse")
 	}
 	return id, nil
+}
+
+// flag reads a byte that is 0 or 1.
+func (r *reader) flag() bool {
+	p := r.take(1)
+	if p == nil {
+		return false
+	}
+	r.bad = r.bad || p[0] > 1
+	return p[0] == 1
 }
 
 // readIdentity returns the identity of dir, or fs.ErrNotExist.
@@ -105,8 +129,24 @@ func Bootstrap(cfg Config, deps Deps) error {
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "raftstore.Bootstrap", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
 	}
-	if err := bootstrap(&cfg, &deps); err != nil {
+	if err := form(&cfg, &deps, writeFirstEntry); err != nil {
 		return wrap("raftstore.Bootstrap", cfg.Dir, err)
+	}
+	return nil
+}
+
+// Join makes a node that is to be added to a group which exists: it gives
+// cfg.Dir its identity and an empty log, which the group's leader fills once the
+// node was added. cfg.Peers are some of the group, and this node. Otherwise it is
+// as Bootstrap.
+func Join(cfg Config, deps Deps) error {
+	cfg.setDefaults()
+	deps.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return &moraine.Error{Op: "raftstore.Join", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
+	}
+	if err := form(&cfg, &deps, nil); err != nil {
+		return wrap("raftstore.Join", cfg.Dir, err)
 	}
 	return nil
 }
@@ -124,7 +164,9 @@ func Formed(fsys vfs.FS, dir string) (bool, error) {
 	return id.formed, nil
 }
 
-func bootstrap(cfg *Config, deps *Deps) (err error) {
+// form makes cfg.Dir the directory of a node, which fill gives what it begins
+// with; nil for nothing.
+func form(cfg *Config, deps *Deps, fill func(cfg *Config, deps *Deps) error) (err error) {
 	fsys := deps.FS
 	if err := refuseForeign(fsys, cfg.Dir); err != nil {
 		return err
@@ -152,6 +194,9 @@ func bootstrap(cfg *Config, deps *Deps) (err error) {
 		}
 	}
 	id = identity{cluster: cfg.Cluster, node: cfg.Node}
+	if _, err := io.ReadFull(deps.Rand, id.directory[:]); err != nil {
+		return err
+	}
 	if err := replaceFile(fsys, cfg.Dir, identityFile, id.encode()); err != nil {
 		return err
 	}
@@ -171,8 +216,10 @@ func bootstrap(cfg *Config, deps *Deps) (err error) {
 	if err := fsys.SyncDir(cfg.Dir); err != nil {
 		return err
 	}
-	if err := writeFirstEntry(cfg, deps); err != nil {
-		return err
+	if fill != nil {
+		if err := fill(cfg, deps); err != nil {
+			return err
+		}
 	}
 	id.formed = true
 	// COMMIT POINT of the node: before it Run refuses the directory and Bootstrap

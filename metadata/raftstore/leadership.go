@@ -40,7 +40,7 @@ func (s *Store) notLeader(op string) error {
 	id, _ := s.Leader()
 	hint := &NotLeader{}
 	if id != s.cfg.Node {
-		if p, ok := s.cfg.peer(id); ok {
+		if p, ok := s.member(id); ok {
 			hint = &NotLeader{Leader: id, Addresses: p.Client}
 		}
 	}

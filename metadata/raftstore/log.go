@@ -27,6 +27,7 @@ type raftLog struct {
 
 	retention      time.Duration
 	retentionBytes int64
+	took           latencies // of StoreLogs
 
 	// fail ends the node; it does not return. nil outside of Run.
 	fail func(error)
@@ -103,7 +104,9 @@ func (l *raftLog) StoreLogs(logs []*raft.Log) error {
 	}
 	start := l.clock.Now()
 	err := l.guard("append to the log", func() error { return l.WAL.StoreLogs(logs) })
-	l.metrics.AppendSeconds.Observe(l.clock.Since(start).Seconds())
+	took := l.clock.Since(start)
+	l.metrics.AppendSeconds.Observe(took.Seconds())
+	l.took.observe(took)
 	return err
 }
 

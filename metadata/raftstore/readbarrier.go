@@ -196,12 +196,9 @@ func (s *Store) leads(lead *leadership) bool {
 
 // voters returns the voters of the latest configuration.
 func (s *Store) voters() []raft.ServerID {
-	f := s.raft.GetConfiguration() // answered without a wait
-	if f.Error() != nil {
-		return nil
-	}
+	servers, _ := s.configuration()
 	var out []raft.ServerID
-	for _, srv := range f.Configuration().Servers {
+	for _, srv := range servers {
 		if srv.Suffrage == raft.Voter {
 			out = append(out, srv.ID)
 		}
@@ -278,10 +275,9 @@ func (p *senders) run(ctx context.Context, id raft.ServerID, ch <-chan roundMess
 	}
 }
 
-// address returns where id is by the configuration; the transport asks the
-// address book first.
+// address returns where id is; the transport asks the address book first.
 func (s *Store) address(id raft.ServerID) raft.ServerAddress {
-	p, _ := s.cfg.peer(string(id))
+	p, _ := s.member(string(id))
 	return raft.ServerAddress(p.Address)
 }
 

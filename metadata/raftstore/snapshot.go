@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/raft"
@@ -54,9 +55,10 @@ var _ raft.SnapshotStore = (*snapshotStore)(nil)
 // snapshot is one that is complete.
 type snapshot struct {
 	meta    raft.SnapshotMeta
-	number  uint64 // order in which they were made here
-	applied uint64 // what its state has reached at least
-	stream  bool   // received: kept as a stream
+	number  uint64    // order in which they were made here
+	applied uint64    // what its state has reached at least
+	stream  bool      // received: kept as a stream
+	made    time.Time // zero where an earlier process made it
 	readers int
 	retired bool // removed when the last reader closes
 }
@@ -412,6 +414,7 @@ func (c *checkpointSink) publish() error {
 	if err := s.fs.SyncDir(c.tmp); err != nil {
 		return err
 	}
+	c.snap.made = s.clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// COMMIT POINT of a snapshot: the rename, once the directory is synced.

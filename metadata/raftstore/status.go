@@ -19,17 +19,27 @@ type Status struct {
 	// FirstIndex and LastIndex are the ends of the log; both 0 where it is empty.
 	FirstIndex, LastIndex uint64
 	LogBytes              int64
-	// Snapshot is the index of the newest snapshot, 0 if there is none.
-	Snapshot uint64
-	LowSpace bool
-	Peers    []PeerStatus
+	// Snapshot is the index of the newest snapshot, 0 if there is none;
+	// SnapshotBytes its size, and SnapshotAge how old it is, negative where this
+	// process did not make it and the log does not tell.
+	Snapshot      uint64
+	SnapshotBytes int64
+	SnapshotAge   time.Duration
+	// Apply is of a batch of entries, Append of a durable append to the log.
+	Apply, Append Latencies
+	LowSpace      bool
+	// Peers are the members, Settled whether it is known that a majority agreed
+	// to them.
+	Peers   []PeerStatus
+	Settled bool
 }
 
-// PeerStatus describes a voter, this node too.
+// PeerStatus describes a member, this node too.
 type PeerStatus struct {
 	ID      string
 	Address string
 	Client  []string
+	Voter   bool
 	// LastIndex is the end of its log and Contact how long ago it answered, as
 	// this node has heard as leader; 0 and negative where it has not.
 	LastIndex uint64
@@ -52,17 +62,53 @@ func (s *Store) Status() Status {
 	st.LastIndex = s.raft.LastIndex()
 	st.LogBytes, _ = s.log.sizeBytes()
 	if snap := s.snapshots.newest(); snap != nil {
-		st.Snapshot = snap.meta.Index
+		st.Snapshot, st.SnapshotBytes, st.SnapshotAge = snap.meta.Index, snap.meta.Size, s.snapshotAge(snap)
 	}
-	for _, id := range s.voters() {
-		st.Peers = append(st.Peers, s.peerStatus(id, st.LastIndex))
-	}
+	st.Apply, st.Append = s.machine.took.quantiles(), s.log.took.quantiles()
+	st.Peers, st.Settled = s.Peers()
 	return st
 }
 
-func (s *Store) peerStatus(id raft.ServerID, own uint64) PeerStatus {
-	p, _ := s.cfg.peer(string(id))
-	ps := PeerStatus{ID: string(id), Address: p.Address, Client: p.Client, Contact: -1}
+// Peers returns the members and whether they are settled, as in Status, for
+// little. Before Run is ready there are none.
+func (s *Store) Peers() (peers []PeerStatus, settled bool) {
+	servers, settled := s.configuration()
+	if len(servers) == 0 {
+		return nil, settled
+	}
+	own := s.started.Load().LastIndex()
+	for _, srv := range servers {
+		peers = append(peers, s.peerStatus(srv, own))
+	}
+	return peers, settled
+}
+
+// Term returns the present term, 0 before Run is ready.
+func (s *Store) Term() uint64 {
+	if r := s.started.Load(); r != nil {
+		return r.CurrentTerm()
+	}
+	return 0
+}
+
+// snapshotAge is how long ago the last entry of a snapshot was appended, or else
+// the snapshot made.
+func (s *Store) snapshotAge(snap *snapshot) time.Duration {
+	made := snap.made
+	var entry raft.Log
+	if err := s.log.GetLog(snap.meta.Index, &entry); err == nil && !entry.AppendedAt.IsZero() {
+		made = entry.AppendedAt
+	}
+	if made.IsZero() {
+		return -1
+	}
+	return max(s.deps.Clock.Now().Sub(made), 0)
+}
+
+func (s *Store) peerStatus(srv raft.Server, own uint64) PeerStatus {
+	id := srv.ID
+	p, _ := s.member(string(id))
+	ps := PeerStatus{ID: string(id), Address: p.Address, Client: p.Client, Voter: srv.Suffrage == raft.Voter, Contact: -1}
 	if string(id) == s.cfg.Node {
 		ps.LastIndex, ps.Contact = own, 0
 		return ps

@@ -65,6 +65,7 @@ type Store struct {
 	transport *transport
 	machine   *machine
 	raft      *raft.Raft
+	started   atomic.Pointer[raft.Raft] // raft, for those who may be early
 	reads     *readQueue
 	lead      atomic.Pointer[leadership]
 	lowSpace  atomic.Bool
@@ -174,6 +175,9 @@ func (s *Store) start() error {
 
 // open opens everything and starts raft. On error close undoes it.
 func (s *Store) open() error {
+	if err := nameDirectory(&s.cfg, &s.deps); err != nil {
+		return err
+	}
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
 		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,
@@ -205,15 +209,18 @@ func (s *Store) open() error {
 	if err := s.reconcile(); err != nil {
 		return err
 	}
-	s.transport = newTransport(&s.cfg, &s.deps, &s.silent, s.leaderAddress)
+	s.transport = newTransport(&s.cfg, &s.deps, s.serverAddr, &s.silent, s.leaderAddress)
 	rc := raftConfig(&s.cfg, &s.deps)
 	rc.NotifyCh = s.notify
 	cached, err := raft.NewLogCache(4*s.cfg.MaxAppendEntries, s.log)
 	if err != nil {
 		return err
 	}
-	s.raft, err = raft.NewRaft(rc, s.machine, cached, s.log, s.snapshots, s.transport)
-	return err
+	if s.raft, err = raft.NewRaft(rc, s.machine, cached, s.log, s.snapshots, s.transport); err != nil {
+		return err
+	}
+	s.started.Store(s.raft)
+	return nil
 }
 
 func raftConfig(cfg *Config, deps *Deps) *raft.Config {

@@ -395,7 +395,7 @@ func TestDirectories(t *testing.T) {
 	fsys := g.fs["m1"]
 	identity := readAll(t, fsys, "/node/IDENTITY")
 	newer := append([]byte(nil), identity...)
-	newer[8] = 2
+	newer[8] = 3
 	fixSum(newer)
 	writeAll(t, fsys, "/node/IDENTITY", newer)
 	require.ErrorIs(t, run(cfg), moraine.NewerFormat)

@@ -2,6 +2,7 @@ package raftstore_test
 
 import (
 	"bytes"
+	"os"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -85,7 +86,11 @@ func FuzzStream(f *testing.F) {
 
 func TestSmallFilesGolden(t *testing.T) {
 	id := raftstore.EncodeID(cluster, "m1", true)
-	golden(t, "identity-v1.golden", id)
+	golden(t, "identity-v2.golden", id)
+	first, err := os.ReadFile("testdata/identity-v1.golden")
+	require.NoError(t, err)
+	_, err = raftstore.DecodeID(first)
+	require.NoError(t, err, "what format 1 wrote is read for ever")
 	golden(t, "current-v1.golden", raftstore.EncodeCurrent(7))
 	snap := raftstore.EncodeSnap(raft.SnapshotMeta{
 		Index: 100, Term: 3, ConfigurationIndex: 1, Size: 4711,

@@ -30,10 +30,10 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-// newTransport begins to accept. silent and leader are of this node, a follower:
+// newTransport begins to accept. book says where the members are. silent and leader are of this node, a follower:
 // whether it has not heard of its leader for long, and whom it follows ("" for
 // nobody).
-func newTransport(cfg *Config, deps *Deps, silent *atomic.Bool, leader func() raft.ServerAddress) *transport {
+func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool, leader func() raft.ServerAddress) *transport {
 	self, _ := cfg.peer(cfg.Node)
 	conns := &connTable{Stream: deps.Stream, open: map[net.Conn]bool{}}
 	t := &transport{
@@ -41,7 +41,7 @@ func newTransport(cfg *Config, deps *Deps, silent *atomic.Bool, leader func() ra
 			Stream:                conns,
 			MaxPool:               4, // pipeline, heartbeats, read rounds, votes
 			Timeout:               cfg.RPCTimeout,
-			ServerAddressProvider: addressBook{cfg},
+			ServerAddressProvider: book,
 			Logger:                newHCLog(deps.Log.With("part", "raft-net")),
 		}),
 		local: raft.ServerAddress(self.Address),
@@ -82,17 +82,11 @@ func (t *transport) Close() error {
 	return err
 }
 
-// addressBook finds peers where Config says they are now, whatever address the
-// log has for them.
-type addressBook struct{ cfg *Config }
+// addressBook is Store.serverAddr as a raft.ServerAddressProvider.
+type addressBook func(id raft.ServerID) (raft.ServerAddress, error)
 
 // ServerAddr implements raft.ServerAddressProvider.
-func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	if p, ok := b.cfg.peer(string(id)); ok {
-		return raft.ServerAddress(p.Address), nil
-	}
-	return "", errors.New("not among the configured peers")
-}
+func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) { return b(id) }
 
 // connTable is a raft.StreamLayer that knows its connections: raft leaves the
 // accepted ones open when it ends, and a goroutine reading from each.

@@ -17,6 +17,7 @@ const (
 	tabSigningKey   = 0x02 // key id -> signing key
 	tabTenant       = 0x03 // tenant -> name
 	tabTenantName   = 0x04 // name -> tenant
+	tabMember       = 0x05 // metadata server's id -> its directory
 	tabSession      = 0x08 // session -> record
 	tabSessionNonce = 0x09 // nonce -> session
 	tabAnswer       = 0x0a // session | number -> encoded response
@@ -143,6 +144,8 @@ func (k keys) tenant(t moraine.Tenant) []byte { return be32(k.key(tabTenant, 4),
 func (k keys) tenantName(name string) []byte {
 	return append(k.key(tabTenantName, len(name)), name...)
 }
+
+func (k keys) member(id string) []byte { return append(k.key(tabMember, len(id)), id...) }
 
 // Sessions.
 

@@ -21,6 +21,9 @@ const (
 	levelUsage = 3
 	// levelCaches: the record of a session says whether it may hold leases.
 	levelCaches = 3
+	// LevelMembers: the state knows the directories of the metadata servers
+	// (SetMember). A leader proposes none below it: an earlier build would stop.
+	LevelMembers = 3
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -405,6 +405,11 @@ type MetaRequest struct {
 	//	*MetaRequest_Recount
 	//	*MetaRequest_Leases
 	//	*MetaRequest_Watch
+	//	*MetaRequest_MemberBeat
+	//	*MetaRequest_GetMembers
+	//	*MetaRequest_AddMember
+	//	*MetaRequest_RemoveMember
+	//	*MetaRequest_FinishUpgrade
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1092,6 +1097,51 @@ func (x *MetaRequest) GetWatch() *Watch {
 	return nil
 }
 
+func (x *MetaRequest) GetMemberBeat() *MemberBeat {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_MemberBeat); ok {
+			return x.MemberBeat
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetGetMembers() *GetMembers {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetMembers); ok {
+			return x.GetMembers
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetAddMember() *AddMember {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_AddMember); ok {
+			return x.AddMember
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetRemoveMember() *RemoveMember {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_RemoveMember); ok {
+			return x.RemoveMember
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetFinishUpgrade() *FinishUpgrade {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_FinishUpgrade); ok {
+			return x.FinishUpgrade
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1373,6 +1423,27 @@ type MetaRequest_Watch struct {
 	Watch *Watch `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
 }
 
+type MetaRequest_MemberBeat struct {
+	// The metadata servers themselves.
+	MemberBeat *MemberBeat `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,proto3,oneof"`
+}
+
+type MetaRequest_GetMembers struct {
+	GetMembers *GetMembers `protobuf:"bytes,241,opt,name=get_members,json=getMembers,proto3,oneof"`
+}
+
+type MetaRequest_AddMember struct {
+	AddMember *AddMember `protobuf:"bytes,242,opt,name=add_member,json=addMember,proto3,oneof"`
+}
+
+type MetaRequest_RemoveMember struct {
+	RemoveMember *RemoveMember `protobuf:"bytes,243,opt,name=remove_member,json=removeMember,proto3,oneof"`
+}
+
+type MetaRequest_FinishUpgrade struct {
+	FinishUpgrade *FinishUpgrade `protobuf:"bytes,244,opt,name=finish_upgrade,json=finishUpgrade,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1507,6 +1578,16 @@ func (*MetaRequest_Leases) isMetaRequest_Op() {}
 
 func (*MetaRequest_Watch) isMetaRequest_Op() {}
 
+func (*MetaRequest_MemberBeat) isMetaRequest_Op() {}
+
+func (*MetaRequest_GetMembers) isMetaRequest_Op() {}
+
+func (*MetaRequest_AddMember) isMetaRequest_Op() {}
+
+func (*MetaRequest_RemoveMember) isMetaRequest_Op() {}
+
+func (*MetaRequest_FinishUpgrade) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -1541,6 +1622,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Policy
 	//	*MetaResponse_Usage
 	//	*MetaResponse_Quotas
+	//	*MetaResponse_MemberBeat
+	//	*MetaResponse_Members
 	//	*MetaResponse_Done
 	//	*MetaResponse_Leases
 	//	*MetaResponse_Watch
@@ -1852,6 +1935,24 @@ func (x *MetaResponse) GetQuotas() *QuotasReply {
 	return nil
 }
 
+func (x *MetaResponse) GetMemberBeat() *MemberBeatReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_MemberBeat); ok {
+			return x.MemberBeat
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetMembers() *MembersReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Members); ok {
+			return x.Members
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetDone() *Done {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Done); ok {
@@ -1995,6 +2096,14 @@ type MetaResponse_Quotas struct {
 	Quotas *QuotasReply `protobuf:"bytes,222,opt,name=quotas,proto3,oneof"`
 }
 
+type MetaResponse_MemberBeat struct {
+	MemberBeat *MemberBeatReply `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,proto3,oneof"`
+}
+
+type MetaResponse_Members struct {
+	Members *MembersReply `protobuf:"bytes,241,opt,name=members,proto3,oneof"`
+}
+
 type MetaResponse_Done struct {
 	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
 }
@@ -2062,6 +2171,10 @@ func (*MetaResponse_Policy) isMetaResponse_Result() {}
 func (*MetaResponse_Usage) isMetaResponse_Result() {}
 
 func (*MetaResponse_Quotas) isMetaResponse_Result() {}
+
+func (*MetaResponse_MemberBeat) isMetaResponse_Result() {}
+
+func (*MetaResponse_Members) isMetaResponse_Result() {}
 
 func (*MetaResponse_Done) isMetaResponse_Result() {}
 
@@ -2288,6 +2401,7 @@ type SessionReply struct {
 	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"` // the leader's present one
 	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode that the session's paths start at
 	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
+	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all metadata servers of now, so that a client need not be told of changes
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2383,6 +2497,13 @@ func (x *SessionReply) GetLeases() bool {
 		return x.Leases
 	}
 	return false
+}
+
+func (x *SessionReply) GetMetadata() []*MemberAddress {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
 }
 
 type GetCluster struct {
@@ -7730,11 +7851,916 @@ func (x *WatchReply) GetResync() bool {
 	return false
 }
 
+type MemberAddress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberAddress) Reset() {
+	*x = MemberAddress{}
+	mi := &file_metadata_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberAddress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberAddress) ProtoMessage() {}
+
+func (x *MemberAddress) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
+func (*MemberAddress) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *MemberAddress) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MemberAddress) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+// MemberBeat is what a metadata server says of itself to the leader each second,
+// and, before it takes part for the first time, to each of its peers.
+type MemberBeat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Directory     []byte                 `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"` // random name of its --data: one that lost its disk has another
+	Entering      bool                   `protobuf:"varint,3,opt,name=entering,proto3" json:"entering,omitempty"`  // it has not taken part yet, and asks whether it may
+	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberBeat) Reset() {
+	*x = MemberBeat{}
+	mi := &file_metadata_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberBeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberBeat) ProtoMessage() {}
+
+func (x *MemberBeat) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
+func (*MemberBeat) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *MemberBeat) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MemberBeat) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *MemberBeat) GetEntering() bool {
+	if x != nil {
+		return x.Entering
+	}
+	return false
+}
+
+func (x *MemberBeat) GetStatus() *MemberStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+type MemberBeatReply struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`              // of the server that answers
+	Fresh           bool                   `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has nothing but the first configuration of its group
+	Accepted        bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"` // by the leader: it may take part
+	Refused         string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`    // by the leader: it must not, and why
+	Leader          string                 `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`      // as far as the server that answers knows
+	LeaderAddresses []string               `protobuf:"bytes,6,rep,name=leader_addresses,json=leaderAddresses,proto3" json:"leader_addresses,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *MemberBeatReply) Reset() {
+	*x = MemberBeatReply{}
+	mi := &file_metadata_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberBeatReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberBeatReply) ProtoMessage() {}
+
+func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
+func (*MemberBeatReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *MemberBeatReply) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MemberBeatReply) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *MemberBeatReply) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *MemberBeatReply) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *MemberBeatReply) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *MemberBeatReply) GetLeaderAddresses() []string {
+	if x != nil {
+		return x.LeaderAddresses
+	}
+	return nil
+}
+
+// MemberStatus is what only a metadata server itself knows.
+type MemberStatus struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Release           string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
+	Level             uint64                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // the newest feature level that its build speaks
+	Term              uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Applied           uint64                 `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`
+	LogFirst          uint64                 `protobuf:"varint,5,opt,name=log_first,json=logFirst,proto3" json:"log_first,omitempty"`
+	LogLast           uint64                 `protobuf:"varint,6,opt,name=log_last,json=logLast,proto3" json:"log_last,omitempty"`
+	LogBytes          uint64                 `protobuf:"varint,7,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	SnapshotIndex     uint64                 `protobuf:"varint,8,opt,name=snapshot_index,json=snapshotIndex,proto3" json:"snapshot_index,omitempty"` // 0: none
+	SnapshotBytes     uint64                 `protobuf:"varint,9,opt,name=snapshot_bytes,json=snapshotBytes,proto3" json:"snapshot_bytes,omitempty"`
+	SnapshotAgeMillis int64                  `protobuf:"varint,10,opt,name=snapshot_age_millis,json=snapshotAgeMillis,proto3" json:"snapshot_age_millis,omitempty"`
+	Apply             *Latencies             `protobuf:"bytes,11,opt,name=apply,proto3" json:"apply,omitempty"`   // of a batch of entries, since the start
+	Append            *Latencies             `protobuf:"bytes,12,opt,name=append,proto3" json:"append,omitempty"` // of a durable append to the log, since the start
+	LowSpace          bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *MemberStatus) Reset() {
+	*x = MemberStatus{}
+	mi := &file_metadata_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberStatus) ProtoMessage() {}
+
+func (x *MemberStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
+func (*MemberStatus) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *MemberStatus) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *MemberStatus) GetLevel() uint64 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetLogFirst() uint64 {
+	if x != nil {
+		return x.LogFirst
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetLogLast() uint64 {
+	if x != nil {
+		return x.LogLast
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetSnapshotIndex() uint64 {
+	if x != nil {
+		return x.SnapshotIndex
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetSnapshotBytes() uint64 {
+	if x != nil {
+		return x.SnapshotBytes
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetSnapshotAgeMillis() int64 {
+	if x != nil {
+		return x.SnapshotAgeMillis
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetApply() *Latencies {
+	if x != nil {
+		return x.Apply
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetAppend() *Latencies {
+	if x != nil {
+		return x.Append
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetLowSpace() bool {
+	if x != nil {
+		return x.LowSpace
+	}
+	return false
+}
+
+// Latencies are of all since the server started, as upper bounds of the buckets
+// that the quantiles fall into.
+type Latencies struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	P50Micros     uint64                 `protobuf:"varint,2,opt,name=p50_micros,json=p50Micros,proto3" json:"p50_micros,omitempty"`
+	P99Micros     uint64                 `protobuf:"varint,3,opt,name=p99_micros,json=p99Micros,proto3" json:"p99_micros,omitempty"`
+	MaxMicros     uint64                 `protobuf:"varint,4,opt,name=max_micros,json=maxMicros,proto3" json:"max_micros,omitempty"` // upper bound of the slowest one's bucket
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Latencies) Reset() {
+	*x = Latencies{}
+	mi := &file_metadata_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Latencies) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Latencies) ProtoMessage() {}
+
+func (x *Latencies) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
+func (*Latencies) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *Latencies) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Latencies) GetP50Micros() uint64 {
+	if x != nil {
+		return x.P50Micros
+	}
+	return 0
+}
+
+func (x *Latencies) GetP99Micros() uint64 {
+	if x != nil {
+		return x.P99Micros
+	}
+	return 0
+}
+
+func (x *Latencies) GetMaxMicros() uint64 {
+	if x != nil {
+		return x.MaxMicros
+	}
+	return 0
+}
+
+type GetMembers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMembers) Reset() {
+	*x = GetMembers{}
+	mi := &file_metadata_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMembers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMembers) ProtoMessage() {}
+
+func (x *GetMembers) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
+func (*GetMembers) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{90}
+}
+
+type Member struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Voter         bool                   `protobuf:"varint,3,opt,name=voter,proto3" json:"voter,omitempty"`
+	Leader        bool                   `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	Alive         bool                   `protobuf:"varint,5,opt,name=alive,proto3" json:"alive,omitempty"`
+	Match         uint64                 `protobuf:"varint,6,opt,name=match,proto3" json:"match,omitempty"`                                      // last entry that it is known to have
+	Lag           uint64                 `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`                                          // entries that it lacks of those committed
+	ContactMillis int64                  `protobuf:"varint,8,opt,name=contact_millis,json=contactMillis,proto3" json:"contact_millis,omitempty"` // since it answered last; negative: it has not
+	Status        *MemberStatus          `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`                                     // unset where it has not been heard of since this leader leads
+	Waiting       bool                   `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                 // it is no member: it waits to be added
+	Seated        bool                   `protobuf:"varint,11,opt,name=seated,proto3" json:"seated,omitempty"`                                   // the state knows its directory
+	Why           string                 `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`                                          // why a member without a vote has none yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_metadata_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *Member) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Member) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Member) GetVoter() bool {
+	if x != nil {
+		return x.Voter
+	}
+	return false
+}
+
+func (x *Member) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *Member) GetAlive() bool {
+	if x != nil {
+		return x.Alive
+	}
+	return false
+}
+
+func (x *Member) GetMatch() uint64 {
+	if x != nil {
+		return x.Match
+	}
+	return 0
+}
+
+func (x *Member) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *Member) GetContactMillis() int64 {
+	if x != nil {
+		return x.ContactMillis
+	}
+	return 0
+}
+
+func (x *Member) GetStatus() *MemberStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Member) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
+}
+
+func (x *Member) GetSeated() bool {
+	if x != nil {
+		return x.Seated
+	}
+	return false
+}
+
+func (x *Member) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type MembersReply struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Cluster          []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Incarnation      uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	FeatureLevel     uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	Term             uint64                 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	Commit           uint64                 `protobuf:"varint,5,opt,name=commit,proto3" json:"commit,omitempty"`
+	Members          []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	Sessions         uint64                 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Leases           uint64                 `protobuf:"varint,8,opt,name=leases,proto3" json:"leases,omitempty"`
+	LeadershipMillis uint64                 `protobuf:"varint,9,opt,name=leadership_millis,json=leadershipMillis,proto3" json:"leadership_millis,omitempty"` // since this server began to lead
+	Commands         []*CommandCount        `protobuf:"bytes,10,rep,name=commands,proto3" json:"commands,omitempty"`                                         // answered by this leader since its process started, most frequent first
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *MembersReply) Reset() {
+	*x = MembersReply{}
+	mi := &file_metadata_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersReply) ProtoMessage() {}
+
+func (x *MembersReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
+func (*MembersReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *MembersReply) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *MembersReply) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *MembersReply) GetFeatureLevel() uint64 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
+func (x *MembersReply) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *MembersReply) GetCommit() uint64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
+func (x *MembersReply) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *MembersReply) GetSessions() uint64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *MembersReply) GetLeases() uint64 {
+	if x != nil {
+		return x.Leases
+	}
+	return 0
+}
+
+func (x *MembersReply) GetLeadershipMillis() uint64 {
+	if x != nil {
+		return x.LeadershipMillis
+	}
+	return 0
+}
+
+func (x *MembersReply) GetCommands() []*CommandCount {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+type CommandCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Failed        uint64                 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommandCount) Reset() {
+	*x = CommandCount{}
+	mi := &file_metadata_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommandCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommandCount) ProtoMessage() {}
+
+func (x *CommandCount) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
+func (*CommandCount) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *CommandCount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CommandCount) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *CommandCount) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+// AddMember makes a server a member without a vote. The leader gives it one as
+// soon as it has caught up. Adding one that is there changes nothing.
+type AddMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // HOST:PORT or unix:PATH, for servers and clients
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddMember) Reset() {
+	*x = AddMember{}
+	mi := &file_metadata_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddMember) ProtoMessage() {}
+
+func (x *AddMember) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
+func (*AddMember) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{94}
+}
+
+func (x *AddMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AddMember) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// RemoveMember takes a server out. One that is not there, and was, is removed.
+type RemoveMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMember) Reset() {
+	*x = RemoveMember{}
+	mi := &file_metadata_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMember) ProtoMessage() {}
+
+func (x *RemoveMember) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
+func (*RemoveMember) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{95}
+}
+
+func (x *RemoveMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// FinishUpgrade raises the feature level to the newest that every member speaks.
+type FinishUpgrade struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         uint64                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"` // 0: the newest that all speak
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishUpgrade) Reset() {
+	*x = FinishUpgrade{}
+	mi := &file_metadata_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishUpgrade) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishUpgrade) ProtoMessage() {}
+
+func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
+func (*FinishUpgrade) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *FinishUpgrade) GetLevel() uint64 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd5\x1f\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x97\"\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -7831,8 +8857,16 @@ const file_metadata_proto_rawDesc = "" +
 	"listQuotas\x122\n" +
 	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecount\x12/\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesH\x00R\x06leases\x12,\n" +
-	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchH\x00R\x05watchB\x04\n" +
-	"\x02op\"\xfd\r\n" +
+	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchH\x00R\x05watch\x12<\n" +
+	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatH\x00R\n" +
+	"memberBeat\x12<\n" +
+	"\vget_members\x18\xf1\x01 \x01(\v2\x18.moraine.wire.GetMembersH\x00R\n" +
+	"getMembers\x129\n" +
+	"\n" +
+	"add_member\x18\xf2\x01 \x01(\v2\x17.moraine.wire.AddMemberH\x00R\taddMember\x12B\n" +
+	"\rremove_member\x18\xf3\x01 \x01(\v2\x1a.moraine.wire.RemoveMemberH\x00R\fremoveMember\x12E\n" +
+	"\x0efinish_upgrade\x18\xf4\x01 \x01(\v2\x1b.moraine.wire.FinishUpgradeH\x00R\rfinishUpgradeB\x04\n" +
+	"\x02op\"\xf9\x0e\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -7864,7 +8898,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04tier\x18\x81\x01 \x01(\v2\x17.moraine.wire.TierReplyH\x00R\x04tier\x124\n" +
 	"\x06policy\x18\x83\x01 \x01(\v2\x19.moraine.wire.PolicyReplyH\x00R\x06policy\x121\n" +
 	"\x05usage\x18\xdc\x01 \x01(\v2\x18.moraine.wire.UsageReplyH\x00R\x05usage\x124\n" +
-	"\x06quotas\x18\xde\x01 \x01(\v2\x19.moraine.wire.QuotasReplyH\x00R\x06quotas\x12)\n" +
+	"\x06quotas\x18\xde\x01 \x01(\v2\x19.moraine.wire.QuotasReplyH\x00R\x06quotas\x12A\n" +
+	"\vmember_beat\x18\xf0\x01 \x01(\v2\x1d.moraine.wire.MemberBeatReplyH\x00R\n" +
+	"memberBeat\x127\n" +
+	"\amembers\x18\xf1\x01 \x01(\v2\x1a.moraine.wire.MembersReplyH\x00R\amembers\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04done\x124\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watchB\b\n" +
@@ -7881,7 +8918,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
-	"\fCloseSession\"\x98\x02\n" +
+	"\fCloseSession\"\xd2\x02\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -7892,7 +8929,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12)\n" +
 	"\x10topology_version\x18\a \x01(\x04R\x0ftopologyVersion\x12\x12\n" +
 	"\x04root\x18\b \x01(\x06R\x04root\x12\x17\n" +
-	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\"\f\n" +
+	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x128\n" +
+	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\"\f\n" +
 	"\n" +
 	"GetCluster\"\xbf\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
@@ -8325,7 +9363,85 @@ const file_metadata_proto_rawDesc = "" +
 	"WatchReply\x120\n" +
 	"\x06events\x18\x01 \x03(\v2\x18.moraine.wire.WatchEventR\x06events\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x16\n" +
-	"\x06resync\x18\x03 \x01(\bR\x06resync*\x93\x01\n" +
+	"\x06resync\x18\x03 \x01(\bR\x06resync\"=\n" +
+	"\rMemberAddress\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\"\x8a\x01\n" +
+	"\n" +
+	"MemberBeat\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tdirectory\x18\x02 \x01(\fR\tdirectory\x12\x1a\n" +
+	"\bentering\x18\x03 \x01(\bR\bentering\x122\n" +
+	"\x06status\x18\x04 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06status\"\xb0\x01\n" +
+	"\x0fMemberBeatReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05fresh\x18\x02 \x01(\bR\x05fresh\x12\x1a\n" +
+	"\baccepted\x18\x03 \x01(\bR\baccepted\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\x12\x16\n" +
+	"\x06leader\x18\x05 \x01(\tR\x06leader\x12)\n" +
+	"\x10leader_addresses\x18\x06 \x03(\tR\x0fleaderAddresses\"\xbc\x03\n" +
+	"\fMemberStatus\x12\x18\n" +
+	"\arelease\x18\x01 \x01(\tR\arelease\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\x04R\x05level\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x18\n" +
+	"\aapplied\x18\x04 \x01(\x04R\aapplied\x12\x1b\n" +
+	"\tlog_first\x18\x05 \x01(\x04R\blogFirst\x12\x19\n" +
+	"\blog_last\x18\x06 \x01(\x04R\alogLast\x12\x1b\n" +
+	"\tlog_bytes\x18\a \x01(\x04R\blogBytes\x12%\n" +
+	"\x0esnapshot_index\x18\b \x01(\x04R\rsnapshotIndex\x12%\n" +
+	"\x0esnapshot_bytes\x18\t \x01(\x04R\rsnapshotBytes\x12.\n" +
+	"\x13snapshot_age_millis\x18\n" +
+	" \x01(\x03R\x11snapshotAgeMillis\x12-\n" +
+	"\x05apply\x18\v \x01(\v2\x17.moraine.wire.LatenciesR\x05apply\x12/\n" +
+	"\x06append\x18\f \x01(\v2\x17.moraine.wire.LatenciesR\x06append\x12\x1b\n" +
+	"\tlow_space\x18\r \x01(\bR\blowSpace\"~\n" +
+	"\tLatencies\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x1d\n" +
+	"\n" +
+	"p50_micros\x18\x02 \x01(\x04R\tp50Micros\x12\x1d\n" +
+	"\n" +
+	"p99_micros\x18\x03 \x01(\x04R\tp99Micros\x12\x1d\n" +
+	"\n" +
+	"max_micros\x18\x04 \x01(\x04R\tmaxMicros\"\f\n" +
+	"\n" +
+	"GetMembers\"\xc1\x02\n" +
+	"\x06Member\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
+	"\x05voter\x18\x03 \x01(\bR\x05voter\x12\x16\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\x12\x14\n" +
+	"\x05alive\x18\x05 \x01(\bR\x05alive\x12\x14\n" +
+	"\x05match\x18\x06 \x01(\x04R\x05match\x12\x10\n" +
+	"\x03lag\x18\a \x01(\x04R\x03lag\x12%\n" +
+	"\x0econtact_millis\x18\b \x01(\x03R\rcontactMillis\x122\n" +
+	"\x06status\x18\t \x01(\v2\x1a.moraine.wire.MemberStatusR\x06status\x12\x18\n" +
+	"\awaiting\x18\n" +
+	" \x01(\bR\awaiting\x12\x16\n" +
+	"\x06seated\x18\v \x01(\bR\x06seated\x12\x10\n" +
+	"\x03why\x18\f \x01(\tR\x03why\"\xe4\x02\n" +
+	"\fMembersReply\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
+	"\rfeature_level\x18\x03 \x01(\x04R\ffeatureLevel\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x16\n" +
+	"\x06commit\x18\x05 \x01(\x04R\x06commit\x12.\n" +
+	"\amembers\x18\x06 \x03(\v2\x14.moraine.wire.MemberR\amembers\x12\x1a\n" +
+	"\bsessions\x18\a \x01(\x04R\bsessions\x12\x16\n" +
+	"\x06leases\x18\b \x01(\x04R\x06leases\x12+\n" +
+	"\x11leadership_millis\x18\t \x01(\x04R\x10leadershipMillis\x126\n" +
+	"\bcommands\x18\n" +
+	" \x03(\v2\x1a.moraine.wire.CommandCountR\bcommands\"P\n" +
+	"\fCommandCount\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\x04R\x06failed\"5\n" +
+	"\tAddMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x1e\n" +
+	"\fRemoveMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"%\n" +
+	"\rFinishUpgrade\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\x04R\x05level*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -8381,7 +9497,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -8473,51 +9589,63 @@ var file_metadata_proto_goTypes = []any{
 	(*Watch)(nil),             // 87: moraine.wire.Watch
 	(*WatchEvent)(nil),        // 88: moraine.wire.WatchEvent
 	(*WatchReply)(nil),        // 89: moraine.wire.WatchReply
-	(*OpenRun)(nil),           // 90: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 91: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 92: moraine.wire.SealPart
-	(*GetStep)(nil),           // 93: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 94: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 95: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 96: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 97: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 98: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 99: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 100: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 101: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 102: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 103: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 104: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 105: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 106: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 107: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 108: moraine.wire.GetObject
-	(*GetTier)(nil),           // 109: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 110: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 111: moraine.wire.GetPolicy
-	(*Error)(nil),             // 112: moraine.wire.Error
-	(*Topology)(nil),          // 113: moraine.wire.Topology
-	(*RunReply)(nil),          // 114: moraine.wire.RunReply
-	(*StepReply)(nil),         // 115: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 116: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 117: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 118: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 119: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 120: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 121: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 122: moraine.wire.Scheme
-	(*Attr)(nil),              // 123: moraine.wire.Attr
-	(FileType)(0),             // 124: moraine.wire.FileType
-	(*Placement)(nil),         // 125: moraine.wire.Placement
-	(*Stripe)(nil),            // 126: moraine.wire.Stripe
-	(*Extent)(nil),            // 127: moraine.wire.Extent
-	(*Object)(nil),            // 128: moraine.wire.Object
-	(*Host)(nil),              // 129: moraine.wire.Host
-	(*Device)(nil),            // 130: moraine.wire.Device
-	(*SigningKey)(nil),        // 131: moraine.wire.SigningKey
-	(DeviceState)(0),          // 132: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 133: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 134: moraine.wire.MoveTask
+	(*MemberAddress)(nil),     // 90: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 91: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 92: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 93: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 94: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 95: moraine.wire.GetMembers
+	(*Member)(nil),            // 96: moraine.wire.Member
+	(*MembersReply)(nil),      // 97: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 98: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 99: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 100: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 101: moraine.wire.FinishUpgrade
+	(*OpenRun)(nil),           // 102: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 103: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 104: moraine.wire.SealPart
+	(*GetStep)(nil),           // 105: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 106: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 107: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 108: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 109: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 110: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 111: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 112: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 113: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 114: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 115: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 116: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 117: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 118: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 119: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 120: moraine.wire.GetObject
+	(*GetTier)(nil),           // 121: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 122: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 123: moraine.wire.GetPolicy
+	(*Error)(nil),             // 124: moraine.wire.Error
+	(*Topology)(nil),          // 125: moraine.wire.Topology
+	(*RunReply)(nil),          // 126: moraine.wire.RunReply
+	(*StepReply)(nil),         // 127: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 128: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 129: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 130: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 131: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 132: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 133: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 134: moraine.wire.Scheme
+	(*Attr)(nil),              // 135: moraine.wire.Attr
+	(FileType)(0),             // 136: moraine.wire.FileType
+	(*Placement)(nil),         // 137: moraine.wire.Placement
+	(*Stripe)(nil),            // 138: moraine.wire.Stripe
+	(*Extent)(nil),            // 139: moraine.wire.Extent
+	(*Object)(nil),            // 140: moraine.wire.Object
+	(*Host)(nil),              // 141: moraine.wire.Host
+	(*Device)(nil),            // 142: moraine.wire.Device
+	(*SigningKey)(nil),        // 143: moraine.wire.SigningKey
+	(DeviceState)(0),          // 144: moraine.wire.DeviceState
+	(*StepKey)(nil),           // 145: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 146: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -8558,135 +9686,149 @@ var file_metadata_proto_depIdxs = []int32{
 	70,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	72,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	74,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	90,  // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	91,  // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	92,  // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	93,  // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	94,  // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	95,  // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	96,  // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	97,  // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	98,  // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	99,  // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	100, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	102, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	103, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	104, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	105, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	106, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	107, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	108, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	109, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	110, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	111, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	112, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	69,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	101, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	102, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	103, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	104, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	105, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	106, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	107, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	108, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	109, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	110, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	111, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	113, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	114, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	115, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	116, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	117, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	118, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	119, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	120, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	121, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	122, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	123, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	76,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	78,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	79,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
 	81,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
 	82,  // 65: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
 	87,  // 66: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	112, // 67: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	86,  // 68: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 69: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 70: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	113, // 71: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	17,  // 72: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	19,  // 73: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	24,  // 74: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	28,  // 75: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	37,  // 76: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	40,  // 77: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	45,  // 78: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	47,  // 79: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	51,  // 80: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	53,  // 81: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	58,  // 82: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	64,  // 83: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	71,  // 84: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	73,  // 85: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	114, // 86: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	115, // 87: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	116, // 88: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	117, // 89: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	118, // 90: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	33,  // 91: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	119, // 92: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	120, // 93: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	121, // 94: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	77,  // 95: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	80,  // 96: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	7,   // 97: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	83,  // 98: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	89,  // 99: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	13,  // 100: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	113, // 101: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	122, // 102: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	123, // 103: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	123, // 104: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	20,  // 105: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	123, // 106: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	123, // 107: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	23,  // 108: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	124, // 109: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	122, // 110: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	125, // 111: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	122, // 112: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	122, // 113: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	125, // 114: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	126, // 115: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	127, // 116: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 117: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	42,  // 118: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 119: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	44,  // 120: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	42,  // 121: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	123, // 122: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	123, // 123: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	127, // 124: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	126, // 125: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	128, // 126: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	49,  // 127: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	129, // 128: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	130, // 129: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	131, // 130: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	130, // 131: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	54,  // 132: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	131, // 133: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	54,  // 134: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	57,  // 135: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	54,  // 136: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	132, // 137: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 138: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 139: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	61,  // 140: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	133, // 141: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	134, // 142: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 143: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	126, // 144: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	62,  // 145: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 146: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	60,  // 147: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 148: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	62,  // 149: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 150: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	62,  // 151: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 152: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	75,  // 153: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	75,  // 154: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	75,  // 155: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	84,  // 156: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	85,  // 157: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	85,  // 158: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 159: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	124, // 160: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	88,  // 161: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	162, // [162:162] is the sub-list for method output_type
-	162, // [162:162] is the sub-list for method input_type
-	162, // [162:162] is the sub-list for extension type_name
-	162, // [162:162] is the sub-list for extension extendee
-	0,   // [0:162] is the sub-list for field type_name
+	91,  // 67: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	95,  // 68: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	99,  // 69: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	100, // 70: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	101, // 71: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	124, // 72: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	86,  // 73: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 74: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 75: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	125, // 76: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	17,  // 77: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	19,  // 78: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	24,  // 79: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	28,  // 80: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	37,  // 81: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	40,  // 82: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	45,  // 83: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	47,  // 84: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	51,  // 85: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	53,  // 86: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	58,  // 87: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	64,  // 88: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	71,  // 89: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	73,  // 90: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	126, // 91: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	127, // 92: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	128, // 93: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	129, // 94: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	130, // 95: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	33,  // 96: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	131, // 97: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	132, // 98: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	133, // 99: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	77,  // 100: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	80,  // 101: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	92,  // 102: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	97,  // 103: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	7,   // 104: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	83,  // 105: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	89,  // 106: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	90,  // 107: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	13,  // 108: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	125, // 109: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	134, // 110: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	135, // 111: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	135, // 112: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	20,  // 113: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	135, // 114: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	135, // 115: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	23,  // 116: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	136, // 117: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	134, // 118: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	137, // 119: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	134, // 120: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	134, // 121: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	137, // 122: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	138, // 123: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	139, // 124: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 125: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	42,  // 126: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 127: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	44,  // 128: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	42,  // 129: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	135, // 130: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	135, // 131: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	139, // 132: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	138, // 133: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	140, // 134: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	49,  // 135: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	141, // 136: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	142, // 137: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	143, // 138: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	142, // 139: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	54,  // 140: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	143, // 141: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	54,  // 142: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	57,  // 143: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	54,  // 144: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	144, // 145: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 146: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 147: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	61,  // 148: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	145, // 149: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	146, // 150: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 151: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	138, // 152: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	62,  // 153: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 154: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	60,  // 155: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 156: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	62,  // 157: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 158: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	62,  // 159: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 160: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	75,  // 161: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	75,  // 162: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	75,  // 163: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	84,  // 164: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	85,  // 165: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	85,  // 166: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 167: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	136, // 168: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	88,  // 169: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	93,  // 170: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	94,  // 171: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	94,  // 172: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	93,  // 173: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	96,  // 174: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	98,  // 175: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	176, // [176:176] is the sub-list for method output_type
+	176, // [176:176] is the sub-list for method input_type
+	176, // [176:176] is the sub-list for extension type_name
+	176, // [176:176] is the sub-list for extension extendee
+	0,   // [0:176] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -8766,6 +9908,11 @@ func file_metadata_proto_init() {
 		(*MetaRequest_Recount)(nil),
 		(*MetaRequest_Leases)(nil),
 		(*MetaRequest_Watch)(nil),
+		(*MetaRequest_MemberBeat)(nil),
+		(*MetaRequest_GetMembers)(nil),
+		(*MetaRequest_AddMember)(nil),
+		(*MetaRequest_RemoveMember)(nil),
+		(*MetaRequest_FinishUpgrade)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -8796,6 +9943,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Policy)(nil),
 		(*MetaResponse_Usage)(nil),
 		(*MetaResponse_Quotas)(nil),
+		(*MetaResponse_MemberBeat)(nil),
+		(*MetaResponse_Members)(nil),
 		(*MetaResponse_Done)(nil),
 		(*MetaResponse_Leases)(nil),
 		(*MetaResponse_Watch)(nil),
@@ -8806,7 +9955,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   85,
+			NumMessages:   97,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

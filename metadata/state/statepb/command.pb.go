@@ -46,6 +46,7 @@ type Command struct {
 	//	*Command_DropTombstones
 	//	*Command_AssignIntents
 	//	*Command_SetFeatureLevel
+	//	*Command_SetMember
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -233,6 +234,15 @@ func (x *Command) GetSetFeatureLevel() *SetFeatureLevel {
 	return nil
 }
 
+func (x *Command) GetSetMember() *SetMember {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetMember); ok {
+			return x.SetMember
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -291,6 +301,10 @@ type Command_SetFeatureLevel struct {
 	SetFeatureLevel *SetFeatureLevel `protobuf:"bytes,31,opt,name=set_feature_level,json=setFeatureLevel,proto3,oneof"`
 }
 
+type Command_SetMember struct {
+	SetMember *SetMember `protobuf:"bytes,240,opt,name=set_member,json=setMember,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -316,6 +330,8 @@ func (*Command_DropTombstones) isCommand_Op() {}
 func (*Command_AssignIntents) isCommand_Op() {}
 
 func (*Command_SetFeatureLevel) isCommand_Op() {}
+
+func (*Command_SetMember) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -1137,11 +1153,65 @@ func (x *SetFeatureLevel) GetLevel() uint64 {
 	return 0
 }
 
+// SetMember records which directory a metadata server has. A name has one for
+// ever: a server that lost its disk comes back under another.
+type SetMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Directory     []byte                 `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"` // 16 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMember) Reset() {
+	*x = SetMember{}
+	mi := &file_command_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMember) ProtoMessage() {}
+
+func (x *SetMember) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMember.ProtoReflect.Descriptor instead.
+func (*SetMember) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SetMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SetMember) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
 var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xd6\a\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\x92\b\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1163,7 +1233,9 @@ const file_command_proto_rawDesc = "" +
 	"\x0fcomplete_report\x18\x1c \x01(\v2\x1d.moraine.state.CompleteReportH\x00R\x0ecompleteReport\x12H\n" +
 	"\x0fdrop_tombstones\x18\x1d \x01(\v2\x1d.moraine.state.DropTombstonesH\x00R\x0edropTombstones\x12E\n" +
 	"\x0eassign_intents\x18\x1e \x01(\v2\x1c.moraine.state.AssignIntentsH\x00R\rassignIntents\x12L\n" +
-	"\x11set_feature_level\x18\x1f \x01(\v2\x1e.moraine.state.SetFeatureLevelH\x00R\x0fsetFeatureLevelB\x04\n" +
+	"\x11set_feature_level\x18\x1f \x01(\v2\x1e.moraine.state.SetFeatureLevelH\x00R\x0fsetFeatureLevel\x12:\n" +
+	"\n" +
+	"set_member\x18\xf0\x01 \x01(\v2\x18.moraine.state.SetMemberH\x00R\tsetMemberB\x04\n" +
 	"\x02op\"{\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1216,7 +1288,10 @@ const file_command_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12.\n" +
 	"\aintents\x18\x02 \x03(\v2\x14.moraine.wire.IntentR\aintents\"'\n" +
 	"\x0fSetFeatureLevel\x12\x14\n" +
-	"\x05level\x18\x01 \x01(\x04R\x05levelB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\x05level\x18\x01 \x01(\x04R\x05level\"9\n" +
+	"\tSetMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tdirectory\x18\x02 \x01(\fR\tdirectoryB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1230,7 +1305,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1248,16 +1323,17 @@ var file_command_proto_goTypes = []any{
 	(*DropTombstones)(nil),   // 13: moraine.state.DropTombstones
 	(*AssignIntents)(nil),    // 14: moraine.state.AssignIntents
 	(*SetFeatureLevel)(nil),  // 15: moraine.state.SetFeatureLevel
-	(*wire.MetaRequest)(nil), // 16: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 17: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 18: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 19: moraine.wire.AbortStep
-	(*wire.Deletion)(nil),    // 20: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 21: moraine.wire.Intent
+	(*SetMember)(nil),        // 16: moraine.state.SetMember
+	(*wire.MetaRequest)(nil), // 17: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 18: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 19: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 20: moraine.wire.AbortStep
+	(*wire.Deletion)(nil),    // 21: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 22: moraine.wire.Intent
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	16, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	17, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	5,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1270,18 +1346,19 @@ var file_command_proto_depIdxs = []int32{
 	13, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
 	14, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
 	15, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
-	4,  // 14: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	17, // 15: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	18, // 16: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	19, // 17: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	11, // 18: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	20, // 19: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	21, // 20: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	16, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
+	4,  // 15: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	18, // 16: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	19, // 17: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	20, // 18: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	11, // 19: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	21, // 20: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	22, // 21: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1303,6 +1380,7 @@ func file_command_proto_init() {
 		(*Command_DropTombstones)(nil),
 		(*Command_AssignIntents)(nil),
 		(*Command_SetFeatureLevel)(nil),
+		(*Command_SetMember)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1310,7 +1388,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

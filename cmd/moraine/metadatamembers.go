@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// memberRow is what `metadata ls` prints of a server.
+type memberRow struct {
+	ID        string   `json:"id"`
+	Addresses []string `json:"addresses"`
+	Role      string   `json:"role"` // leader, voter, non-voter, or waiting (to be added)
+	Alive     bool     `json:"alive"`
+	Match     uint64   `json:"match"`
+	Lag       uint64   `json:"lag"`
+	Why       string   `json:"no_vote_because,omitempty"`
+	Release   string   `json:"release"`
+	Level     uint64   `json:"level"` // 0: not known
+}
+
+func memberRowOf(m *wire.Member) memberRow {
+	r := memberRow{ID: m.Id, Addresses: m.Addresses, Role: "voter", Alive: m.Alive, Match: m.Match, Lag: m.Lag, Why: m.Why,
+		Release: m.Status.GetRelease(), Level: m.Status.GetLevel()}
+	if r.Addresses == nil {
+		r.Addresses = []string{}
+	}
+	switch {
+	case m.Waiting:
+		r.Role = "waiting"
+	case m.Leader:
+		r.Role = "leader"
+	case !m.Voter:
+		r.Role = "non-voter"
+	}
+	return r
+}
+
+func (a *app) metadataListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the metadata servers",
+		Long: `List the metadata servers: which leads, which votes, and how many entries of the log
+each still lacks. A server that is "waiting" was started with --join and is no member
+yet: "moraine metadata add" makes it one.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			reply, err := c.members(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var rows []memberRow
+			for _, m := range reply.Members {
+				rows = append(rows, memberRowOf(m))
+			}
+			return list(a, rows, table.Row{"id", "role", "", "address", "lacks", "release", "level", ""}, func(r memberRow) table.Row {
+				return table.Row{r.ID, r.Role, upDown(r.Alive), strings.Join(r.Addresses, ","), r.Lag, r.Release, r.Level, r.Why}
+			})
+		},
+	}
+}
+
+// members asks the leader for all metadata servers.
+func (c *connection) members(ctx context.Context) (*wire.MembersReply, error) {
+	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
+}
+
+func (c *connection) askMembers(ctx context.Context, req *wire.MetaRequest) (*wire.MembersReply, error) {
+	resp, err := c.Meta(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetMembers(), nil
+}
+
+func (c *connection) addMember(ctx context.Context, id, address string) (*wire.MembersReply, error) {
+	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: id, Address: address}}})
+}
+
+func (c *connection) removeMember(ctx context.Context, id string) (*wire.MembersReply, error) {
+	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: id}}})
+}
+
+func memberOf(reply *wire.MembersReply, id string) *wire.Member {
+	for _, m := range reply.GetMembers() {
+		if m.Id == id && !m.Waiting {
+			return m
+		}
+	}
+	return nil
+}
+
+// memberArg reads ID=HOST:PORT.
+func memberArg(arg string) (id, address string, err error) {
+	id, address, ok := strings.Cut(arg, "=")
+	if !ok || id == "" || address == "" {
+		return "", "", usageError("%q: write ID=HOST:PORT", arg)
+	}
+	return id, withPort(address, defaultMetadataPort), nil
+}
+
+// memberWait is how long `add` and `replace` wait for a server to catch up.
+const memberWait = 30 * time.Minute
+
+func (a *app) metadataAddCommand() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "add ID=HOST:PORT",
+		Short: "Add a metadata server, and wait until it votes",
+		Long: `Make a server that was started with --join a member of the cluster. It has no vote
+until it has caught up (at most 256 entries behind); then the leader gives it one by
+itself. The command waits for that and says how far it is; broken off, it may be
+given again.
+
+An id is good for one directory: one that was ever a member's is refused.`,
+		Example: "  moraine metadata --id m4 --data /var/lib/moraine --join --peers m1=host1:7400,m4=host4:7400 ...   # on host4\n  moraine metadata add m4=host4:7400",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, address, err := memberArg(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return a.addAndWait(cmd.Context(), c, id, address, wait)
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", memberWait, "wait this long for the server to catch up; 0: not at all")
+	return cmd
+}
+
+// addAndWait adds a server and waits until it votes.
+func (a *app) addAndWait(ctx context.Context, c *connection, id, address string, wait time.Duration) error {
+	reply, err := c.addMember(ctx, id, address)
+	if err != nil {
+		return err
+	}
+	deadline, said := time.Now().Add(wait), ""
+	for {
+		m := memberOf(reply, id)
+		switch {
+		case m == nil:
+			return fmt.Errorf("%s is no member any more: somebody has removed it", id)
+		case m.Voter:
+			a.note("%s votes", id)
+			return nil
+		}
+		if m.Why != said && m.Why != "" {
+			said = m.Why
+			a.note("%s has no vote yet: %s", id, said)
+		}
+		if !time.Now().Before(deadline) {
+			if wait == 0 {
+				return nil
+			}
+			return fmt.Errorf("%s has no vote after %v: %s; it gets one once it has caught up, `moraine metadata ls` tells", id, wait, said)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+		if reply, err = c.members(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *app) metadataRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove ID",
+		Short: "Take a metadata server out of the cluster",
+		Long: `Take a metadata server out of the cluster. It is refused where the others that answer
+would be no majority of those left. A leader hands over first. The server ends by itself
+when it hears of it; its id and its --data are of no use any more.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			reply, err := c.removeMember(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			a.noteRemoved(args[0], reply)
+			return nil
+		},
+	}
+}
+
+func (a *app) noteRemoved(id string, reply *wire.MembersReply) {
+	voters := 0
+	for _, m := range reply.GetMembers() {
+		if m.Voter {
+			voters++
+		}
+	}
+	a.note("%s is removed; %s left: take it out of --peers and --endpoint where they name it", id, are(voters, "server is", "servers are"))
+}
+
+func (a *app) metadataReplaceCommand() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "replace OLD NEW=HOST:PORT",
+		Short: "Give the place of a metadata server to another",
+		Long: `Add a server, wait until it votes, and remove another: what "add" and "remove" do, one
+after the other. Broken off at any point it may be given again, and goes on from there.
+It is how a server comes back whose disk was lost: under a new id.`,
+		Example: "  moraine metadata replace m2 m4=host4:7400",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, address, err := memberArg(args[1])
+			if err != nil {
+				return err
+			}
+			if id == args[0] {
+				return usageError("%s: the new server needs an id that was never used", id)
+			}
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return a.replaceMember(cmd.Context(), c, args[0], id, address, wait)
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", memberWait, "wait this long for the new server to catch up")
+	return cmd
+}
+
+func (a *app) replaceMember(ctx context.Context, c *connection, old, id, address string, wait time.Duration) error {
+	reply, err := c.members(ctx)
+	if err != nil {
+		return err
+	}
+	if memberOf(reply, old) == nil && memberOf(reply, id) == nil {
+		return fmt.Errorf("%s is no metadata server: see `moraine metadata ls`", old)
+	}
+	if err := a.addAndWait(ctx, c, id, address, max(wait, time.Second)); err != nil {
+		return err
+	}
+	if reply, err = c.removeMember(ctx, old); err != nil {
+		return err
+	}
+	a.noteRemoved(old, reply)
+	return nil
+}

@@ -1,0 +1,108 @@
+package integration_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/stretchr/testify/require"
+)
+
+// adminRun runs the binary against the cluster as an administrator, and returns what it printed.
+func adminRun(t *testing.T, c *procs.Cluster, endpoint string, args ...string) (string, error) {
+	t.Helper()
+	out, err := command(t, nil, append(args, "--endpoint", endpoint, "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode())...).CombinedOutput()
+	t.Logf("moraine %s\n%s", strings.Join(args, " "), out)
+	return string(out), err
+}
+
+// connectVia opens a client that is told of one metadata server only.
+func connectVia(t *testing.T, c *procs.Cluster, address string) *client.Client {
+	t.Helper()
+	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "client"))
+	require.NoError(t, err)
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
+	require.NoError(t, err)
+	cl, err := client.Dial(t.Context(), client.Config{Metadata: [][]string{{address}}}, client.Deps{Dialer: pool})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cl.Close(); _ = pool.Close() })
+	return cl
+}
+
+// All three metadata servers of a cluster give their places to others, one after
+// the other, while it is used; a client that was told of one server at its start,
+// and the chunkservers that were told of the first three, follow. A server that
+// lost its disk does not come back under its old id.
+func TestAllMetadataServersAreReplaced(t *testing.T) {
+	c := startProcs(t, procs.Config{Chunkservers: 1})
+	cl := connectVia(t, c, c.Node("m2").Address)
+	made := 0
+	mkdir := func() {
+		t.Helper()
+		_, err := cl.Mkdir(t.Context(), fmt.Sprintf("/d%03d", made), 0o755)
+		require.NoError(t, err)
+		made++
+	}
+	mkdir()
+	time.Sleep(1500 * time.Millisecond) // the second in which each says who it is
+
+	wiped := c.Node("m3")
+	require.NoError(t, wiped.Kill())
+	require.NoError(t, os.RemoveAll(filepath.Join(wiped.Dir, "data")))
+	require.NoError(t, wiped.Start()) // with --bootstrap, as at the first start
+	select {
+	case <-wiped.Exited():
+	case <-time.After(time.Minute):
+		t.Fatal("a server without its disk goes on under its old id")
+	}
+	require.Contains(t, wiped.LogTail(1), "moraine metadata replace m3")
+	mkdir()
+
+	endpoint := c.Node("m1").Address
+	for i, old := range []string{"m3", "m1", "m2"} {
+		name := fmt.Sprintf("m%d", i+4)
+		via := []string{"m1", "m2", "m4"}[i]
+		n, err := c.AddMetadata(name, via)
+		require.NoError(t, err)
+		out, err := adminRun(t, c, endpoint, "metadata", "replace", old, name+"="+n.Address)
+		require.NoError(t, err)
+		require.Contains(t, out, name+" votes")
+		require.Contains(t, out, old+" is removed")
+		require.NoError(t, n.Ready(t.Context()))
+		mkdir()
+		if old != "m3" {
+			select {
+			case <-c.Node(old).Exited():
+			case <-time.After(time.Minute):
+				t.Fatalf("%s was removed and goes on", old)
+			}
+			require.Contains(t, c.Node(old).LogTail(1), "was removed from the cluster")
+		}
+		endpoint = n.Address
+		_, err = adminRun(t, c, endpoint, "metadata", "replace", old, name+"="+n.Address)
+		require.NoError(t, err, "a replacement that is done may be given again")
+	}
+	out, err := adminRun(t, c, endpoint, "metadata", "ls", "--json")
+	require.NoError(t, err)
+	rows := objects(t, out)
+	require.Len(t, rows, 3)
+	for i, row := range rows {
+		require.Equal(t, fmt.Sprintf("m%d", i+4), row["id"])
+		require.Equal(t, true, row["alive"])
+	}
+	names := 0
+	for _, err := range cl.ReadDir(t.Context(), "/") {
+		require.NoError(t, err)
+		names++
+	}
+	require.Equal(t, made, names)
+	_, err = adminRun(t, c, endpoint, "cluster", "status", "--wait", "30s")
+	require.NoError(t, err, "the chunkserver, which was told of the first three, found the others")
+}

@@ -1,0 +1,344 @@
+package metadata_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/memnet"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// growable is a raftCluster of three servers whose disks may be exchanged, and to
+// which servers may be added.
+type growable struct {
+	*raftCluster
+	disk map[string]vfs.FS
+	ops  transport.Dialer
+	user *caller
+	made int
+}
+
+func newGrowable(t *testing.T) *growable {
+	g := &growable{disk: map[string]vfs.FS{}}
+	for i := range 3 {
+		g.disk[fmt.Sprintf("m%d", i+1)] = vfs.NewMem(uint64(i))
+	}
+	g.raftCluster = newRaftClusterOn(t, 3, func(name string) (vfs.FS, string) { return g.disk[name], "/node" })
+	g.ops = g.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleAdmin, Node: "ops"})
+	g.leader()
+	g.user = g.caller("c1")
+	g.user.open()
+	g.mkdirs(10)
+	return g
+}
+
+// mkdirs makes n more directories; each must be acknowledged.
+func (g *growable) mkdirs(n int) {
+	g.t.Helper()
+	for range n {
+		_, err := g.user.mutate(mkdir(root, fmt.Sprintf("d%04d", g.made)))
+		require.NoError(g.t, err)
+		g.made++
+	}
+}
+
+// allThere fails unless every directory that was acknowledged is there.
+func (g *growable) allThere() {
+	g.t.Helper()
+	req := &wire.MetaRequest{Session: g.user.session, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: root, Limit: 1000}}}
+	resp, err := g.user.do(req)
+	require.NoError(g.t, err)
+	require.Len(g.t, resp.GetReadDir().Entries, g.made)
+}
+
+// join forms a server that is to be added, and starts it.
+func (g *growable) join(name string) {
+	g.t.Helper()
+	g.disk[name] = vfs.NewMem(99)
+	g.names = append(g.names, name)
+	g.joins[name] = true
+	require.NoError(g.t, raftstore.Join(g.raftConfig(name), raftstore.Deps{FS: g.disk[name]}))
+	g.start(name)
+}
+
+// mayEnd says that the server's Run may fail from its next start on.
+func (g *growable) mayEnd(name string) { g.ends[name] = make(chan error, 4) }
+
+// refused waits until a server has ended by itself, and returns why.
+func (g *growable) refused(name string) error {
+	g.t.Helper()
+	select {
+	case err := <-g.ends[name]:
+		return err
+	case <-time.After(30 * time.Second):
+		g.t.Fatalf("%s goes on", name)
+		return nil
+	}
+}
+
+// ask makes one attempt of a request, as an administrator, of the server at.
+func (g *growable) ask(at string, req *wire.MetaRequest) (*wire.MembersReply, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	resp, err := g.ops.Metadata([]string{memnet.Address(at)}).Do(ctx, req)
+	return resp.GetMembers(), err
+}
+
+// insist repeats a request until it is answered by whoever leads. Refusals are
+// errors of the test.
+func (g *growable) insist(req *wire.MetaRequest) *wire.MembersReply {
+	g.t.Helper()
+	var last error
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		reply, err := g.ask(g.leader(), req)
+		if err == nil {
+			return reply
+		}
+		switch last = err; moraine.KindOf(err) {
+		case moraine.NotLeader, moraine.Unavailable, moraine.Timeout:
+		default:
+			require.NoError(g.t, err)
+		}
+	}
+	g.t.Fatalf("never answered: %v", last)
+	return nil
+}
+
+func addReq(id string) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: id, Address: memnet.Address(id)}}}
+}
+
+func removeReq(id string) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: id}}}
+}
+
+func membersReq() *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}}
+}
+
+func voters(reply *wire.MembersReply) []string {
+	var out []string
+	for _, m := range reply.GetMembers() {
+		if m.Voter {
+			out = append(out, m.Id)
+		}
+	}
+	return out
+}
+
+// votersBecome waits until the voters are these.
+func (g *growable) votersBecome(want ...string) {
+	g.t.Helper()
+	var have []string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if have = voters(g.insist(membersReq())); slices.Equal(have, want) {
+			return
+		}
+	}
+	g.t.Fatalf("voters %v, want %v", have, want)
+}
+
+// TestReplaceFaults adds a server and removes another, with something going wrong
+// on the way. The operator repeats what was not answered; in the end the members
+// are as they were asked for, what was acknowledged before, meanwhile and after is
+// there, and the removed server has ended.
+func TestReplaceFaults(t *testing.T) {
+	follower := func(g *growable) string {
+		for _, name := range []string{"m1", "m2", "m3"} {
+			if name != g.leader() {
+				return name
+			}
+		}
+		return ""
+	}
+	restart := func(g *growable, name string) { g.stop(name); g.start(name) }
+	for name, fault := range map[string]struct {
+		leader bool // it is the leader that is removed
+		adding func(g *growable)
+		added  func(g *growable)
+		remove func(g *growable, old string)
+	}{
+		"nothing":                     {},
+		"the leader is removed":       {leader: true},
+		"the answers are lost":        {adding: func(g *growable) { g.loseOne(addReq("m4")) }, remove: func(g *growable, old string) { g.loseOne(removeReq(old)) }},
+		"the leader ends when added":  {added: func(g *growable) { restart(g, g.leader()) }},
+		"the new one ends when added": {added: func(g *growable) { restart(g, "m4") }},
+		"the new one starts late": {adding: func(g *growable) {
+			g.stop("m4")
+			g.insist(addReq("m4"))
+			require.NotContains(g.t, voters(g.insist(membersReq())), "m4", "a server that does not answer has no vote")
+			g.start("m4")
+		}},
+		"the leader ends when it removes": {remove: func(g *growable, old string) {
+			lead := g.leader()
+			go g.ask(lead, removeReq(old)) //nolint:errcheck // it may be answered or not
+			restart(g, lead)
+		}},
+		"the removed one is cut off": {remove: func(g *growable, old string) {
+			g.net.Isolate(old)
+			g.insist(removeReq(old))
+			g.net.Rejoin(old, "*")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGrowable(t)
+			old := follower(g)
+			if fault.leader {
+				old = g.leader()
+			}
+			g.mayEnd(old)
+			g.stop(old) // so that its end is ours to see
+			<-g.ends[old]
+			g.start(old)
+			if fault.leader {
+				require.Eventually(t, func() bool { return g.lead(old) }, 30*time.Second, 10*time.Millisecond)
+			}
+			g.join("m4")
+			if fault.adding != nil {
+				fault.adding(g)
+			}
+			g.insist(addReq("m4"))
+			if fault.added != nil {
+				fault.added(g)
+			}
+			g.mkdirs(5)
+			four := []string{"m1", "m2", "m3", "m4"}
+			g.votersBecome(four...)
+			if fault.remove != nil {
+				fault.remove(g, old)
+			}
+			g.mkdirs(5)
+			g.insist(removeReq(old))
+			g.votersBecome(slices.DeleteFunc(four, func(id string) bool { return id == old })...)
+			require.ErrorIs(t, g.refused(old), moraine.Fenced)
+			g.stop(old)
+			g.names = slices.DeleteFunc(g.names, func(n string) bool { return n == old })
+			g.mkdirs(5)
+			g.allThere()
+			_, err := g.ask(g.leader(), addReq(old))
+			require.ErrorIs(t, err, moraine.Exists, "an id is good for one directory")
+		})
+	}
+}
+
+// lead makes a server the leader, as far as it can be told: it reports whether
+// it leads, and restarts whoever else does.
+func (g *growable) lead(name string) bool {
+	if at := g.leader(); at != name {
+		g.stop(at)
+		g.start(at)
+		return false
+	}
+	return true
+}
+
+// loseOne makes a request of the leader whose answer is lost.
+func (g *growable) loseOne(req *wire.MetaRequest) {
+	g.t.Helper()
+	set := func(f memnet.Faults) { g.net.SetFaults("ops", "*", f); g.net.SetFaults("*", "ops", f) }
+	set(memnet.Faults{LoseReply: 1})
+	_, err := g.ask(g.leader(), req)
+	set(memnet.Faults{})
+	require.Error(g.t, err)
+}
+
+// A server that comes back with an empty disk under its old id takes no part:
+// neither where the others lead, nor where one that lags behind needs its vote.
+func TestAWipedServerIsRefused(t *testing.T) {
+	g := newGrowable(t)
+	g.votersBecome("m1", "m2", "m3")
+	g.seated("m1", "m2", "m3")
+	behind, wiped := "m1", "m2"
+	if g.leader() == behind {
+		behind = "m3"
+	}
+	if g.leader() == wiped {
+		wiped = "m3"
+	}
+	g.stop(behind)
+	g.mkdirs(5)
+	rest := slices.DeleteFunc([]string{"m1", "m2", "m3"}, func(n string) bool { return n == behind || n == wiped })[0]
+	g.stop(wiped)
+	g.stop(rest)
+	for _, form := range []struct {
+		name string
+		with func(raftstore.Config, raftstore.Deps) error
+		join bool
+	}{{"bootstrap", raftstore.Bootstrap, false}, {"join", raftstore.Join, true}} {
+		g.disk[wiped] = vfs.NewMem(7)
+		require.NoError(t, form.with(g.raftConfig(wiped), raftstore.Deps{FS: g.disk[wiped]}))
+		g.joins[wiped] = form.join
+		g.mayEnd(wiped)
+		g.start(behind)
+		g.start(wiped)
+		// These two would be a majority that lacks the last five.
+		time.Sleep(1500 * time.Millisecond)
+		require.False(t, g.servers[behind].Status().Leading || g.servers[wiped].Status().Leading, "%s: a majority without what was acknowledged", form.name)
+		g.start(rest)
+		err := g.refused(wiped)
+		require.ErrorIs(t, err, moraine.Fenced)
+		require.Contains(t, err.Error(), "moraine metadata replace "+wiped)
+		g.stop(wiped)
+		g.allThere()
+		g.stop(behind)
+		g.stop(rest)
+	}
+}
+
+// seated waits until the state knows the directories of these servers.
+func (g *growable) seated(names ...string) {
+	g.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		n := 0
+		for _, m := range g.insist(membersReq()).Members {
+			if m.Seated && slices.Contains(names, m.Id) {
+				n++
+			}
+		}
+		if n == len(names) {
+			return
+		}
+	}
+	g.t.Fatal("directories are not recorded")
+}
+
+// What would leave no majority is refused, and says why.
+func TestRemoveKeepsAMajority(t *testing.T) {
+	g := newGrowable(t)
+	g.votersBecome("m1", "m2", "m3")
+	lead := g.leader()
+	others := slices.DeleteFunc([]string{"m1", "m2", "m3"}, func(n string) bool { return n == lead })
+	g.stop(others[0])
+	require.Eventually(t, func() bool {
+		for _, m := range g.insist(membersReq()).Members {
+			if m.Id == others[0] {
+				return !m.Alive
+			}
+		}
+		return false
+	}, 30*time.Second, 50*time.Millisecond)
+	for _, id := range []string{others[1], g.leader()} {
+		_, err := g.ask(g.leader(), removeReq(id))
+		require.ErrorIs(t, err, moraine.Conflict, id)
+		require.True(t, strings.Contains(err.Error(), "start "+others[0]), err.Error())
+	}
+	_, err := g.ask(g.leader(), removeReq("m9"))
+	require.ErrorIs(t, err, moraine.NotFound)
+	for _, bad := range []string{"", "nowhere"} {
+		_, err := g.ask(g.leader(), &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: "m4", Address: bad}}})
+		require.ErrorIs(t, err, moraine.InvalidArgument)
+	}
+	g.insist(removeReq(others[0])) // the dead one may go
+	g.votersBecome(slices.DeleteFunc([]string{"m1", "m2", "m3"}, func(n string) bool { return n == others[0] })...)
+	g.allThere()
+}

@@ -1,0 +1,172 @@
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// Identity says whose a directory is.
+type Identity struct {
+	Cluster moraine.UUID
+	Node    string
+	// Directory is the random name that the directory got when it was formed. A
+	// node whose disk was lost comes back under another one.
+	Directory moraine.UUID
+	// Admitted is whether the node may take part in its group: see Store.Admit.
+	Admitted bool
+}
+
+// ReadIdentity returns the identity of dir; NotFound where dir holds no node
+// that was formed.
+func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
+	id, err := readIdentity(fsys, dir)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
+		return Identity{}, &moraine.Error{Op: "raftstore.ReadIdentity", Ref: dir, Kind: moraine.NotFound,
+			Err: errors.New("no metadata server's directory")}
+	}
+	if err != nil {
+		return Identity{}, wrap("raftstore.ReadIdentity", dir, err)
+	}
+	return Identity{Cluster: id.cluster, Node: id.node, Directory: id.directory, Admitted: id.admitted}, nil
+}
+
+// Identity returns the identity of this node's directory. It may be called
+// before Run.
+func (s *Store) Identity() (Identity, error) {
+	if err := nameDirectory(&s.cfg, &s.deps); err != nil {
+		return Identity{}, wrap("raftstore.Identity", s.cfg.Dir, err)
+	}
+	return ReadIdentity(s.deps.FS, s.cfg.Dir)
+}
+
+// nameDirectory gives a directory of format 1 a name.
+func nameDirectory(cfg *Config, deps *Deps) error {
+	id, err := readIdentity(deps.FS, cfg.Dir)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && (!id.formed || !id.directory.IsZero())) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(deps.Rand, id.directory[:]); err != nil {
+		return err
+	}
+	return replaceFile(deps.FS, cfg.Dir, identityFile, id.encode())
+}
+
+// Admit notes, durably, that the group knows this node's directory, so that it
+// may take part. Whoever runs a Store that is not admitted calls it once that is
+// so, before Run: a node that has lost its disk has forgotten what it
+// acknowledged and whom it voted for, and must not take part as the one that it
+// was. The Store itself does not ask.
+func (s *Store) Admit() error {
+	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	if err == nil && !id.admitted {
+		id.admitted = true
+		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
+	}
+	return wrap("raftstore.Admit", s.cfg.Dir, err)
+}
+
+// Begun reports whether this node's group has come further than its first
+// configuration, as far as this node knows. Before Run is ready it is false.
+func (s *Store) Begun() bool {
+	r := s.started.Load()
+	return r != nil && r.LastIndex() > 1
+}
+
+// memberTimeout bounds how long a change of the configuration waits to be
+// taken; its commit takes what it takes.
+const memberTimeout = 5 * time.Second
+
+// AddMember makes id, at address, a member that has no vote yet; with voter, or
+// called again with it, one that has. One that is a voter stays one. The
+// change is committed when it returns nil. NotLeader: nothing was done; other
+// errors: unknown, and it may be repeated.
+func (s *Store) AddMember(ctx context.Context, id, address string, voter bool) error {
+	return s.reconfigure(ctx, "raftstore.AddMember", func() raft.Future {
+		if voter {
+			return s.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(address), 0, memberTimeout)
+		}
+		return s.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), 0, memberTimeout)
+	})
+}
+
+// RemoveMember takes id out of the group, as AddMember adds. What it means for
+// the majority is the caller's care. One that is not there is removed.
+func (s *Store) RemoveMember(ctx context.Context, id string) error {
+	return s.reconfigure(ctx, "raftstore.RemoveMember", func() raft.Future {
+		return s.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout)
+	})
+}
+
+// Transfer hands the leadership over to the voter id.
+func (s *Store) Transfer(ctx context.Context, id string) error {
+	return s.reconfigure(ctx, "raftstore.Transfer", func() raft.Future {
+		return s.raft.LeadershipTransferToServer(raft.ServerID(id), s.address(raft.ServerID(id)))
+	})
+}
+
+// reconfigure waits for what begin starts, as Propose waits for a proposal.
+func (s *Store) reconfigure(ctx context.Context, op string, begin func() raft.Future) error {
+	if s.lead.Load() == nil {
+		return s.notLeader(op)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- begin().Error() }() // it ends with its commit, this leadership, or raft
+	select {
+	case err := <-ended:
+		return s.proposeError(op, err)
+	case <-s.fatal.ended:
+		return s.stopped(op)
+	case <-ctx.Done():
+		return contextError(op, ctx)
+	}
+}
+
+// configuration returns the latest configuration and whether it is known to be
+// committed; nil before raft was started.
+func (s *Store) configuration() (servers []raft.Server, committed bool) {
+	r := s.started.Load()
+	if r == nil {
+		return nil, false
+	}
+	f := r.GetConfiguration() // answered without a wait
+	if f.Error() != nil {
+		return nil, false
+	}
+	return f.Configuration().Servers, f.Index() <= r.CommitIndex()
+}
+
+// member finds where a node of the group is: where Config says, else where the
+// log does.
+func (s *Store) member(id string) (Peer, bool) {
+	if p, ok := s.cfg.peer(id); ok {
+		return p, true
+	}
+	servers, _ := s.configuration()
+	for _, srv := range servers {
+		if string(srv.ID) == id {
+			return Peer{ID: id, Address: string(srv.Address), Client: []string{string(srv.Address)}}, true
+		}
+	}
+	return Peer{}, false
+}
+
+// ServerAddr implements raft.ServerAddressProvider: it finds members where
+// Config says they are now, whatever address the log has for them.
+func (s *Store) serverAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if p, ok := s.member(string(id)); ok {
+		return raft.ServerAddress(p.Address), nil
+	}
+	return "", fmt.Errorf("%s is no member", id)
+}

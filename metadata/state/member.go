@@ -1,0 +1,56 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxMemberName bounds the id of a metadata server, in bytes.
+const maxMemberName = 255
+
+const memberVersion = 1
+
+// setMember records the directory of a metadata server. The same again changes
+// nothing; another one under the name is Conflict, for ever: with its directory a
+// server has lost what it acknowledged and whom it voted for.
+func (m *Machine) setMember(t *tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
+	id := op.GetId()
+	if id == "" || len(id) > maxMemberName || len(op.GetDirectory()) != len(moraine.UUID{}) {
+		return nil, fail(moraine.InvalidArgument, "set member", id, "want a name of 1 to %d bytes and a directory of 16", maxMemberName)
+	}
+	dir := moraine.UUID(op.GetDirectory())
+	have, ok, err := t.view.member(id)
+	if err != nil {
+		return nil, err
+	}
+	if ok && have != dir {
+		return nil, fail(moraine.Conflict, "set member", id, "it has another directory")
+	}
+	t.put(t.k.member(id), append([]byte{memberVersion}, dir[:]...))
+	return done(), nil
+}
+
+// member returns the directory that a metadata server has, or had.
+func (v *view) member(id string) (dir moraine.UUID, known bool, err error) {
+	b, ok, err := v.r.Get(v.k.member(id))
+	if err != nil || !ok {
+		return dir, false, err
+	}
+	return decodeMember(b)
+}
+
+func decodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
+	d := dec{b: b}
+	d.version(memberVersion)
+	for i := range dir {
+		dir[i] = d.byte()
+	}
+	return dir, true, d.end("member")
+}
+
+// Member returns the directory of the metadata server id, as SetMember recorded
+// it, also of one that was removed since; false where it never took part.
+func (m *Machine) Member(r Reader, id string) (moraine.UUID, bool, error) {
+	return m.view(r).member(id)
+}
