@@ -31,6 +31,7 @@ type content struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
+	room    room
 	gate    gate
 	publish gate
 	slots   chan struct{} // one element for each batch being sent

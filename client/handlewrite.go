@@ -20,6 +20,9 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 	if off > endOfFile-int64(len(p)) {
 		return 0, &moraine.Error{Kind: moraine.TooLarge}
 	}
+	if err := ct.mayGrow(ctx, off+int64(len(p))); err != nil {
+		return 0, err
+	}
 	if err := ct.gate.lock(ctx); err != nil {
 		return 0, err
 	}
@@ -35,6 +38,14 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 		ct.yield()
 	}
 	return n, err
+}
+
+// mayGrow holds the growth of the file to an end against the quotas above it.
+func (ct *content) mayGrow(ctx context.Context, end int64) error {
+	ct.mu.Lock()
+	growth := end - int64(ct.base.Size)
+	ct.mu.Unlock()
+	return ct.room.admit(ctx, ct.c, ct.inode, growth)
 }
 
 // step takes the next bytes, or does one thing that has to be done first, such

@@ -31,6 +31,7 @@ type File struct {
 	end  context.CancelCauseFunc
 
 	slots   chan struct{} // one element for each stripe being sent
+	room    room
 	sending sync.WaitGroup
 	log     commitLog
 
@@ -87,7 +88,7 @@ func (f *File) ReadFrom(r io.Reader) (int64, error) {
 func (f *File) append(p []byte, lent bool) (int, error) {
 	f.mu.Lock()
 	n := 0
-	var err error
+	err := f.mayGrow(int64(len(p)))
 	for n < len(p) && err == nil {
 		var took int
 		if err = f.broken(); err == nil {
@@ -101,6 +102,15 @@ func (f *File) append(p []byte, lent bool) (int, error) {
 		f.yield()
 	}
 	return n, f.fail("client.Write", err)
+}
+
+// mayGrow holds the file's size with n bytes more against the quotas of where it
+// is to get its name. The mutex is held.
+func (f *File) mayGrow(n int64) error {
+	if f.link == nil || f.life.Err() != nil {
+		return nil
+	}
+	return f.room.admit(f.life, f.c, moraine.InodeID(f.link.Parent), f.size+n)
 }
 
 // broken returns why the file takes no more bytes.

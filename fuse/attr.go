@@ -184,7 +184,22 @@ func (m *Mount) StatFs(cancel <-chan struct{}, _ *gofuse.InHeader, out *gofuse.S
 	*out = gofuse.StatfsOut{Bsize: blockSize, Frsize: moraine.BlockSize, NameLen: moraine.MaxNameLen,
 		Blocks: total / moraine.BlockSize, Bfree: free / moraine.BlockSize, Bavail: free / moraine.BlockSize,
 		Files: c.GetInodes() + maxFreeInodes, Ffree: maxFreeInodes}
+	if u, err := m.client.Usage(ctx, m.root); err == nil && u.Limited {
+		boundSpace(out, u)
+	}
 	return gofuse.OK
+}
+
+// boundSpace has a mount below a quota look like a disk of what the quota lets
+// it have.
+func boundSpace(out *gofuse.StatfsOut, u *wire.UsageReply) {
+	if room := u.RoomBytes / moraine.BlockSize; room < out.Bavail {
+		out.Bavail = room
+	}
+	used := (u.Usage.GetBytes() + moraine.BlockSize - 1) / moraine.BlockSize
+	out.Blocks, out.Bfree = used+out.Bavail, out.Bavail
+	out.Ffree = min(out.Ffree, u.RoomInodes)
+	out.Files = u.Usage.GetInodes() + out.Ffree
 }
 
 // maxFreeInodes is how many more files there may be: as good as any number.

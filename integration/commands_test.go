@@ -41,6 +41,9 @@ var listings = []listing{
 	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},
 	{args: "du moraine:///", keys: "path bytes files directories"},
 	{args: "policy get moraine:///", keys: "path flush scheme own"},
+	{args: "quota get moraine:///", keys: "path bytes inodes limited", optional: "room_bytes room_inodes quota_path quota_bytes quota_inodes"},
+	{args: "quota check moraine:///", keys: "path bytes inodes correct", optional: "found"},
+	{args: "quota ls", keys: "path bytes inodes quota_bytes quota_inodes", empty: true},
 }
 
 const (

@@ -137,8 +137,12 @@ func (m *Machine) grant(t *tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	moraine.MakeID(t.k.p, c.incarnation, t.count[cStripe])
 	t.insert(t.k.grant(g.last()), g.encode())
 	t.insert(t.k.sessionGrant(g.session, g.last()), []byte{grantVersion})
+	s, err := t.usageState()
+	if err != nil {
+		return nil, err
+	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Grant{Grant: &wire.GrantReply{
-		First: uint64(g.first), Count: g.count, Tenant: uint32(g.tenant),
+		First: uint64(g.first), Count: g.count, Tenant: uint32(g.tenant), Quotas: s.quotas > 0,
 	}}}, nil
 }
 

@@ -3,6 +3,7 @@ package state
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -188,6 +189,10 @@ func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageRe
 	r.RoomBytes, r.RoomInodes = maxQuotaBytes, maxQuotaBytes
 	inside := true
 	for depth := 0; at != 0 && depth <= maxDepth; depth++ {
+		dir, err := v.inode(at)
+		if err != nil {
+			return err
+		}
 		q, err := v.quota(at)
 		if err != nil {
 			return err
@@ -208,16 +213,30 @@ func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageRe
 				if r.Quota, err = v.usageToWire(s, at); err != nil {
 					return err
 				}
+				if r.Quota.Path, _, err = v.pathIn(sc, dir); err != nil {
+					return err
+				}
 			}
 		}
 		inside = inside && at != sc.root
-		dir, err := v.inode(at)
-		if err != nil {
-			return err
-		}
 		at = dir.parent
 	}
 	return nil
+}
+
+// pathIn returns the path of a directory as the scope's session writes it; false
+// where it has none.
+func (v *view) pathIn(sc scope, dir *inode) (string, bool, error) {
+	path, ok, err := v.pathOf(dir)
+	if err != nil || !ok || sc.root == moraine.RootInode {
+		return "/" + path, ok, err
+	}
+	root, err := v.inode(sc.root)
+	if err != nil {
+		return "", false, err
+	}
+	above, ok, err := v.pathOf(root)
+	return "/" + strings.TrimPrefix(strings.TrimPrefix(path, above), "/"), ok, err
 }
 
 func (v *view) usageToWire(s *usageState, dir moraine.InodeID) (*wire.Usage, error) {
@@ -256,7 +275,7 @@ func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, er
 		if err != nil {
 			return nil, damaged(err)
 		}
-		path, ok, err := v.pathOf(dir)
+		path, ok, err := v.pathIn(sc, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -267,7 +286,7 @@ func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, er
 		if err != nil {
 			return nil, err
 		}
-		u.Path = "/" + path
+		u.Path = path
 		reply.Quotas = append(reply.Quotas, u)
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Quotas{Quotas: reply}}, nil

@@ -4222,7 +4222,8 @@ type GrantReply struct {
 	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Placements    []*Placement           `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"` // one for each, in order
 	Tenant        uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"` // what the stripes were to be: a placement may have less, where too few hosts are up
+	Scheme        *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`    // what the stripes were to be: a placement may have less, where too few hosts are up
+	Quotas        bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"` // there are quotas: ask GetUsage before what makes a file grow
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4290,6 +4291,13 @@ func (x *GrantReply) GetScheme() *Scheme {
 		return x.Scheme
 	}
 	return nil
+}
+
+func (x *GrantReply) GetQuotas() bool {
+	if x != nil {
+		return x.Quotas
+	}
+	return false
 }
 
 // EndGrant gives back what is left of a grant.
@@ -9063,7 +9071,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\rR\x05count\x12,\n" +
 	"\x06scheme\x18\x03 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12!\n" +
 	"\fchunk_length\x18\x04 \x01(\x04R\vchunkLength\x12\x14\n" +
-	"\x05avoid\x18\x05 \x03(\rR\x05avoid\"\xb7\x01\n" +
+	"\x05avoid\x18\x05 \x03(\rR\x05avoid\"\xd0\x01\n" +
 	"\n" +
 	"GrantReply\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
@@ -9072,7 +9080,8 @@ const file_metadata_proto_rawDesc = "" +
 	"placements\x18\x03 \x03(\v2\x17.moraine.wire.PlacementR\n" +
 	"placements\x12\x16\n" +
 	"\x06tenant\x18\x04 \x01(\rR\x06tenant\x12,\n" +
-	"\x06scheme\x18\x05 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\" \n" +
+	"\x06scheme\x18\x05 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x17\n" +
+	"\x06quotas\x18\xdc\x01 \x01(\bR\x06quotas\" \n" +
 	"\bEndGrant\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\"\x9c\x01\n" +
 	"\x05Place\x12\x18\n" +

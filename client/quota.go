@@ -1,0 +1,116 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Usage returns what is below a directory, or below the one of a file, and what
+// the quotas above leave. It costs one request, whatever is there. Unavailable:
+// the cluster does not count, or not yet.
+func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
+	if err == nil && resp.GetUsage().GetUsage() == nil {
+		err = badReply("usage")
+	}
+	return resp.GetUsage(), wrap("client.Usage", inode.String(), err)
+}
+
+// SetQuota bounds the bytes and inodes below a directory, in place of the bounds
+// that it has; 0 is no bound. What is there already may stay.
+func (c *Client) SetQuota(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
+	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
+		Inode: uint64(dir), Bytes: bytes, Inodes: inodes}}})
+	return wrap("client.SetQuota", dir.String(), err)
+}
+
+// quotasPage is how many quotas one request asks for.
+const quotasPage = 500
+
+// Quotas yields the directories with quotas that the session may see, in order
+// of number, with their paths and what is below them. An error is the last thing
+// that it yields.
+func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
+	return func(yield func(*wire.Usage, error) bool) {
+		for after, more := uint64(0), true; more; {
+			resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
+			if err == nil && resp.GetQuotas() == nil {
+				err = badReply("list quotas")
+			}
+			if err != nil {
+				yield(nil, wrap("client.Quotas", "", err))
+				return
+			}
+			for _, q := range resp.GetQuotas().Quotas {
+				if !yield(q, nil) {
+					return
+				}
+			}
+			after, more = resp.GetQuotas().Last, resp.GetQuotas().More
+		}
+	}
+}
+
+// Recount starts a job that counts what is below every directory anew, and puts
+// right what was wrong; where one is under way it returns that.
+func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
+	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
+		err = badReply("recount")
+	}
+	if err != nil {
+		return nil, wrap("client.Recount", "", err)
+	}
+	return resp.GetJobs().Jobs[0], nil
+}
+
+// roomAge is how long an answer about the room under quotas is gone by.
+const roomAge = time.Second
+
+// room keeps a writer from sending bytes that a quota will not let it commit.
+// Only the service decides, when it commits; this saves what would be sent in
+// vain, and tells the writer at once. While the cluster has no quota it asks
+// nothing. Safe for concurrent use.
+type room struct {
+	mu    sync.Mutex
+	asked time.Time
+	left  uint64
+}
+
+// admit fails with QuotaExceeded where a file at inode at (itself, or its
+// directory) may not grow by growth bytes, as of a second ago at most.
+func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, growth int64) error {
+	if growth <= 0 || at == 0 || !c.grants.quotas.Load() {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := c.clock.Now()
+	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && uint64(growth) <= r.left {
+		return nil
+	}
+	u, err := c.Usage(ctx, at)
+	if err != nil {
+		return nil // the commit will tell
+	}
+	if r.asked, r.left = now, u.RoomBytes; !u.Limited {
+		r.left = 1 << 63
+	}
+	if uint64(growth) <= r.left {
+		return nil
+	}
+	e := &moraine.Error{Op: "quota", Ref: at.String(), Kind: moraine.QuotaExceeded,
+		Err: fmt.Errorf("%d bytes more would not fit, %d are left", growth, r.left)}
+	if q := u.Quota; q != nil {
+		e.Ref = q.Path
+		e.Err = fmt.Errorf("%d bytes more would not fit: the quotas leave %d (below it are %d bytes of %d, %d inodes of %d)",
+			growth, r.left, q.Bytes, q.QuotaBytes, q.Inodes, q.QuotaInodes)
+	}
+	return e
+}

@@ -1,0 +1,92 @@
+package client_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport"
+)
+
+// admin opens a client with an administrator's certificate.
+func (c *cluster) admin(cfg client.Config) *client.Client {
+	c.t.Helper()
+	d := c.net.Dialer(c.peer(transport.RoleAdmin, "admin"))
+	cl, err := client.Dial(c.ctx, cfg, client.Deps{Dialer: d, Log: c.log})
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { require.NoError(c.t, d.Close()) })
+	return cl
+}
+
+// What a quota will not take is refused before a byte of it is sent, and writers
+// that pass at the same moment are held to it by the service.
+func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		admin := c.admin(config())
+		defer admin.Close()
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		dir, err := cl.Mkdir(c.ctx, "/team", 0o755)
+		require.NoError(t, err)
+		require.ErrorIs(t, cl.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 1, 0), moraine.PermissionDenied)
+		require.NoError(t, admin.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 1_000_000, 3))
+
+		write(t, c, cl, "/team/f", bytesOf(1, 900_000), 1<<30, false)
+		before := c.puts()
+		f, err := cl.Create(c.ctx, "/team/g", client.CreateOptions{})
+		require.NoError(t, err)
+		_, err = f.Write(bytesOf(2, 200_000))
+		require.ErrorIs(t, err, moraine.QuotaExceeded)
+		require.ErrorContains(t, err, "/team")
+		f.Abort()
+		require.Equal(t, before, c.puts(), "no byte was sent")
+
+		h, err := cl.OpenHandle(c.ctx, c.inode(cl, "/team/f"), client.HandleOptions{})
+		require.NoError(t, err)
+		_, err = h.WriteAt(c.ctx, bytesOf(3, 200_000), 850_000)
+		require.ErrorIs(t, err, moraine.QuotaExceeded)
+		_, err = h.WriteAt(c.ctx, bytesOf(3, 200_000), 0)
+		require.NoError(t, err, "in place")
+		require.NoError(t, h.Close(c.ctx))
+
+		// Each of them fits when it begins; one of them is late.
+		a, err := cl.Create(c.ctx, "/team/a", client.CreateOptions{})
+		require.NoError(t, err)
+		b, err := cl.Create(c.ctx, "/team/b", client.CreateOptions{})
+		require.NoError(t, err)
+		_, err = a.Write(bytesOf(4, 80_000))
+		require.NoError(t, err)
+		_, err = b.Write(bytesOf(5, 80_000))
+		require.NoError(t, err)
+		_, err = a.Commit(c.ctx)
+		require.NoError(t, err)
+		_, err = b.Commit(c.ctx)
+		require.ErrorIs(t, err, moraine.QuotaExceeded)
+		b.Abort()
+		u, err := cl.Usage(c.ctx, moraine.InodeID(dir.Inode))
+		require.NoError(t, err)
+		require.EqualValues(t, 980_000, u.Usage.Bytes)
+		require.EqualValues(t, 2, u.Usage.Inodes)
+		require.EqualValues(t, 20_000, u.RoomBytes)
+
+		// Room that is made is there for the next.
+		require.NoError(t, cl.Remove(c.ctx, "/team/f"))
+		time.Sleep(time.Second)
+		write(t, c, cl, "/team/b", bytesOf(5, 500_000), 1<<30, false)
+
+		j, err := admin.Recount(c.ctx)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			now, err := admin.Job(c.ctx, moraine.JobID(j.Id))
+			return err == nil && now.State.String() == "JOB_STATE_DONE" && now.Error == ""
+		}, time.Minute, 100*time.Millisecond)
+		for q, err := range cl.Quotas(c.ctx) {
+			require.NoError(t, err)
+			require.Equal(t, "/team", q.Path)
+			require.EqualValues(t, 580_000, q.Bytes)
+		}
+	})
+}

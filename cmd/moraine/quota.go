@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// quotaInfo is what `quota ls` prints of a directory.
+type quotaInfo struct {
+	Path        string `json:"path"`
+	Bytes       uint64 `json:"bytes"`
+	QuotaBytes  uint64 `json:"quota_bytes"`
+	Inodes      uint64 `json:"inodes"`
+	QuotaInodes uint64 `json:"quota_inodes"`
+}
+
+// roomInfo is what `quota get` prints of a path.
+type roomInfo struct {
+	Path    string `json:"path"`
+	Bytes   uint64 `json:"bytes"`
+	Inodes  uint64 `json:"inodes"`
+	Limited bool   `json:"limited"`
+	// Where limited, under all quotas above:
+	RoomBytes  *uint64 `json:"room_bytes,omitempty"`
+	RoomInodes *uint64 `json:"room_inodes,omitempty"`
+	// The nearest quota:
+	QuotaPath   string `json:"quota_path,omitempty"`
+	QuotaBytes  uint64 `json:"quota_bytes,omitempty"`
+	QuotaInodes uint64 `json:"quota_inodes,omitempty"`
+}
+
+// checkInfo is what `quota check` prints.
+type checkInfo struct {
+	Path    string `json:"path"`
+	Bytes   uint64 `json:"bytes"`
+	Inodes  uint64 `json:"inodes"`
+	Correct bool   `json:"correct"`
+	Found   string `json:"found,omitempty"`
+}
+
+func (a *app) quotaCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "quota",
+		GroupID: groupCluster,
+		Short:   "Bound what may be below a directory",
+		Long: `Bound the bytes and inodes (files, directories, links) below a directory. Nothing that
+would go past a quota succeeds: the error is "quota exceeded", EDQUOT on a mount. All
+quotas above a file hold. What frees always works.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.quotaSetCommand(), a.quotaGetCommand(), a.quotaListCommand(), a.quotaCheckCommand())
+	return cmd
+}
+
+func (a *app) quotaSetCommand() *cobra.Command {
+	var capacity, inodes string
+	cmd := &cobra.Command{
+		Use:   "set PATH",
+		Short: "Give a directory a quota; what is not given stays as it is",
+		Long: `Give a directory a quota; what is not given stays as it is. "none" takes a bound away.
+A quota below what is there already lets nothing grow until enough is removed.`,
+		Example: `  moraine quota set --capacity 10TiB --inodes 1000000 moraine:///teams/a
+  moraine quota set --capacity none --inodes none moraine:///teams/a`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			bytes, files, err := quotaBounds(capacity, inodes)
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			return a.each(ctx, args, parseRemote, func(c *connection, l location) error {
+				dir, own, err := ownQuota(ctx, c, l)
+				if err != nil {
+					return err
+				}
+				if bytes == nil {
+					bytes = &own.QuotaBytes
+				}
+				if files == nil {
+					files = &own.QuotaInodes
+				}
+				return c.SetQuota(ctx, dir, *bytes, *files)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&capacity, "capacity", "", "the most bytes below the directory: 10TiB, none")
+	cmd.Flags().StringVar(&inodes, "inodes", "", "the most files, directories and links below it: 1000000, none")
+	return cmd
+}
+
+// quotaBounds reads the bounds that flags give; nil where one is not given.
+func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
+	if capacity == "" && inodes == "" {
+		return nil, nil, usageError("quota set: nothing to set: give --capacity, --inodes, or both (\"none\" takes a bound away)")
+	}
+	var b, f uint64
+	if capacity != "" {
+		if bytes = &b; capacity != "none" {
+			if b, err = parseSize(capacity); err != nil {
+				return nil, nil, err
+			}
+			if b == 0 {
+				return nil, nil, usageError("--capacity 0 is no bound; to keep everything out, write 1, and \"none\" to take the bound away")
+			}
+		}
+	}
+	if inodes != "" {
+		if files = &f; inodes != "none" {
+			if f, err = strconv.ParseUint(inodes, 10, 62); err != nil || f == 0 {
+				return nil, nil, usageError("--inodes %q: write a number from 1 on, or none", inodes)
+			}
+		}
+	}
+	return bytes, files, nil
+}
+
+// ownQuota returns a directory and the quota that it has itself.
+func ownQuota(ctx context.Context, c *connection, l location) (moraine.InodeID, *wire.Usage, error) {
+	attr, err := c.Stat(ctx, l.path)
+	if err != nil {
+		return 0, nil, err
+	}
+	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return 0, nil, usageError("quota: %s is not a directory: the quotas of those above it hold", l)
+	}
+	u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
+	return moraine.InodeID(attr.Inode), u.GetUsage(), err
+}
+
+func (a *app) quotaGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get PATH...",
+		Short: "Show what is below a directory, and what the quotas there and above leave",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var infos []roomInfo
+			err := a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				attr, err := c.Stat(cmd.Context(), l.path)
+				if err != nil {
+					return err
+				}
+				u, err := c.Usage(cmd.Context(), moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				infos = append(infos, describeRoom(l.String(), u))
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return list(a, infos, table.Row{"path", "bytes", "inodes", "room", "inodes left", "nearest quota"}, func(i roomInfo) table.Row {
+				if !i.Limited {
+					return table.Row{i.Path, size(i.Bytes), i.Inodes, "no quota", "no quota", ""}
+				}
+				return table.Row{i.Path, size(i.Bytes), i.Inodes, left(i.RoomBytes, size), left(i.RoomInodes, plain), i.QuotaPath}
+			})
+		},
+	}
+}
+
+// unbounded is what the service answers where no quota bounds something.
+const unbounded = 1 << 62
+
+func describeRoom(path string, u *wire.UsageReply) roomInfo {
+	i := roomInfo{Path: path, Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Limited: u.Limited}
+	if u.Limited && u.RoomBytes < unbounded {
+		i.RoomBytes = &u.RoomBytes
+	}
+	if u.Limited && u.RoomInodes < unbounded {
+		i.RoomInodes = &u.RoomInodes
+	}
+	if q := u.Quota; q != nil {
+		i.QuotaPath, i.QuotaBytes, i.QuotaInodes = q.Path, q.QuotaBytes, q.QuotaInodes
+	}
+	return i
+}
+
+// left writes what is left of a bound, for people.
+func left(n *uint64, write func(uint64) string) string {
+	if n == nil {
+		return "any"
+	}
+	return write(*n)
+}
+
+// plain writes a number without a unit.
+func plain(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func (a *app) quotaListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the directories with quotas: what is there, of how much",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var infos []quotaInfo
+			for q, err := range c.Quotas(cmd.Context()) {
+				if err != nil {
+					return err
+				}
+				infos = append(infos, quotaInfo{Path: q.Path, Bytes: q.Bytes, QuotaBytes: q.QuotaBytes, Inodes: q.Inodes, QuotaInodes: q.QuotaInodes})
+			}
+			return list(a, infos, table.Row{"path", "bytes", "of", "inodes", "of"}, func(i quotaInfo) table.Row {
+				return table.Row{i.Path, size(i.Bytes), bound(i.QuotaBytes, size), i.Inodes, bound(i.QuotaInodes, plain)}
+			})
+		},
+	}
+}
+
+// bound writes a bound of a quota for people.
+func bound(n uint64, write func(uint64) string) string {
+	if n == 0 {
+		return "any"
+	}
+	return write(n)
+}
+
+func (a *app) quotaCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check PATH",
+		Short: "Count what is in the cluster anew, and put right what was counted wrong",
+		Long: `Count what is in the cluster anew, while it works, and compare. What was wrong is put
+right and told, and the command fails then: report it, for counts do not go wrong by
+themselves. The count is of the whole cluster; PATH is what is shown.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			return a.each(ctx, args, parseRemote, func(c *connection, l location) error {
+				attr, err := c.Stat(ctx, l.path)
+				if err != nil {
+					return err
+				}
+				j, err := recounted(ctx, c)
+				if err != nil {
+					return err
+				}
+				u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				return a.printCheck(checkInfo{Path: l.String(), Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Correct: j.Error == "", Found: j.Error})
+			})
+		},
+	}
+}
+
+// recounted has the cluster counted anew and waits until that is done.
+func recounted(ctx context.Context, c *connection) (*wire.Job, error) {
+	j, err := c.Recount(ctx)
+	for err == nil && (j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING) {
+		select {
+		case <-time.After(waitPoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		j, err = c.Job(ctx, moraine.JobID(j.Id))
+	}
+	return j, err
+}
+
+func (a *app) printCheck(i checkInfo) error {
+	if a.global.json {
+		if err := printJSON(a.out, i); err != nil {
+			return err
+		}
+	} else if i.Correct {
+		a.note("%s: %s in %s; all counts were right", i.Path, size(i.Bytes), countOf(int(i.Inodes), "inode"))
+	}
+	if !i.Correct {
+		return &moraine.Error{Op: "quota check", Ref: i.Path, Kind: moraine.Corrupt, Err: errText(i.Found)}
+	}
+	return nil
+}
+
+// errText is an error that says what the cluster said.
+type errText string
+
+func (e errText) Error() string { return string(e) }
