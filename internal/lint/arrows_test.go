@@ -36,6 +36,7 @@ var arrows = []arrow{
 	{"metadata", []string{"transport"}},
 	{"metadata/state", []string{"transport/wire"}},
 	{"metadata/place", nil},
+	{"sim", nil},
 	{"metadata/raftstore", []string{"metadata/state"}},
 	{"transport", nil},
 	{"tiers", nil},

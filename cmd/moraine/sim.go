@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/integration/bench"
+	"github.com/morainefs/moraine/sim"
+)
+
+func (a *app) simCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "sim",
+		GroupID: groupCluster,
+		Short:   "Compute what a cluster would do that is not there",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.simDurabilityCommand(), a.simThroughputCommand())
+	return cmd
+}
+
+// durability is what `sim durability` prints for a scheme.
+type durability struct {
+	Scheme string `json:"scheme"`
+	Seed   uint64 `json:"seed"`
+	sim.Result
+}
+
+func (a *app) simDurabilityCommand() *cobra.Command {
+	f := sim.Fleet{ChunkBytes: moraine.MaxChunkSize, Domain: sim.DomainHost}
+	var schemes []string
+	var domain string
+	var stored, rebuild = sizeFlag(4 << 40), sizeFlag(200 << 20)
+	var episodes int
+	var seed uint64
+	cmd := &cobra.Command{
+		Use:   "durability",
+		Short: "How likely it is to lose a stripe in a year, by scheme",
+		Long: `Compute by Monte Carlo how likely a fleet is to lose data: "any stripe" is the
+probability that one stripe or more is lost in a year, "one stripe" that of a given one.
+
+Losses of devices and hosts come at random, at the rates given. Every device holds as
+much, and each stripe is on other ones, so that all hosts rebuild what was lost, those
+stripes first that have the least redundancy left. Chunks of a stripe that misses one
+wait for the grace period before, in case the device comes back. What was rebuilt is on
+other devices, and an empty device takes the lost one's place.
+
+Stripes are lost too rarely to be met by chance: further losses are drawn more often
+than they come, and weighed by how much. The interval is of 95%. The same seed gives the
+same figures. Not in it: bytes that rot unseen, errors of software or people, and losses
+that come together (power, a bad batch of devices).`,
+		Example: `  moraine sim durability --hosts 400 --devices 8 --stored 8TiB --device-afr 0.01
+  moraine sim durability --scheme 4+2,x3 --rebuild-rate 500MiB --json`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f.Domain, f.DeviceBytes, f.RebuildRate = sim.Domain(domain), float64(stored), float64(rebuild)
+			if seed == 0 {
+				seed = uint64(time.Now().UnixNano())
+			}
+			var found []durability
+			for _, s := range schemes {
+				scheme, err := moraine.ParseScheme(s)
+				if err != nil {
+					return usageError("--scheme: %v", err)
+				}
+				f.Scheme = scheme
+				r, err := sim.Durability(f, episodes, seed)
+				if errors.Is(err, moraine.InvalidArgument) {
+					return usageError("%v", err)
+				}
+				if err != nil {
+					return err
+				}
+				found = append(found, durability{s, seed, r})
+			}
+			if !a.global.json {
+				a.note("%d hosts of %d devices, %s on each; %g of devices and %g of hosts lost in a year;", f.Hosts, f.Devices, size(uint64(stored)), f.DeviceAFR, f.HostAFR)
+				a.note("each host rebuilds %s/s, %s after a loss; chunks of a stripe share no %s; seed %d\n", size(uint64(rebuild)), f.Detect+f.Grace, f.Domain, seed)
+			}
+			return list(a, found, table.Row{"scheme", "any stripe, a year", "95% interval", "one stripe, a year", "nines", "a device, rebuilt in"}, func(d durability) table.Row {
+				return table.Row{d.Scheme, likelihood(d.AnyStripe.Value), likelihood(d.AnyStripe.Low) + " to " + likelihood(d.AnyStripe.High),
+					likelihood(d.OneStripe.Value), nines(d.OneStripe.Value), (time.Duration(d.RebuildDevice) * time.Second).String()}
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringSliceVar(&schemes, "scheme", []string{"4+2", "8+3", "x3"}, "schemes to compare")
+	fl.IntVar(&f.Hosts, "hosts", 100, "hosts that store")
+	fl.IntVar(&f.Devices, "devices", 8, "devices of each host")
+	fl.Var(&stored, "stored", "bytes stored on each device, parity included")
+	fl.Float64Var(&f.DeviceAFR, "device-afr", 0.015, "devices lost in a year, of one")
+	fl.Float64Var(&f.HostAFR, "host-afr", 0.005, "hosts lost with all their devices in a year, of one")
+	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second")
+	fl.DurationVar(&f.Detect, "detect", 3*time.Second, "how long a loss goes unnoticed")
+	fl.DurationVar(&f.Grace, "grace", 15*time.Minute, "how long a lost device is waited for")
+	fl.StringVar(&domain, "domain", string(sim.DomainHost), "what the chunks of a stripe never share: host, device")
+	fl.IntVar(&episodes, "episodes", 200_000, "how many courses of losses are drawn")
+	fl.Uint64Var(&seed, "seed", 0, "seed of the draws (default: a new one)")
+	return cmd
+}
+
+func likelihood(p float64) string {
+	if p == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.2g", p)
+}
+
+// nines counts those of 1-p.
+func nines(p float64) string {
+	if p <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", -math.Log10(p))
+}
+
+func (a *app) simThroughputCommand() *cobra.Command {
+	var p sim.Parts
+	var scheme, from string
+	var nic, clientNIC float64
+	var write, read sizeFlag
+	cmd := &cobra.Command{
+		Use:   "throughput",
+		Short: "What bandwidth a cluster of given parts would have, and what binds it",
+		Long: `Compute the aggregate bandwidth and operations of a cluster from what its parts do and
+what the work costs, as measured. --from reads the costs, and the speed of a device, from
+the lines of "moraine bench write read meta --json" on such a host; without it the costs
+are those of docs/BENCHMARKS.md.
+
+Assumed: each part is busy to the brim and work is spread evenly; a device is as fast
+with others beside it; CPU costs are those of the machine that was measured, and grow
+with the bytes alone; the metadata service is one leader, whatever the number of hosts.`,
+		Example: `  moraine bench write --json >lines; moraine bench meta --json >>lines
+  moraine sim throughput --from lines --hosts 100 --devices 8 --nic 400 --clients 1000`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if p.Scheme, err = moraine.ParseScheme(scheme); err != nil {
+				return usageError("--scheme: %v", err)
+			}
+			p.NIC, p.ClientNIC = nic*1e9/8, clientNIC*1e9/8
+			p.DeviceWrite, p.DeviceRead = float64(write), float64(read)
+			if from != "" {
+				if err := takeMeasured(&p, from, cmd.Flags().Changed); err != nil {
+					return err
+				}
+			}
+			t, err := sim.Compute(p)
+			if err != nil {
+				return usageError("%v", err)
+			}
+			return a.printThroughput(p, t)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&from, "from", "", "lines of `moraine bench ... --json`, a file or - for standard input")
+	fl.StringVar(&scheme, "scheme", "4+2", "how files are kept")
+	fl.IntVar(&p.Hosts, "hosts", 100, "hosts that store")
+	fl.IntVar(&p.Devices, "devices", 8, "devices of each host")
+	write, read = 2<<30, 5<<30
+	fl.Var(&write, "device-write", "bytes a second that a device writes")
+	fl.Var(&read, "device-read", "bytes a second that a device reads")
+	fl.Float64Var(&nic, "nic", 100, "network of each host, Gbit/s")
+	fl.Float64Var(&p.Cores, "cores", 8, "cores of each host for storing")
+	fl.IntVar(&p.Clients, "clients", 100, "nodes that write or read")
+	fl.Float64Var(&clientNIC, "client-nic", 100, "network of each client, Gbit/s")
+	fl.Float64Var(&p.ClientCores, "client-cores", 4, "cores of each client for it")
+	fl.Float64Var(&p.WriteCPU, "write-cpu", 1.74, "CPU seconds for a GB written, client and servers together")
+	fl.Float64Var(&p.ReadCPU, "read-cpu", 1.09, "CPU seconds for a GB read")
+	fl.Float64Var(&p.ClientShare, "client-share", 0.42, "the client's share of them")
+	fl.Float64Var(&p.Creates, "creates", 9_900, "creates a second of the metadata service")
+	fl.Float64Var(&p.Stats, "stats", 54_900, "stats a second of the metadata service")
+	fl.Float64Var(&p.WriteCommands, "write-commands", 4.7, "metadata commands for a GB written")
+	return cmd
+}
+
+// takeMeasured takes what a benchmark measured, but for what a flag says.
+func takeMeasured(p *sim.Parts, from string, given func(flag string) bool) error {
+	in := io.Reader(os.Stdin)
+	if from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	found := 0
+	take := func(flag string, to *float64, v float64) {
+		if found++; !given(flag) && v > 0 {
+			*to = v
+		}
+	}
+	dec := json.NewDecoder(bufio.NewReader(in))
+	for n := 1; dec.More(); n++ {
+		var l bench.Line
+		if err := dec.Decode(&l); err != nil {
+			return usageError("--from %s: line %d is none of `moraine bench --json`: %v", from, n, err)
+		}
+		switch l.Name {
+		case "write":
+			take("write-cpu", &p.WriteCPU, l.CPU)
+			take("device-write", &p.DeviceWrite, l.Limit*1.5*1e9) // the limit is the disk's / 1.5
+		case "read":
+			take("read-cpu", &p.ReadCPU, l.CPU)
+			take("device-read", &p.DeviceRead, l.Limit*1e9)
+		case "create":
+			take("creates", &p.Creates, l.Value)
+		case "stat":
+			take("stats", &p.Stats, l.Value)
+		case "write-metadata-commands":
+			take("write-commands", &p.WriteCommands, l.Value)
+		}
+	}
+	if found == 0 {
+		return usageError("--from %s: no line of write, read, create or stat in it", from)
+	}
+	return nil
+}
+
+func (a *app) printThroughput(p sim.Parts, t sim.Throughput) error {
+	if a.global.json {
+		return printJSON(a.out, struct {
+			sim.Throughput
+			Parts sim.Parts `json:"parts"`
+		}{t, p})
+	}
+	a.note("%d hosts of %d devices, %s; %d clients", p.Hosts, p.Devices, p.Scheme, p.Clients)
+	a.note("CPU seconds a GB: %.2f to write, %.2f to read, %.0f%% of it the client's\n", p.WriteCPU, p.ReadCPU, 100*p.ClientShare)
+	var rows []table.Row
+	for _, w := range []struct {
+		what   string
+		limits []sim.Limit
+	}{{"write", t.Write}, {"read", t.Read}} {
+		for i, l := range w.limits {
+			bound := ""
+			if i == 0 {
+				bound = "binds"
+			}
+			rows = append(rows, table.Row{w.what, l.Part, humanize.SIWithDigits(l.Value, 1, "B/s"), bound})
+		}
+	}
+	printTable(a.out, table.Row{"", "part", "allows", ""}, rows)
+	a.note("\ncreates %.0f/s, stats %.0f/s: the metadata leader's, whatever the number of hosts", t.Creates, t.Stats)
+	a.note("assumed: parts busy to the brim, work spread evenly, costs as where they were measured")
+	return nil
+}

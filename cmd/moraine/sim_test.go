@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/sim"
+)
+
+// What a benchmark measured is what is computed with, but for what a flag says.
+func TestSimTakesWhatWasMeasured(t *testing.T) {
+	lines := filepath.Join(t.TempDir(), "lines")
+	require.NoError(t, os.WriteFile(lines, []byte(`{"name":"write","value":1,"unit":"GB/s","limit":2,"cpu_s_per_gb":3}
+{"name":"read","value":1,"limit":5,"cpu_s_per_gb":0.5}
+{"name":"create","value":777}
+`), 0o600))
+	stdout, stderr, code := invoke(t, "sim", "throughput", "--from", lines, "--read-cpu", "0.25", "--json")
+	require.Zero(t, code, stderr)
+	var got struct {
+		Creates float64   `json:"creates_per_second"`
+		Parts   sim.Parts `json:"parts"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &got))
+	require.Equal(t, []float64{777, 3, 0.25, 3e9, 5e9}, []float64{got.Creates, got.Parts.WriteCPU, got.Parts.ReadCPU, got.Parts.DeviceWrite, got.Parts.DeviceRead})
+}
+
+func TestSimIsUsedRightly(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, []byte("write 1\n"), 0o600))
+	for name, args := range map[string][]string{
+		"too few hosts": {"sim", "durability", "--hosts", "3"},
+		"a scheme":      {"sim", "durability", "--scheme", "4:2"},
+		"no network":    {"sim", "throughput", "--nic", "0"},
+		"no lines":      {"sim", "throughput", "--from", empty},
+	} {
+		_, stderr, code := invoke(t, args...)
+		require.Equal(t, exitWrongUse, code, "%s: %s", name, stderr)
+	}
+	stdout, stderr, code := invoke(t, "sim", "durability", "--episodes", "500", "--seed", "4")
+	require.Zero(t, code, stderr)
+	require.Equal(t, 3, strings.Count(stdout, " to "), stdout)
+	require.Contains(t, stderr+stdout, "seed 4")
+}

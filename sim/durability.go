@@ -1,0 +1,189 @@
+// Package sim computes what a cluster of given parts would do, where no such
+// cluster is at hand: how likely it is to lose a stripe in a year, and what
+// bandwidth its parts allow. It is arithmetic and a seeded random source: no
+// clock, no I/O.
+//
+// A path through it: Durability draws episodes, from the first lost unit to the
+// moment when everything is whole again (episode.go), in which the stripes that
+// miss chunks are counted by which lost units they were on, and rebuilt, those
+// with the least redundancy first.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/morainefs/moraine"
+)
+
+// Year is what rates and probabilities are about.
+const Year = 365.25 * 24 * time.Hour
+
+// Domain is what the chunks of a stripe never share.
+type Domain string
+
+const (
+	// DomainHost: each chunk of a stripe is on another host.
+	DomainHost Domain = "host"
+	// DomainDevice: chunks of a stripe may share a host, not a device.
+	DomainDevice Domain = "device"
+)
+
+// Fleet is the cluster whose durability is computed. All of its devices are alike
+// and equally full, and stripes are spread over all of them.
+type Fleet struct {
+	Scheme         moraine.Scheme
+	Domain         Domain
+	Hosts, Devices int // devices of each host
+	// DeviceBytes are stored on each device, parity included.
+	DeviceBytes float64
+	// ChunkBytes is the length of a chunk.
+	ChunkBytes float64
+	// DeviceAFR and HostAFR are how many devices, and hosts with all their devices,
+	// are lost for good in a year, of one.
+	DeviceAFR, HostAFR float64
+	// RebuildRate is how many bytes of lost chunks each host rebuilds in a second.
+	RebuildRate float64
+	// Detect is how long a loss goes unnoticed. Stripes that miss one chunk wait
+	// for Grace as well, in case the unit comes back; the others do not.
+	Detect, Grace time.Duration
+}
+
+func (f *Fleet) validate() error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case !f.Scheme.Valid() || f.Scheme.M == 0:
+		return bad("scheme %s has no redundancy to compute with", f.Scheme)
+	case f.Domain != DomainHost && f.Domain != DomainDevice:
+		return bad("domain %q: host or device", f.Domain)
+	case f.Hosts < 1 || f.Devices < 1:
+		return bad("%d hosts of %d devices", f.Hosts, f.Devices)
+	case f.domains() <= f.Scheme.Chunks():
+		return bad("%s needs more than %d %ss, so that what is lost can be rebuilt on another; there are %d", f.Scheme, f.Scheme.Chunks(), f.Domain, f.domains())
+	case f.DeviceBytes < f.ChunkBytes || f.ChunkBytes <= 0:
+		return bad("%.0f bytes a device in chunks of %.0f", f.DeviceBytes, f.ChunkBytes)
+	case f.DeviceAFR < 0 || f.HostAFR < 0 || f.DeviceAFR+f.HostAFR <= 0 || f.DeviceAFR > 20 || f.HostAFR > 20:
+		return bad("%g devices and %g hosts lost in a year, of one", f.DeviceAFR, f.HostAFR)
+	case f.RebuildRate <= 0:
+		return bad("a rebuild rate of %g bytes/s", f.RebuildRate)
+	case f.Detect < 0 || f.Grace < 0:
+		return bad("durations below 0")
+	}
+	return nil
+}
+
+// domains counts what the chunks of a stripe are spread over.
+func (f *Fleet) domains() int {
+	if f.Domain == DomainHost {
+		return f.Hosts
+	}
+	return f.Hosts * f.Devices
+}
+
+// Stripes is how many the fleet holds.
+func (f *Fleet) Stripes() float64 {
+	return float64(f.Hosts*f.Devices) * f.DeviceBytes / f.ChunkBytes / float64(f.Scheme.Chunks())
+}
+
+// rates are how many devices and hosts are lost in a second.
+func (f *Fleet) rates() (devices, hosts float64) {
+	return float64(f.Hosts*f.Devices) * f.DeviceAFR / Year.Seconds(), float64(f.Hosts) * f.HostAFR / Year.Seconds()
+}
+
+// Estimate is a probability with the bounds of its confidence interval.
+type Estimate struct {
+	Value float64 `json:"value"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+}
+
+// Result is what Durability found.
+type Result struct {
+	// AnyStripe is the probability that the fleet loses one stripe or more in a
+	// year, OneStripe that of a given stripe.
+	AnyStripe Estimate `json:"any_stripe"`
+	OneStripe Estimate `json:"one_stripe"`
+	// Stripes is how many the fleet holds.
+	Stripes float64 `json:"stripes"`
+	// Rebuild is how long the chunks of one lost device, and of one lost host, take
+	// to rebuild, in seconds, without the wait before.
+	RebuildDevice float64 `json:"rebuild_device_seconds"`
+	RebuildHost   float64 `json:"rebuild_host_seconds"`
+	// Episodes is how many were drawn, Lossy in how many of them stripes were lost.
+	Episodes int `json:"episodes"`
+	Lossy    int `json:"lossy"`
+}
+
+// errEndless: the rebuild does not keep up with the losses.
+var errEndless = &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument,
+	Err: errors.New("units are lost faster than their chunks are rebuilt: raise the rebuild rate, or lower the loss rates")}
+
+// z95 makes a 95% confidence interval of a mean.
+const z95 = 1.96
+
+// Durability draws episodes by Monte Carlo. Losses of stripes are far too rare to
+// be met by chance, so that further failures within an episode are drawn more
+// often than they come, and each episode is weighed by how much more (importance
+// sampling; see Nicola, Shahabuddin, Nakayama, "Techniques for fast simulation of
+// models of highly dependable systems", IEEE Transactions on Reliability 50,
+// 2001). The same seed gives the same result.
+func Durability(f Fleet, episodes int, seed uint64) (Result, error) {
+	if err := f.validate(); err != nil {
+		return Result{}, err
+	}
+	if episodes < 100 {
+		return Result{}, &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d episodes tell nothing: 100 at least", episodes)}
+	}
+	rng := rand.New(rand.NewPCG(seed, uint64(f.Scheme.K)<<8|uint64(f.Scheme.M)))
+	res := Result{Stripes: f.Stripes(), Episodes: episodes}
+	perSecond := f.RebuildRate * float64(f.Hosts)
+	res.RebuildDevice = f.DeviceBytes / perSecond
+	res.RebuildHost = res.RebuildDevice * float64(f.Devices)
+	var anyLost, lost, length mean
+	for range episodes {
+		e := newEpisode(&f, rng)
+		if err := e.run(); err != nil {
+			return Result{}, err
+		}
+		w := math.Exp(e.logWeight)
+		anyLost.add(w * -math.Expm1(-e.lost))
+		lost.add(w * e.lost / res.Stripes)
+		length.add(w * e.now)
+		if e.lost > 0 {
+			res.Lossy++
+		}
+	}
+	devices, hosts := f.rates()
+	// Between two episodes everything is whole for 1/rate on average.
+	perYear := Year.Seconds() / (1/(devices+hosts) + length.value())
+	res.AnyStripe = anyLost.yearly(perYear)
+	res.OneStripe = lost.yearly(perYear)
+	return res, nil
+}
+
+// mean is a running mean with its variance (Welford).
+type mean struct {
+	n       float64
+	m, sums float64
+}
+
+func (m *mean) add(x float64) {
+	m.n++
+	d := x - m.m
+	m.m += d / m.n
+	m.sums += d * (x - m.m)
+}
+
+func (m *mean) value() float64 { return m.m }
+
+// yearly turns a mean per episode into a probability per year.
+func (m *mean) yearly(episodes float64) Estimate {
+	half := z95 * math.Sqrt(m.sums/(m.n-1)/m.n)
+	p := func(x float64) float64 { return -math.Expm1(-episodes * max(x, 0)) }
+	return Estimate{Value: p(m.m), Low: p(m.m - half), High: p(m.m + half)}
+}

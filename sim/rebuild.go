@@ -1,0 +1,100 @@
+package sim
+
+import (
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// soon is as good as now, in seconds.
+const soon = 1e-9
+
+// speed is how many chunks all hosts that are left rebuild in a second.
+func (e *episode) speed() float64 {
+	return e.f.RebuildRate * float64(max(e.hosts, 1)) / e.f.ChunkBytes
+}
+
+// start is when the rebuild of a group may begin.
+func (e *episode) start(set uint32) float64 {
+	at := 0.0
+	for b, u := range e.units {
+		if set&(1<<b) == 0 {
+			continue
+		}
+		if bits.OnesCount32(set) == 1 {
+			at = max(at, u.graced)
+		} else {
+			at = max(at, u.noted)
+		}
+	}
+	return at
+}
+
+// order returns the groups, those that miss the most chunks first.
+func order(groups map[uint32]float64) []uint32 {
+	sets := make([]uint32, 0, len(groups))
+	for set := range groups {
+		sets = append(sets, set)
+	}
+	slices.SortFunc(sets, func(a, b uint32) int {
+		if d := bits.OnesCount32(b) - bits.OnesCount32(a); d != 0 {
+			return d
+		}
+		return int(a) - int(b)
+	})
+	return sets
+}
+
+// untilWhole is how long the rebuild of everything takes if nothing more is lost.
+func (e *episode) untilWhole() float64 { return e.rebuild(maps.Clone(e.groups), math.Inf(1)) }
+
+// untilBetter is how long the rebuild of those takes that miss the most chunks.
+func (e *episode) untilBetter() float64 {
+	worst := map[uint32]float64{}
+	most := 0
+	for _, set := range order(e.groups) {
+		if n := bits.OnesCount32(set); n >= most {
+			worst[set], most = e.groups[set], n
+		}
+	}
+	return e.rebuild(worst, math.Inf(1))
+}
+
+// advance lets d seconds pass.
+func (e *episode) advance(d float64) {
+	e.rebuild(e.groups, d)
+	e.now += d
+}
+
+// rebuild works on groups for d seconds at the most, and returns after how many
+// everything was whole. All chunks that a stripe misses are rebuilt at once.
+func (e *episode) rebuild(groups map[uint32]float64, d float64) (took float64) {
+	speed := e.speed()
+	order := order(groups)
+	for took < d && len(groups) > 0 {
+		step, at := d-took, uint32(0)
+		for _, set := range order {
+			n, ok := groups[set]
+			if !ok {
+				continue
+			}
+			if wait := e.start(set) - (e.now + took); wait > soon {
+				step = min(step, wait)
+				continue
+			}
+			if at == 0 {
+				at = set
+				step = min(step, n*float64(bits.OnesCount32(set))/speed)
+			}
+		}
+		if at != 0 {
+			groups[at] -= step * speed / float64(bits.OnesCount32(at))
+			if groups[at] < 1e-9 {
+				delete(groups, at)
+			}
+		}
+		took += step
+	}
+	return took
+}
