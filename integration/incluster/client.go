@@ -36,13 +36,19 @@ func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cf
 	def(&cfg.ChunkBytes, 64<<10)
 	def(&cfg.MemoryBytes, 16<<20)
 	cfg.Metadata = c.addresses()
-	d := c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: role, Node: node, Scope: "/"})
+	d := c.Dialer(role, node)
 	cl, err := client.Dial(ctx, cfg, client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
 	if err != nil {
 		d.Close()
 		return nil, err
 	}
 	return &Client{Client: cl, c: c, node: node, dialer: d}, nil
+}
+
+// Dialer is what a process of that role and name reaches the cluster by; the caller
+// closes it.
+func (c *Cluster) Dialer(role transport.Role, node string) transport.Dialer {
+	return c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: role, Node: node, Scope: "/"})
 }
 
 // Close ends the client and its session.

@@ -27,7 +27,9 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
@@ -37,8 +39,8 @@ import (
 type Options struct {
 	// Seed decides what survives power cuts and how long messages take.
 	Seed uint64
-	// Metadata servers m1, m2 ... (3), and Chunkservers n1, n2 ... (6) of
-	// Devices devices each (1).
+	// Metadata servers m1, m2 ... (3), and Chunkservers n1, n2 ... (6; negative:
+	// none) of Devices devices each (1).
 	Metadata, Chunkservers, Devices int
 	// SegmentBytes is the size of a device's segments (1 MiB).
 	SegmentBytes int64
@@ -54,7 +56,11 @@ type Options struct {
 	// Rule is asked before each call of a node's file system, after it was
 	// counted; nil: none.
 	Rule func(node string, op vfs.Op) error
-	Log  *slog.Logger
+	// Clock is that of a metadata server's service; nil: the bubble's.
+	Clock func(node string) clock.Clock
+	// Store is put between a metadata server and its log; nil: nothing is.
+	Store func(node string, s metadata.Store) metadata.Store
+	Log   *slog.Logger
 }
 
 func (o *Options) setDefaults() {

@@ -94,6 +94,15 @@ func (c *Cluster) CancelCut() { c.power.cut.Store(nil) }
 // power cut that follows.
 func (c *Cluster) Kill(ids ...string) { c.end(c.named(ids), (*node).clone) }
 
+// StopNode ends a node as a signal does, in its own time, so that a leader hands
+// over; Restart starts it again.
+func (c *Cluster) StopNode(id string) {
+	for _, n := range c.named([]string{id}) {
+		n.stop()
+		n.wait()
+	}
+}
+
 // Restart starts the nodes named (all, if none are) that are down, on what is
 // left of their disks. It returns when what was left of their processes has
 // ended and the new ones have begun.

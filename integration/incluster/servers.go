@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -67,9 +68,12 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	peers := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleMetadata, Node: n.id})
 	service, err := metadata.New(cfg, metadata.Deps{Log: log, Dial: peers.Metadata, NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
 		s, err := metadata.OverRaft(store, deps)(fsm)
+		if err == nil && n.c.opts.Store != nil {
+			s = n.c.opts.Store(n.id, s)
+		}
 		l.store = s
 		return s, err
-	}})
+	}, Clock: n.clock()})
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +92,14 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 		}
 		return service.Run(ctx)
 	}, nil
+}
+
+// clock is that of the service of a metadata server, nil for the default.
+func (n *node) clock() clock.Clock {
+	if n.c.opts.Clock == nil {
+		return nil
+	}
+	return n.c.opts.Clock(n.id)
 }
 
 // lateMeta is a metadata service reached by a session that is opened when the

@@ -1,0 +1,265 @@
+package histories_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// spaces is three metadata servers, each a process in a network namespace of its
+// own, joined by veth pairs to a bridge in a fourth; this process is on the bridge
+// too. What is made is taken away with the test.
+type spaces struct {
+	t      *testing.T
+	prefix string // of the names of namespaces and of addresses
+	net    string
+	dir    string
+	binary string
+	procs  map[string]*exec.Cmd
+}
+
+func run(name string, args ...string) error {
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// newSpaces makes the network; the test is skipped where that is not allowed.
+func newSpaces(t *testing.T) *spaces {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("no ip command (iproute2) is here")
+	}
+	s := &spaces{t: t, prefix: fmt.Sprintf("mrn%d", os.Getpid()%100000), net: fmt.Sprintf("10.213.%d", os.Getpid()%250), dir: t.TempDir(), procs: map[string]*exec.Cmd{}}
+	if err := run("ip", "netns", "add", s.prefix+"hub"); err != nil {
+		t.Skip("network namespaces cannot be made here: ", err)
+	}
+	t.Cleanup(s.remove)
+	hub := s.prefix + "hub"
+	for _, args := range [][]string{
+		{"-n", hub, "link", "add", "br0", "type", "bridge"},
+		{"-n", hub, "link", "set", "br0", "up"},
+		{"link", "add", s.prefix + "t", "type", "veth", "peer", "name", "test", "netns", hub},
+		{"-n", hub, "link", "set", "test", "master", "br0", "up"},
+		{"addr", "add", s.net + ".254/24", "dev", s.prefix + "t"},
+		{"link", "set", s.prefix + "t", "up"},
+	} {
+		require.NoError(t, run("ip", args...))
+	}
+	for i, m := range servers {
+		ns := s.prefix + m
+		for _, args := range [][]string{
+			{"netns", "add", ns},
+			{"-n", hub, "link", "add", m, "type", "veth", "peer", "name", "eth0", "netns", ns},
+			{"-n", hub, "link", "set", m, "master", "br0", "up"},
+			{"-n", ns, "addr", "add", fmt.Sprintf("%s.%d/24", s.net, i+1), "dev", "eth0"},
+			{"-n", ns, "link", "set", "eth0", "up"},
+			{"-n", ns, "link", "set", "lo", "up"},
+		} {
+			require.NoError(t, run("ip", args...))
+		}
+	}
+	return s
+}
+
+// remove ends the processes and takes the network away.
+func (s *spaces) remove() {
+	for m := range s.procs {
+		s.end(m, syscall.SIGKILL)
+	}
+	_ = run("ip", "link", "del", s.prefix+"t") // gone with the hub where that failed half-way
+	for _, m := range append([]string{"hub"}, servers...) {
+		_ = run("ip", "netns", "del", s.prefix+m)
+	}
+}
+
+func (s *spaces) address(m string) string {
+	for i, name := range servers {
+		if name == m {
+			return fmt.Sprintf("%s.%d:7420", s.net, i+1)
+		}
+	}
+	return ""
+}
+
+// start starts a server in its namespace.
+func (s *spaces) start(m string) error {
+	if s.procs[m] != nil {
+		return nil
+	}
+	var peers []string
+	for _, p := range servers {
+		peers = append(peers, p+"="+s.address(p))
+	}
+	args := []string{"netns", "exec", s.prefix + m, s.binary, "metadata", "--id", m, "--listen", s.address(m), "--admin-listen", "127.0.0.1:7421",
+		"--certs", filepath.Join(s.dir, "certs"), "--identity", m, "--mode", "crc", "--data", filepath.Join(s.dir, m),
+		"--peers", strings.Join(peers, ","), "--log-stall", "15s", "--session-timeout", "3s", "--bootstrap"}
+	cmd := exec.Command("ip", args...) // which becomes the server
+	log, err := os.OpenFile(filepath.Join(s.dir, m+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.procs[m] = cmd
+	return nil
+}
+
+func (s *spaces) end(m string, sig syscall.Signal) {
+	if cmd := s.procs[m]; cmd != nil {
+		_ = cmd.Process.Signal(sig)
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		_ = cmd.Wait() // by a signal, which is an error
+		delete(s.procs, m)
+	}
+}
+
+// fault makes one thing go wrong with a server, and returns what puts it right.
+func (s *spaces) fault(rng *rand.Rand, m string) (what string, mend func() error, err error) {
+	hub, ns := s.prefix+"hub", s.prefix+m
+	switch rng.IntN(5) {
+	case 0: // nobody reaches it
+		return "veth of " + m + " down", func() error { return run("ip", "-n", hub, "link", "set", m, "up") },
+			run("ip", "-n", hub, "link", "set", m, "down")
+	case 1: // it is not heard by the other servers, and hears them; this process hears it
+		mend = func() error { return nil }
+		for _, p := range servers {
+			if p == m {
+				continue
+			}
+			to := strings.TrimSuffix(s.address(p), ":7420") + "/32"
+			before := mend
+			mend = func() error { return errors.Join(before(), run("ip", "-n", ns, "route", "del", "blackhole", to)) }
+			err = errors.Join(err, run("ip", "-n", ns, "route", "add", "blackhole", to))
+		}
+		return m + " not heard by the others", mend, err
+	case 2:
+		return m + " stopped", func() error { return s.procs[m].Process.Signal(syscall.SIGCONT) }, s.procs[m].Process.Signal(syscall.SIGSTOP)
+	case 3:
+		s.end(m, syscall.SIGKILL)
+		return m + " killed", func() error { return s.start(m) }, nil
+	}
+	s.end(m, syscall.SIGTERM)
+	return m + " ended", func() error { return s.start(m) }, nil
+}
+
+// connect opens a client, as an identity of the cluster.
+func (s *spaces) connect(identity string) (*client.Client, *transport.Pool) {
+	s.t.Helper()
+	id, err := pki.LoadIdentity(pki.FilesIn(filepath.Join(s.dir, "certs"), identity))
+	require.NoError(s.t, err)
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: "crc"}, transport.PoolDeps{Identity: id})
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { pool.Close() })
+	cfg := client.Config{AttemptTimeout: time.Second}
+	for _, m := range servers {
+		cfg.Metadata = append(cfg.Metadata, []string{s.address(m)})
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, cfg, client.Deps{Dialer: pool})
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { c.Close() })
+	return c, pool
+}
+
+// register tells of three devices, as their chunkservers would.
+func (s *spaces) register() (devices []uint32) {
+	for i := range 3 {
+		node := fmt.Sprint("n", i+1)
+		c, _ := s.connect(node)
+		resp, err := c.Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
+			Host: &wire.Host{Id: node, Addresses: []string{"127.0.0.1:1"}, Devices: []*wire.Device{{Uuid: fmt.Appendf(nil, "device of %-6s", node), Capacity: 1 << 40}}}}}})
+		require.NoError(s.t, err)
+		devices = append(devices, resp.GetRegisterHost().GetDevices()[0].GetId())
+	}
+	return devices
+}
+
+// TestProcessesAreLinearizable plays a history on real processes, on which real
+// signals and a real network fall.
+func TestProcessesAreLinearizable(t *testing.T) {
+	s := newSpaces(t)
+	lasts := 8 * time.Second
+	if long() {
+		lasts = 5 * time.Minute
+	}
+	s.binary = filepath.Join(s.dir, "moraine")
+	require.NoError(t, run("go", "build", "-o", s.binary, "github.com/morainefs/moraine/cmd/moraine"))
+	require.NoError(t, procs.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
+	for _, m := range servers {
+		require.NoError(t, s.start(m))
+	}
+	defer func() {
+		for _, m := range servers {
+			if log, err := os.ReadFile(filepath.Join(s.dir, m+".log")); err == nil && t.Failed() {
+				t.Logf("%s:\n%s", m, log[max(0, len(log)-3000):])
+			}
+		}
+	}()
+	devices := s.register()
+	seed := firstSeed(t)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	h := &history{}
+	var workers []*worker
+	for i := range 8 {
+		c, _ := s.connect("admin")
+		workers = append(workers, &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c, devices: devices})
+	}
+	require.NoError(t, makeArenas(t.Context(), h, workers[0].meta, 1+int(lasts/(4*time.Second))))
+	working, stop := context.WithTimeout(t.Context(), lasts)
+	defer stop()
+	var wg sync.WaitGroup
+	for _, w := range workers {
+		wg.Go(func() { w.run(working, 60*time.Millisecond) })
+	}
+	var did []string
+	for working.Err() == nil {
+		what, mend, err := s.fault(rng, servers[rng.IntN(len(servers))])
+		did = append(did, what)
+		require.NoError(t, err, what)
+		time.Sleep(time.Duration(300+rng.IntN(2200)) * time.Millisecond)
+		require.NoError(t, mend(), what)
+		time.Sleep(time.Duration(200+rng.IntN(1200)) * time.Millisecond)
+	}
+	wg.Wait()
+	out := outcome{h: h}
+	for _, w := range workers {
+		for _, p := range h.arenas {
+			w.lookAround(p)
+		}
+		out.ops, out.unknown = out.ops+w.done, out.unknown+w.unknown
+	}
+	r, at := h.verdict()
+	if r == porcupine.Illegal {
+		t.Fatalf("seed %d, arena %d: no order explains the answers; what went wrong: %v; see %s", seed, at, did, h.show(t, at))
+	}
+	require.Equal(t, porcupine.Ok, r)
+	t.Logf("seed %d: %d operations, %d of unknown outcome, 0 violations; %v", seed, out.ops, out.unknown, did)
+}

@@ -1,0 +1,330 @@
+package histories_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// service is the metadata service as one client sees it.
+type service interface {
+	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
+}
+
+// history is what clients asked for and were answered, arena by arena. Its clock
+// counts events: what was answered before something was asked has the lower number.
+type history struct {
+	clock  atomic.Int64
+	arenas []*playground
+
+	mu     sync.Mutex
+	grants map[uint64]int // stripe numbers, by who was given them
+	twice  []uint64       // numbers given to two
+}
+
+// playground is an arena of the history.
+type playground struct {
+	dirs [dirsOfArena]uint64
+
+	mu  sync.Mutex
+	ops []porcupine.Operation
+	ids []known
+}
+
+// known is an inode that somebody has been told of.
+type known struct {
+	id  uint64
+	dir bool
+}
+
+// never is the time of an answer that did not come.
+const never = int64(1) << 60
+
+func (p *playground) record(client int, in input, out output, call, end int64) {
+	if out.unknown {
+		end = never
+		switch in.verb {
+		case lookup, stat, readdir, getxattr, extents:
+			return
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ops = append(p.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
+	for _, o := range append(out.entries, out) {
+		if o.id != 0 && in.verb != unlink && in.verb != rmdir {
+			p.know(known{o.id, o.dir})
+		}
+	}
+}
+
+// recent is how many inodes operations by number choose from.
+const recent = 8
+
+func (p *playground) know(k known) {
+	for _, o := range p.ids {
+		if o == k {
+			return
+		}
+	}
+	p.ids = append(p.ids, k)
+	if len(p.ids) > recent {
+		p.ids = p.ids[1:]
+	}
+}
+
+// inode picks one that is known; of a file only, where file says so.
+func (p *playground) inode(rng *rand.Rand, file bool) (uint64, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range 8 {
+		if len(p.ids) == 0 {
+			break
+		}
+		if k := p.ids[rng.IntN(len(p.ids))]; !k.dir || !file {
+			return k.id, true
+		}
+	}
+	return 0, false
+}
+
+// worker is one client.
+type worker struct {
+	h       *history
+	id      int
+	rng     *rand.Rand
+	meta    service
+	devices []uint32
+	stripes []uint64 // granted and not used
+	done    int
+	unknown int
+}
+
+// run works until ctx ends, with pauses of up to pause between two operations.
+func (w *worker) run(ctx context.Context, pause time.Duration) {
+	for ctx.Err() == nil {
+		w.do(w.h.arenas[w.rng.IntN(len(w.h.arenas))])
+		select {
+		case <-time.After(time.Duration(w.rng.Int64N(int64(pause)))):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// do has one random operation carried out.
+func (w *worker) do(p *playground) {
+	in, ok := w.choose(p)
+	if !ok {
+		return
+	}
+	// Some give up early, and leave behind that nobody knows what became of it.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+w.rng.IntN(2500))*time.Millisecond)
+	defer cancel()
+	if in.verb == commit && !w.grant(ctx, &in) {
+		return
+	}
+	w.ask(ctx, p, in)
+}
+
+// ask carries an operation out and records it.
+func (w *worker) ask(ctx context.Context, p *playground, in input) output {
+	call := w.h.clock.Add(1)
+	resp, err := w.meta.Meta(ctx, request(p, in, w.devices))
+	end := w.h.clock.Add(1)
+	out := answer(in, resp, err)
+	if moraine.KindOf(err) == moraine.SessionExpired {
+		w.stripes = nil
+	}
+	if out.unknown {
+		w.unknown++
+	}
+	w.done++
+	p.record(w.id, in, out, call, end)
+	return out
+}
+
+// choose draws an operation.
+func (w *worker) choose(p *playground) (in input, ok bool) {
+	rng := w.rng
+	in = input{verb: verb(rng.IntN(int(verbs))), slot: rng.IntN(slots), to: rng.IntN(slots), dir: rng.IntN(dirsOfArena), mode: uint32(0o600 + rng.IntN(0o100))}
+	if rng.IntN(4) == 0 {
+		in.verb = create // most others need files
+	}
+	switch in.verb {
+	case create, mkdir:
+		in.exclusive = rng.IntN(2) == 0
+	case rename:
+		in.noReplace = rng.IntN(4) == 0
+		in.exchange = !in.noReplace && rng.IntN(4) == 0
+	case stat, chmod:
+		in.id, ok = p.inode(rng, false)
+		return in, ok
+	case link:
+		in.id, ok = p.inode(rng, false)
+		return in, ok
+	case setxattr, getxattr:
+		in.value = fmt.Sprint(rng.IntN(1000))
+		in.create, in.replace, in.remove = rng.IntN(4) == 0, false, rng.IntN(4) == 0
+		in.create = in.create && !in.remove
+		in.replace = !in.create && !in.remove && rng.IntN(4) == 0
+		in.id, ok = p.inode(rng, false)
+		return in, ok
+	case truncate, extents:
+		in.size = rng.IntN(8)
+		in.id, ok = p.inode(rng, true)
+		return in, ok
+	case commit:
+		in.commit = wire.CommitMode(1 + rng.IntN(3))
+		in.offset, in.length = rng.IntN(6), 1+rng.IntN(3)
+		if in.commit != wire.CommitMode_COMMIT_MODE_OVERLAY {
+			in.offset = 0
+		}
+		in.id, ok = p.inode(rng, true)
+		return in, ok
+	case clone:
+		in.commit = []wire.CommitMode{wire.CommitMode_COMMIT_MODE_REPLACE, wire.CommitMode_COMMIT_MODE_APPEND}[rng.IntN(2)]
+		in.source, ok = p.inode(rng, true)
+		if ok {
+			in.id, ok = p.inode(rng, true)
+		}
+		return in, ok
+	}
+	return in, true
+}
+
+// grant takes a stripe number for a commit, from the service where none is left.
+func (w *worker) grant(ctx context.Context, in *input) bool {
+	if len(w.stripes) == 0 {
+		resp, err := w.meta.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Count: 16}}})
+		if err != nil {
+			return false
+		}
+		g := resp.GetGrant()
+		for i := range uint64(g.GetCount()) {
+			w.stripes = append(w.stripes, g.GetFirst()+i)
+		}
+		w.h.granted(w.id, w.stripes)
+	}
+	in.stripe, w.stripes = w.stripes[0], w.stripes[1:]
+	return true
+}
+
+// granted notes that numbers were given to a client; none is given twice.
+func (h *history) granted(client int, stripes []uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.grants == nil {
+		h.grants = map[uint64]int{}
+	}
+	for _, id := range stripes {
+		if _, ok := h.grants[id]; ok {
+			h.twice = append(h.twice, id)
+		}
+		h.grants[id] = client
+	}
+}
+
+// request is the operation as the service is asked for it.
+func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
+	dir := func(slot int) uint64 { return p.dirs[slot/namesOfDir] }
+	name := func(slot int) string { return names[slot%namesOfDir] }
+	switch in.verb {
+	case create, mkdir:
+		typ := wire.FileType_FILE_TYPE_REGULAR
+		if in.verb == mkdir {
+			typ = wire.FileType_FILE_TYPE_DIRECTORY
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: dir(in.slot), Name: name(in.slot), Type: typ, Mode: in.mode, Exclusive: in.exclusive}}}
+	case lookup:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: dir(in.slot), Name: name(in.slot)}}}
+	case stat:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: in.id}}}
+	case readdir:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: p.dirs[in.dir], Limit: 100}}}
+	case rename:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: dir(in.slot), Name: name(in.slot),
+			NewParent: dir(in.to), NewName: name(in.to), NoReplace: in.noReplace, Exchange: in.exchange}}}
+	case link:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: in.id, Parent: dir(in.slot), Name: name(in.slot)}}}
+	case unlink, rmdir:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir(in.slot), Name: name(in.slot), Directory: in.verb == rmdir}}}
+	case rmtree:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: dir(in.slot), Name: name(in.slot)}}}
+	case chmod:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: in.mode}}}
+	case truncate:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: uint64(in.size)}}}
+	case setxattr:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{Inode: in.id, Name: "user.x", Value: []byte(in.value), Create: in.create, Replace: in.replace, Remove: in.remove}}}
+	case getxattr:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: in.id, Name: "user.x"}}}
+	case clone:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: in.id, Mode: in.commit, Ranges: []*wire.CloneRange{{Inode: in.source}}}}}
+	case extents:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: in.id, Limit: 1000}}}
+	}
+	return commitRequest(in, devices)
+}
+
+func commitRequest(in input, devices []uint32) *wire.MetaRequest {
+	stripe := &wire.Stripe{Id: in.stripe, Scheme: &wire.Scheme{K: 1, M: uint32(len(devices) - 1)}, Length: uint64(in.length)}
+	for i, d := range devices {
+		stripe.Chunks = append(stripe.Chunks, &wire.ChunkState{Device: d, Crc: uint32(in.stripe)*31 + uint32(i), Level: uint32(moraine.NVMe)})
+	}
+	return &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: in.id, Mode: in.commit, Level: uint32(moraine.NVMe),
+		Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Offset: uint64(in.offset), Length: uint64(in.length), Stripe: in.stripe}}}}}
+}
+
+// definite are the errors that say what became of an operation.
+var definite = map[moraine.Kind]string{moraine.NotFound: notFound, moraine.Exists: exists, moraine.IsDirectory: isDir,
+	moraine.NotDirectory: notDir, moraine.NoAttribute: noAttr}
+
+// answer is what a client was told.
+func answer(in input, resp *wire.MetaResponse, err error) output {
+	if err != nil {
+		text, ok := definite[moraine.KindOf(err)]
+		if in.verb == link && moraine.KindOf(err) == moraine.PermissionDenied {
+			text, ok = denied, true
+		}
+		return output{err: text, unknown: !ok}
+	}
+	var out output
+	switch in.verb {
+	case readdir:
+		for _, e := range resp.GetReadDir().GetEntries() {
+			o := attributes(e.GetAttr())
+			o.name = e.GetName()
+			out.entries = append(out.entries, o)
+		}
+	case unlink, rmdir:
+		out.id = resp.GetRemove().GetInode()
+	case getxattr:
+		out.value = string(resp.GetXattr().GetValue())
+	case commit, clone:
+		out = attributes(resp.GetCommit().GetAttr())
+	case extents:
+		r := resp.GetExtents()
+		out.cells = make([]cell, r.GetAttr().GetSize())
+		for _, e := range r.GetExtents() {
+			for i := range e.Length {
+				out.cells[e.Offset+i] = cell{e.Stripe, e.StripeOffset + i}
+			}
+		}
+	case rename, setxattr, rmtree:
+	default:
+		out = attributes(resp.GetEntry().GetAttr())
+	}
+	return out
+}
+
+func attributes(a *wire.Attr) output {
+	return output{id: a.GetInode(), dir: a.GetType() == wire.FileType_FILE_TYPE_DIRECTORY, mode: a.GetMode(), nlink: a.GetNlink(), size: a.GetSize()}
+}
