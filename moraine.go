@@ -37,8 +37,3 @@ const (
 // of uploads that are not complete. They are no files yet: nothing of it is moved
 // to the object tier, or back, on behalf of a directory above it.
 const UploadsDir = ".moraine.uploads"
-
-// FeatureLevel is the newest behaviour of the replicated state that this build
-// can speak. What a cluster uses is in its state: that of the build that began
-// it, and higher only once all its servers can speak more.
-const FeatureLevel = 3

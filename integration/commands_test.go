@@ -31,6 +31,8 @@ var listings = []listing{
 		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
 	{args: "metadata ls", keys: "id addresses role alive match lag release level", optional: "no_vote_because"},
+	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last sessions leases servers commands"},
+	{args: "cluster upgrade", keys: "feature_level can_be_raised_to servers"},
 	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason"},
 	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},

@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -90,11 +91,35 @@ type machineFSM struct {
 	// diverged gets a value when this replica was found to differ.
 	diverged chan<- struct{}
 	lease    *leaseTable
+	// spoken is set once the state was found to be of a level that this build speaks.
+	spoken *atomic.Bool
+}
+
+// checkLevel refuses a state past the level that this build speaks: a later
+// build has brought it there, and what its commands mean now is not known here.
+// Once is enough: a rise is a command, and refused as one.
+func (f machineFSM) checkLevel(kv state.KV) error {
+	if f.spoken.Load() {
+		return nil
+	}
+	info, err := f.machine.Cluster(kv)
+	if err != nil && moraine.KindOf(err) != moraine.Unavailable {
+		return err
+	}
+	if info.FeatureLevel > moraine.FeatureLevel {
+		return &moraine.Error{Op: "metadata.ApplyEntry", Kind: moraine.NewerFormat,
+			Err: fmt.Errorf("the cluster is at feature level %d, and this build speaks up to %d: start a newer one", info.FeatureLevel, moraine.FeatureLevel)}
+	}
+	f.spoken.Store(err == nil)
+	return nil
 }
 
 // ApplyEntry implements FSM; the result is a []state.Result, one for each
 // command of the entry, in order.
 func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+	if err := f.checkLevel(kv); err != nil {
+		return nil, err
+	}
 	commands, err := state.DecodeEntry(entry)
 	if err != nil {
 		return nil, &moraine.Error{Op: "metadata.ApplyEntry", Ref: fmt.Sprint(index), Kind: moraine.KindOf(err), Err: err}

@@ -158,6 +158,13 @@ func (t *leaseTable) follow() {
 	t.metrics.Leases.Set(0)
 }
 
+// count is how many leases there are.
+func (t *leaseTable) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
+
 // settleRecovery ends the recovery where it is over. The mutex is held.
 func (t *leaseTable) settleRecovery() bool {
 	if t.recovered == nil {

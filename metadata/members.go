@@ -225,7 +225,7 @@ func (l *leader) membersReply() (*wire.MetaResponse, error) {
 	now := l.deps.Clock.Now()
 	own := l.server.memberStatus()
 	reply := &wire.MembersReply{Cluster: l.cluster.uuid[:], Term: l.store.Term(), Commit: own.LogLast,
-		Sessions: uint64(l.sessions.count()), LeadershipMillis: uint64(now.Sub(l.began).Milliseconds()), Commands: l.server.ops.mix()}
+		Sessions: uint64(l.sessions.count()), Leases: uint64(l.lease.count()), LeadershipMillis: uint64(now.Sub(l.began).Milliseconds()), Commands: l.server.ops.mix()}
 	there := map[string]bool{}
 	for _, m := range l.store.Members() {
 		there[m.ID] = true

@@ -91,6 +91,13 @@ func (n *Node) Start() error {
 	return nil
 }
 
+// Use has the node run another executable from its next start on.
+func (n *Node) Use(binary string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.binary = binary
+}
+
 func (n *Node) running() bool {
 	if n.cmd == nil {
 		return false

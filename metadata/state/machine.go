@@ -142,9 +142,14 @@ func (m *Machine) internal(t *tx, cmd *statepb.Command) (*wire.MetaResponse, err
 	}
 	resp, known, err := m.commandCluster(t, cmd)
 	if !known {
-		err = &moraine.Error{Op: "apply", Kind: moraine.NewerFormat, Err: fmt.Errorf("unknown command %T", cmd.GetOp())}
+		err = unknownCommand(cmd.GetOp())
 	}
 	return resp, err
+}
+
+// unknownCommand stops the node: it was proposed by a newer build.
+func unknownCommand(op any) error {
+	return &moraine.Error{Op: "apply", Kind: moraine.NewerFormat, Err: fmt.Errorf("unknown command %T", op)}
 }
 
 // mutate dispatches a client's mutation.

@@ -15,6 +15,9 @@ const memberVersion = 1
 // nothing; another one under the name is Conflict, for ever: with its directory a
 // server has lost what it acknowledged and whom it voted for.
 func (m *Machine) setMember(t *tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
+	if moraine.FeatureLevel < LevelMembers {
+		return nil, unknownCommand(op)
+	}
 	id := op.GetId()
 	if id == "" || len(id) > maxMemberName || len(op.GetDirectory()) != len(moraine.UUID{}) {
 		return nil, fail(moraine.InvalidArgument, "set member", id, "want a name of 1 to %d bytes and a directory of 16", maxMemberName)

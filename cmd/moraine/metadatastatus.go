@@ -1,0 +1,158 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// metadataReport is what `metadata status` prints.
+type metadataReport struct {
+	Cluster      string         `json:"cluster"`
+	Incarnation  uint64         `json:"incarnation"`
+	FeatureLevel uint64         `json:"feature_level"`
+	Leader       string         `json:"leader"`
+	Term         uint64         `json:"term"`
+	LeadsSeconds float64        `json:"leads_seconds"`
+	LogLast      uint64         `json:"log_last"`
+	Sessions     uint64         `json:"sessions"`
+	Leases       uint64         `json:"leases"`
+	Servers      []memberReport `json:"servers"`
+	Commands     []commandCount `json:"commands"`
+}
+
+type memberReport struct {
+	memberRow
+	ContactSeconds  float64 `json:"contact_seconds"` // negative: it has not answered this leader
+	Term            uint64  `json:"term"`
+	Applied         uint64  `json:"applied"`
+	LogEntries      uint64  `json:"log_entries"`
+	LogBytes        uint64  `json:"log_bytes"`
+	Snapshot        uint64  `json:"snapshot"`
+	SnapshotBytes   uint64  `json:"snapshot_bytes"`
+	SnapshotSeconds float64 `json:"snapshot_age_seconds"` // negative: not known
+	Apply           latency `json:"apply"`
+	Append          latency `json:"append"`
+	LowSpace        bool    `json:"low_space"`
+}
+
+type latency struct {
+	Count uint64  `json:"count"`
+	P50   float64 `json:"p50_seconds"`
+	P99   float64 `json:"p99_seconds"`
+	Max   float64 `json:"max_seconds"`
+}
+
+type commandCount struct {
+	Name   string `json:"name"`
+	Count  uint64 `json:"count"`
+	Failed uint64 `json:"failed"`
+}
+
+func latencyOf(l *wire.Latencies) latency {
+	return latency{l.GetCount(), float64(l.GetP50Micros()) / 1e6, float64(l.GetP99Micros()) / 1e6, float64(l.GetMaxMicros()) / 1e6}
+}
+
+func (l latency) String() string {
+	if l.Count == 0 {
+		return "-"
+	}
+	d := func(s float64) time.Duration {
+		return time.Duration(s * float64(time.Second)).Round(time.Microsecond)
+	}
+	return fmt.Sprintf("%v / %v", d(l.P50), d(l.P99))
+}
+
+func memberReportOf(m *wire.Member) memberReport {
+	st := m.GetStatus()
+	r := memberReport{memberRow: memberRowOf(m), ContactSeconds: float64(m.ContactMillis) / 1e3, Term: st.GetTerm(), Applied: st.GetApplied(),
+		LogBytes: st.GetLogBytes(), Snapshot: st.GetSnapshotIndex(), SnapshotBytes: st.GetSnapshotBytes(),
+		SnapshotSeconds: float64(st.GetSnapshotAgeMillis()) / 1e3, Apply: latencyOf(st.GetApply()), Append: latencyOf(st.GetAppend()),
+		LowSpace: st.GetLowSpace()}
+	if st.GetLogLast() > 0 {
+		r.LogEntries = st.LogLast - st.LogFirst + 1
+	}
+	return r
+}
+
+func metadataReportOf(reply *wire.MembersReply) metadataReport {
+	r := metadataReport{Incarnation: reply.Incarnation, FeatureLevel: reply.FeatureLevel, Term: reply.Term,
+		LeadsSeconds: float64(reply.LeadershipMillis) / 1e3, LogLast: reply.Commit, Sessions: reply.Sessions, Leases: reply.Leases,
+		Servers: []memberReport{}, Commands: []commandCount{}}
+	if len(reply.Cluster) == len(moraine.UUID{}) {
+		r.Cluster = moraine.UUID(reply.Cluster).String()
+	}
+	for _, m := range reply.Members {
+		if m.Leader {
+			r.Leader = m.Id
+		}
+		r.Servers = append(r.Servers, memberReportOf(m))
+	}
+	for _, c := range reply.Commands {
+		r.Commands = append(r.Commands, commandCount{c.Name, c.Count, c.Failed})
+	}
+	return r
+}
+
+// shownCommands bounds the requests that people are shown.
+const shownCommands = 12
+
+func (a *app) metadataStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "How the metadata servers are: log, snapshots, latencies, sessions, requests",
+		Long: `Show the leader and, of each metadata server, how far it is, how large its log and its
+newest snapshot are, and how long it takes to apply a batch of entries and to sync an
+append to the log (median / 99th percentile since the server started, at most a quarter
+too high). The requests are those that the leader answered since it started.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			reply, err := c.members(cmd.Context())
+			if err != nil {
+				return err
+			}
+			r := metadataReportOf(reply)
+			if a.global.json {
+				return printJSON(a.out, r)
+			}
+			a.printMetadata(r)
+			return nil
+		},
+	}
+}
+
+func (a *app) printMetadata(r metadataReport) {
+	a.note("%s leads in term %d, for %v; log up to %d; feature level %d, incarnation %d; %d sessions, %d leases\n",
+		r.Leader, r.Term, time.Duration(r.LeadsSeconds*float64(time.Second)).Round(time.Second), r.LogLast, r.FeatureLevel, r.Incarnation, r.Sessions, r.Leases)
+	var rows []table.Row
+	for _, s := range r.Servers {
+		snapshot := "none"
+		if s.Snapshot > 0 {
+			snapshot = fmt.Sprintf("%d, %s", s.Snapshot, size(s.SnapshotBytes))
+			if s.SnapshotSeconds >= 0 {
+				snapshot += fmt.Sprintf(", %v old", time.Duration(s.SnapshotSeconds*float64(time.Second)).Round(time.Second))
+			}
+		}
+		state := upDown(s.Alive)
+		if s.LowSpace {
+			state += ", DISK NEARLY FULL"
+		}
+		rows = append(rows, table.Row{s.ID, s.Role, state, s.Lag, s.Applied, fmt.Sprintf("%d, %s", s.LogEntries, size(s.LogBytes)), snapshot, s.Apply, s.Append})
+	}
+	printTable(a.out, table.Row{"id", "role", "", "lacks", "applied", "log", "snapshot", "apply", "append"}, rows)
+	a.note("")
+	rows = nil
+	for _, c := range r.Commands[:min(len(r.Commands), shownCommands)] {
+		rows = append(rows, table.Row{c.Name, c.Count, c.Failed})
+	}
+	printTable(a.out, table.Row{"request", "answered", "refused"}, rows)
+}

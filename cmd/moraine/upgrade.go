@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// upgradeRow is what `cluster upgrade` prints.
+type upgradeRow struct {
+	Level   uint64          `json:"feature_level"`
+	Can     uint64          `json:"can_be_raised_to"` // 0: not every server has said
+	Servers []upgradeServer `json:"servers"`
+}
+
+type upgradeServer struct {
+	ID      string `json:"id"`
+	Release string `json:"release"`
+	Level   uint64 `json:"level"` // 0: not known
+	Leader  bool   `json:"leader"`
+}
+
+func (a *app) clusterUpgradeCommand() *cobra.Command {
+	var finish bool
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Which builds the metadata servers run, and what the cluster uses of them",
+		Long: `Show which feature level the build of each metadata server speaks, and which one the
+cluster uses. An upgrade is: replace the binary and restart one server after the other
+(chunkservers first, then the metadata servers, the leader last); then, once all run the
+new build and nobody wants to go back, --finish.
+
+--finish raises the cluster's level to the newest that every metadata server speaks.
+From then on a server of an older build stops with an error that says so.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterUpgrade(cmd.Context(), finish) },
+	}
+	cmd.Flags().BoolVar(&finish, "finish", false, "raise the cluster's level; there is no way back to an older build after it")
+	return cmd
+}
+
+func (a *app) clusterUpgrade(ctx context.Context, finish bool) error {
+	c, err := a.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	reply, err := c.members(ctx)
+	if err != nil {
+		return err
+	}
+	row := upgradeRowOf(reply)
+	if finish {
+		was := row.Level
+		reply, err := c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FinishUpgrade{FinishUpgrade: &wire.FinishUpgrade{Level: newest(row)}}})
+		if err != nil {
+			return err
+		}
+		row = upgradeRowOf(reply)
+		if row.Level > was {
+			a.note("the cluster went from level %d to %d", was, row.Level)
+		}
+	}
+	if a.global.json {
+		return printJSON(a.out, row)
+	}
+	var rows []table.Row
+	for _, s := range row.Servers {
+		level, role := fmt.Sprint(s.Level), ""
+		if s.Level == 0 {
+			level = "not known: is it up?"
+		}
+		if s.Leader {
+			role = "leader"
+		}
+		rows = append(rows, table.Row{s.ID, role, s.Release, level})
+	}
+	printTable(a.out, table.Row{"id", "", "release", "level"}, rows)
+	switch {
+	case row.Can > row.Level:
+		a.note("\nthe cluster uses level %d; every server speaks %d: `moraine cluster upgrade --finish` raises it", row.Level, row.Can)
+	case row.Can == 0:
+		a.note("\nthe cluster uses level %d; not every server has said what its build speaks", row.Level)
+	default:
+		a.note("\nthe cluster uses level %d%s", row.Level, behind(row))
+	}
+	return nil
+}
+
+// newest is the newest level that any server speaks: what --finish asks for, so
+// that a server which does not speak it is named.
+func newest(r upgradeRow) (level uint64) {
+	for _, s := range r.Servers {
+		level = max(level, s.Level)
+	}
+	return level
+}
+
+// behind says that some servers could more.
+func behind(r upgradeRow) string {
+	if newest(r) > r.Level {
+		return fmt.Sprintf("; some speak %d: upgrade the others", newest(r))
+	}
+	return ""
+}
+
+func upgradeRowOf(reply *wire.MembersReply) upgradeRow {
+	row := upgradeRow{Level: reply.FeatureLevel, Servers: []upgradeServer{}}
+	silent := false
+	for _, m := range reply.Members {
+		if m.Waiting {
+			continue
+		}
+		s := upgradeServer{ID: m.Id, Release: m.Status.GetRelease(), Level: m.Status.GetLevel(), Leader: m.Leader}
+		row.Servers = append(row.Servers, s)
+		silent = silent || s.Level == 0
+		if row.Can == 0 || s.Level < row.Can {
+			row.Can = s.Level
+		}
+	}
+	if silent {
+		row.Can = 0
+	}
+	return row
+}

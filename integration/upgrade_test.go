@@ -1,0 +1,129 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/stretchr/testify/require"
+)
+
+// TestRollingUpgrade takes a cluster from one build to the next, which knows a
+// command that the first does not, server by server, while files are made. The
+// level is not raised before all metadata servers speak it; after it they use
+// the new command, and a server of the old build stops, and says so.
+func TestRollingUpgrade(t *testing.T) {
+	old := filepath.Join(t.TempDir(), "moraine-old")
+	out, err := exec.Command("go", "build", "-tags", "moraine_level2", "-o", old, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
+	require.NoError(t, err, string(out))
+	next, err := binary()
+	require.NoError(t, err)
+
+	c, err := procs.Start(t.Context(), procs.Config{Binary: old, Dir: filepath.Join(t.TempDir(), "cluster"), Chunkservers: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range c.All() {
+				t.Logf("%s:\n%s", n.Name, n.LogTail(8))
+			}
+		}
+		_ = c.Close()
+	})
+	cl := connect(t, c, client.Config{})
+	stop, made := make(chan struct{}), atomic.Int64{}
+	var g sync.WaitGroup
+	end := sync.OnceFunc(func() { close(stop); g.Wait() })
+	defer end()
+	_, err = cl.Mkdir(t.Context(), "/d", 0o755)
+	require.NoError(t, err)
+	root, err := cl.Stat(t.Context(), "/d")
+	require.NoError(t, err)
+	var failed error
+	g.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if failed = createAndRename(t.Context(), cl, moraine.InodeID(root.Inode), int(made.Load())); failed != nil {
+				return
+			}
+			made.Add(1)
+		}
+	})
+	upgrade := func(args ...string) map[string]any {
+		t.Helper()
+		return objects(t, works(t, settingsFor(c), append([]string{"cluster", "upgrade", "--json"}, args...)...))[0]
+	}
+	require.EqualValues(t, 2, upgrade()["feature_level"])
+
+	restart := func(n *procs.Node) {
+		t.Helper()
+		require.NoError(t, n.Stop(time.Minute))
+		n.Use(next)
+		require.NoError(t, n.Start())
+		require.NoError(t, n.Ready(t.Context()))
+		waitFor(t, &made, made.Load()+5)
+	}
+	restart(c.Node("n1"))
+	lead := leaderOf(t, cl)
+	order := []*procs.Node{}
+	for _, n := range c.Nodes(procs.Metadata) {
+		if n.Name != lead {
+			order = append(order, n)
+		}
+	}
+	for _, n := range append(order, c.Node(lead)) {
+		refused := invoke(t, settingsFor(c), "cluster", "upgrade", "--finish")
+		if n != order[0] { // some speak the new level, and not all
+			require.NotZero(t, refused.code)
+			require.Contains(t, refused.stderr, lead+" speaks 2")
+		}
+		require.EqualValues(t, 2, upgrade()["feature_level"])
+		restart(n)
+		awaitLevels(t, upgrade)
+	}
+	require.EqualValues(t, 3, upgrade()["can_be_raised_to"])
+	require.EqualValues(t, 3, upgrade("--finish")["feature_level"])
+	waitFor(t, &made, made.Load()+20)
+	// The command that the old build does not know is in the log: the directories
+	// of the servers are recorded.
+	time.Sleep(1500 * time.Millisecond)
+	n := c.Node(lead)
+	require.NoError(t, n.Stop(time.Minute))
+	n.Use(old)
+	require.NoError(t, n.Start())
+	select {
+	case <-n.Exited():
+	case <-time.After(time.Minute):
+		t.Fatal("a build of level 2 runs in a cluster of level 3")
+	}
+	require.Contains(t, n.LogTail(1), "feature level", "the leader, or its own state, tells it")
+	waitFor(t, &made, made.Load()+5)
+	n.Use(next)
+	require.NoError(t, n.Start())
+	require.NoError(t, n.Ready(t.Context()))
+	end()
+	require.NoError(t, failed)
+	checkNames(t, cl, "/d", int(made.Load()))
+}
+
+// awaitLevels waits until every metadata server has said what it speaks.
+func awaitLevels(t *testing.T, upgrade func(...string) map[string]any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for upgrade()["can_be_raised_to"] == 0.0 {
+		require.NoError(t, ctx.Err(), "a server does not say its level: %v", fmt.Sprint(upgrade()))
+		time.Sleep(200 * time.Millisecond)
+	}
+}
