@@ -50,6 +50,9 @@ func TestRoles(t *testing.T) {
 		{"quotas", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{}}}
 		}, "cgsa"},
+		{"clone tree", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{}}}
+		}, "cgsa"},
 		{"recount", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}}
 		}, "a"},

@@ -166,6 +166,7 @@ func newOpTable(m *Metrics) *opTable {
 		220: reading("get_usage"),
 		221: {name: "set_quota", may: admins, grows: true, serve: (*leader).mutate},
 		222: reading("list_quotas"),
+		224: growing("clone_tree", (*leader).mutate),
 		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
 		201: {name: "leases", may: anyone, reads: true, session: true, serve: (*leader).leases},
 		202: asking("watch", (*leader).watch),

@@ -39,7 +39,10 @@ func (a *app) cpCommand() *cobra.Command {
 		Short:   "Copy files into, out of and within a cluster",
 		Long: `Copy files. A file appears in the cluster when all its bytes are durable
 (level nvme), and not before; what is there under its name is then replaced.
-A file that is copied out appears under its name when it is complete.`,
+A file that is copied out appears under its name when it is complete.
+
+Within a cluster -r clones a directory that is not there yet: no byte moves, symbolic
+links stay links, and it appears when it is whole.`,
 		Example: `  moraine cp model.safetensors moraine:///models/
   moraine cp -r moraine:///runs/llama/latest ./restored`,
 		Args: cobra.MinimumNArgs(2),
@@ -155,7 +158,42 @@ func (c *copier) copy(ctx context.Context, from, to location) error {
 	if from.remote == to.remote && from.hosts == to.hosts && strings.HasPrefix(to.path+"/", from.path+"/") {
 		return usageError("cp: %s lies in %s", to, from)
 	}
+	if from.remote && to.remote && from.hosts == to.hosts && c.opts.scheme == "" {
+		if done, err := c.cloneDir(ctx, from, to); done || err != nil {
+			return err
+		}
+	}
 	return c.copyDir(ctx, from, to)
+}
+
+// cloneDir clones a directory within a cluster, unless something is there
+// already, or it cannot be cloned there; then it returns false.
+func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) {
+	conn, err := c.sessions.of(ctx, to)
+	if err != nil {
+		return false, err
+	}
+	j, err := conn.CloneTree(ctx, from.path, to.path)
+	if errors.Is(err, moraine.Exists) || errors.Is(err, moraine.CrossTenant) || errors.Is(err, moraine.Unavailable) || errors.Is(err, moraine.Unimplemented) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	id := moraine.JobID(j.Id)
+	if j, err = conn.WaitJob(ctx, id); err != nil {
+		return false, fmt.Errorf("%w; the clone goes on (moraine job wait %s, moraine job cancel %s)", err, id, id)
+	}
+	if j.State != wire.JobState_JOB_STATE_DONE {
+		return false, fmt.Errorf("%s could not be cloned to %s: %s", from, to, j.Error)
+	}
+	done := copied{From: from.String(), To: to.String()}
+	if attr, err := conn.Stat(ctx, to.path); err == nil {
+		if u, err := conn.Usage(ctx, moraine.InodeID(attr.Inode)); err == nil {
+			done.Bytes = int64(u.Usage.GetBytes())
+		}
+	}
+	return true, c.say(done)
 }
 
 func (c *copier) copyDir(ctx context.Context, from, to location) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"strconv"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -260,15 +259,10 @@ themselves. The count is of the whole cluster; PATH is what is shown.`,
 // recounted has the cluster counted anew and waits until that is done.
 func recounted(ctx context.Context, c *connection) (*wire.Job, error) {
 	j, err := c.Recount(ctx)
-	for err == nil && (j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING) {
-		select {
-		case <-time.After(waitPoll):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		j, err = c.Job(ctx, moraine.JobID(j.Id))
+	if err != nil {
+		return nil, err
 	}
-	return j, err
+	return c.WaitJob(ctx, moraine.JobID(j.Id))
 }
 
 func (a *app) printCheck(i checkInfo) error {

@@ -264,10 +264,46 @@ func (c *checker) allSteps() error {
 		}
 		return nil
 	})
-	if unnamed != c.doomed {
-		c.problem("%d directories have no name, %d steps are being saved", c.doomed, unnamed)
+	if err != nil {
+		return err
+	}
+	clones, err := c.treeClones()
+	if unnamed+clones != c.doomed {
+		c.problem("%d directories have no name, %d steps are being saved and %d trees cloned", c.doomed, unnamed, clones)
 	}
 	return err
+}
+
+// treeClones checks the rows of jobs that clone trees, and returns how many of
+// those there are: each has a directory without a name.
+func (c *checker) treeClones() (n int, err error) {
+	live := make(map[moraine.JobID]bool)
+	err = c.each(tabJob, func(key, value []byte) error {
+		j := &job{id: moraine.JobID(lastU64(key))}
+		if err := j.decode(value); err != nil || j.kind != wire.JobKind_JOB_KIND_CLONE_TREE || !j.live() {
+			return err
+		}
+		n++
+		live[j.id] = true
+		t := &treeClone{}
+		if err := t.decode(j.cursor); err != nil {
+			return err
+		}
+		if top := c.inodes[t.top]; top == nil || top.typ != typeDirectory || top.parent != 0 || top.nlink == 0 {
+			c.problem("job %s clones a tree to %s, which is no directory without a name", j.id, t.top)
+		}
+		return nil
+	})
+	if err != nil {
+		return n, err
+	}
+	return n, c.each(tabCloneDir, func(key, value []byte) error {
+		if id := moraine.JobID(lastU64(key[:11])); !live[id] {
+			c.problem("job %s has directories to clone, and is over", id)
+		}
+		row := &clonedDir{}
+		return row.decode(value)
+	})
 }
 
 // liveStep checks a step that is being saved or checked.

@@ -39,6 +39,8 @@ var clusterCodecs = []codec{
 		err := u.decode(b)
 		return u.encode(), err
 	}},
+	{"tree-clone", (&treeClone{top: 1<<40 | 5, parent: 1, name: "copy", from: 7, into: 8, generation: 1<<56 | 2, upTo: 1 << 30}).encode(), again(func() *treeClone { return &treeClone{} })},
+	{"cloned-directory", (&clonedDir{into: 1<<40 | 9, last: "name"}).encode(), again(func() *clonedDir { return &clonedDir{} })},
 	{"quota", quota{bytes: 10 << 40, inodes: 1_000_000}.encode(), func(b []byte) ([]byte, error) {
 		var q quota
 		err := q.decode(b)

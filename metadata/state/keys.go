@@ -80,6 +80,8 @@ const (
 
 	tabUsage = 0x60 // column | directory -> what is below it
 	tabQuota = 0x61 // directory -> the most that may be below it
+
+	tabCloneDir = 0x62 // job | directory -> its like, and the last name cloned: what a CLONE_TREE has yet to go through
 )
 
 // Singletons under tabMeta.
@@ -288,6 +290,10 @@ func (k keys) treeDir(j moraine.JobID, i moraine.InodeID) []byte {
 func (k keys) usageColumn(column uint8) []byte { return append(k.key(tabUsage, 1), column) }
 func (k keys) usage(column uint8, dir moraine.InodeID) []byte {
 	return be64(append(k.key(tabUsage, 9), column), uint64(dir))
+}
+func (k keys) cloneDirs(j moraine.JobID) []byte { return k.u64(tabCloneDir, uint64(j)) }
+func (k keys) cloneDir(j moraine.JobID, i moraine.InodeID) []byte {
+	return k.u64x2(tabCloneDir, uint64(j), uint64(i))
 }
 func (k keys) quota(dir moraine.InodeID) []byte  { return k.u64(tabQuota, uint64(dir)) }
 func (k keys) policy(dir moraine.InodeID) []byte { return k.u64(tabPolicy, uint64(dir)) }

@@ -19,6 +19,8 @@ const (
 	levelNewest = 3
 	// levelUsage: what is below each directory is counted, and quotas hold.
 	levelUsage = 3
+	// levelCloneTree: a clone of a tree is a job.
+	levelCloneTree = 3
 	// levelCaches: the record of a session says whether it may hold leases.
 	levelCaches = 3
 	// LevelMembers: the state knows the directories of the metadata servers

@@ -185,6 +185,8 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 		return m.clone(t, op.Clone)
 	case *wire.MetaRequest_SetQuota:
 		return m.setQuota(t, op.SetQuota)
+	case *wire.MetaRequest_CloneTree:
+		return m.cloneTree(t, op.CloneTree)
 	case *wire.MetaRequest_Recount:
 		return m.beginRecount(t)
 	}

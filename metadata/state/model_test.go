@@ -195,6 +195,8 @@ func (m *model) step() {
 		m.stepSession()
 	case n < 97:
 		m.stepQuota()
+	case n < 98:
+		m.stepCloneTree(c)
 	default:
 		m.applyBoth(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: 500}}})
 		m.runJobs()

@@ -42,6 +42,13 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 		n, finished, err = m.runRecount(t, j, limit)
 	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
 		n, finished, err = m.runScan(t, j, limit)
+	case wire.JobKind_JOB_KIND_CLONE_TREE:
+		over, err := m.runCloneTree(t, j, limit)
+		if err == nil && !over {
+			t.putJob(j)
+			t.events.JobsReady = true
+		}
+		return done(), err
 	case wire.JobKind_JOB_KIND_MOVE_TREE:
 		over, err := m.runMoveTree(t, j, limit)
 		if err == nil && !over {

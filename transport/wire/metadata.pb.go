@@ -148,6 +148,7 @@ const (
 	JobKind_JOB_KIND_EVICT         JobKind = 8   // ask the store, then drop the stripes of a clean file (movers that have a bucket)
 	JobKind_JOB_KIND_DELETE_OBJECT JobKind = 9   // delete what nothing refers to (movers that have a bucket)
 	JobKind_JOB_KIND_MOVE_TREE     JobKind = 10  // queue a move of every file below a directory (the leader)
+	JobKind_JOB_KIND_CLONE_TREE    JobKind = 221 // clone all that is below a directory (the leader)
 	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // count what is below each directory anew (the leader)
 )
 
@@ -165,6 +166,7 @@ var (
 		8:   "JOB_KIND_EVICT",
 		9:   "JOB_KIND_DELETE_OBJECT",
 		10:  "JOB_KIND_MOVE_TREE",
+		221: "JOB_KIND_CLONE_TREE",
 		220: "JOB_KIND_RECOUNT",
 	}
 	JobKind_value = map[string]int32{
@@ -179,6 +181,7 @@ var (
 		"JOB_KIND_EVICT":         8,
 		"JOB_KIND_DELETE_OBJECT": 9,
 		"JOB_KIND_MOVE_TREE":     10,
+		"JOB_KIND_CLONE_TREE":    221,
 		"JOB_KIND_RECOUNT":       220,
 	}
 )
@@ -403,6 +406,7 @@ type MetaRequest struct {
 	//	*MetaRequest_SetQuota
 	//	*MetaRequest_ListQuotas
 	//	*MetaRequest_Recount
+	//	*MetaRequest_CloneTree
 	//	*MetaRequest_Leases
 	//	*MetaRequest_Watch
 	//	*MetaRequest_MemberBeat
@@ -1079,6 +1083,15 @@ func (x *MetaRequest) GetRecount() *Recount {
 	return nil
 }
 
+func (x *MetaRequest) GetCloneTree() *CloneTree {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CloneTree); ok {
+			return x.CloneTree
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetLeases() *Leases {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Leases); ok {
@@ -1414,6 +1427,10 @@ type MetaRequest_Recount struct {
 	Recount *Recount `protobuf:"bytes,223,opt,name=recount,proto3,oneof"`
 }
 
+type MetaRequest_CloneTree struct {
+	CloneTree *CloneTree `protobuf:"bytes,224,opt,name=clone_tree,json=cloneTree,proto3,oneof"`
+}
+
 type MetaRequest_Leases struct {
 	// Leases and watches.
 	Leases *Leases `protobuf:"bytes,201,opt,name=leases,proto3,oneof"`
@@ -1573,6 +1590,8 @@ func (*MetaRequest_SetQuota) isMetaRequest_Op() {}
 func (*MetaRequest_ListQuotas) isMetaRequest_Op() {}
 
 func (*MetaRequest_Recount) isMetaRequest_Op() {}
+
+func (*MetaRequest_CloneTree) isMetaRequest_Op() {}
 
 func (*MetaRequest_Leases) isMetaRequest_Op() {}
 
@@ -8764,11 +8783,73 @@ func (x *FinishUpgrade) GetLevel() uint64 {
 	return 0
 }
 
+// CloneTree starts a job that makes a clone of a directory and all that is below
+// it: no byte moves, and it appears when it is whole. The reply has the job.
+type CloneTree struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // the directory
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloneTree) Reset() {
+	*x = CloneTree{}
+	mi := &file_metadata_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloneTree) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloneTree) ProtoMessage() {}
+
+func (x *CloneTree) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
+func (*CloneTree) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *CloneTree) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *CloneTree) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *CloneTree) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x97\"\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd2\"\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -8863,7 +8944,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\tset_quota\x18\xdd\x01 \x01(\v2\x16.moraine.wire.SetQuotaH\x00R\bsetQuota\x12<\n" +
 	"\vlist_quotas\x18\xde\x01 \x01(\v2\x18.moraine.wire.ListQuotasH\x00R\n" +
 	"listQuotas\x122\n" +
-	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecount\x12/\n" +
+	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecount\x129\n" +
+	"\n" +
+	"clone_tree\x18\xe0\x01 \x01(\v2\x17.moraine.wire.CloneTreeH\x00R\tcloneTree\x12/\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesH\x00R\x06leases\x12,\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchH\x00R\x05watch\x12<\n" +
 	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatH\x00R\n" +
@@ -9450,7 +9533,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\fRemoveMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"%\n" +
 	"\rFinishUpgrade\x12\x14\n" +
-	"\x05level\x18\x01 \x01(\x04R\x05level*\x93\x01\n" +
+	"\x05level\x18\x01 \x01(\x04R\x05level\"M\n" +
+	"\tCloneTree\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -9464,7 +9551,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17COMMIT_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13COMMIT_MODE_OVERLAY\x10\x01\x12\x17\n" +
 	"\x13COMMIT_MODE_REPLACE\x10\x02\x12\x16\n" +
-	"\x12COMMIT_MODE_APPEND\x10\x03*\xa7\x02\n" +
+	"\x12COMMIT_MODE_APPEND\x10\x03*\xc1\x02\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -9477,7 +9564,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0eJOB_KIND_EVICT\x10\b\x12\x1a\n" +
 	"\x16JOB_KIND_DELETE_OBJECT\x10\t\x12\x16\n" +
 	"\x12JOB_KIND_MOVE_TREE\x10\n" +
-	"\x12\x15\n" +
+	"\x12\x18\n" +
+	"\x13JOB_KIND_CLONE_TREE\x10\xdd\x01\x12\x15\n" +
 	"\x10JOB_KIND_RECOUNT\x10\xdc\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -9506,7 +9594,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -9610,51 +9698,52 @@ var file_metadata_proto_goTypes = []any{
 	(*AddMember)(nil),         // 99: moraine.wire.AddMember
 	(*RemoveMember)(nil),      // 100: moraine.wire.RemoveMember
 	(*FinishUpgrade)(nil),     // 101: moraine.wire.FinishUpgrade
-	(*OpenRun)(nil),           // 102: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 103: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 104: moraine.wire.SealPart
-	(*GetStep)(nil),           // 105: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 106: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 107: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 108: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 109: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 110: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 111: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 112: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 113: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 114: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 115: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 116: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 117: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 118: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 119: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 120: moraine.wire.GetObject
-	(*GetTier)(nil),           // 121: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 122: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 123: moraine.wire.GetPolicy
-	(*Error)(nil),             // 124: moraine.wire.Error
-	(*Topology)(nil),          // 125: moraine.wire.Topology
-	(*RunReply)(nil),          // 126: moraine.wire.RunReply
-	(*StepReply)(nil),         // 127: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 128: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 129: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 130: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 131: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 132: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 133: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 134: moraine.wire.Scheme
-	(*Attr)(nil),              // 135: moraine.wire.Attr
-	(FileType)(0),             // 136: moraine.wire.FileType
-	(*Placement)(nil),         // 137: moraine.wire.Placement
-	(*Stripe)(nil),            // 138: moraine.wire.Stripe
-	(*Extent)(nil),            // 139: moraine.wire.Extent
-	(*Object)(nil),            // 140: moraine.wire.Object
-	(*Host)(nil),              // 141: moraine.wire.Host
-	(*Device)(nil),            // 142: moraine.wire.Device
-	(*SigningKey)(nil),        // 143: moraine.wire.SigningKey
-	(DeviceState)(0),          // 144: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 145: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 146: moraine.wire.MoveTask
+	(*CloneTree)(nil),         // 102: moraine.wire.CloneTree
+	(*OpenRun)(nil),           // 103: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 104: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 105: moraine.wire.SealPart
+	(*GetStep)(nil),           // 106: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 107: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 108: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 109: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 110: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 111: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 112: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 113: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 114: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 115: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 116: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 117: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 118: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 119: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 120: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 121: moraine.wire.GetObject
+	(*GetTier)(nil),           // 122: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 123: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 124: moraine.wire.GetPolicy
+	(*Error)(nil),             // 125: moraine.wire.Error
+	(*Topology)(nil),          // 126: moraine.wire.Topology
+	(*RunReply)(nil),          // 127: moraine.wire.RunReply
+	(*StepReply)(nil),         // 128: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 129: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 130: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 131: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 132: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 133: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 134: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 135: moraine.wire.Scheme
+	(*Attr)(nil),              // 136: moraine.wire.Attr
+	(FileType)(0),             // 137: moraine.wire.FileType
+	(*Placement)(nil),         // 138: moraine.wire.Placement
+	(*Stripe)(nil),            // 139: moraine.wire.Stripe
+	(*Extent)(nil),            // 140: moraine.wire.Extent
+	(*Object)(nil),            // 141: moraine.wire.Object
+	(*Host)(nil),              // 142: moraine.wire.Host
+	(*Device)(nil),            // 143: moraine.wire.Device
+	(*SigningKey)(nil),        // 144: moraine.wire.SigningKey
+	(DeviceState)(0),          // 145: moraine.wire.DeviceState
+	(*StepKey)(nil),           // 146: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 147: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -9695,149 +9784,150 @@ var file_metadata_proto_depIdxs = []int32{
 	70,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	72,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	74,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	102, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	103, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	104, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	105, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	106, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	107, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	108, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	109, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	110, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	111, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	112, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	103, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	104, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	105, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	106, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	107, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	108, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	109, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	110, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	111, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	112, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	113, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	69,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	113, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	114, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	115, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	116, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	117, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	118, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	119, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	120, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	121, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	122, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	123, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	114, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	115, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	116, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	117, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	118, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	119, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	120, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	121, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	122, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	123, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	124, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	76,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	78,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	79,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
 	81,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	82,  // 65: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	87,  // 66: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	91,  // 67: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	95,  // 68: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	99,  // 69: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	100, // 70: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	101, // 71: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	124, // 72: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	86,  // 73: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 74: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 75: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	125, // 76: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	17,  // 77: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	19,  // 78: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	24,  // 79: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	28,  // 80: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	37,  // 81: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	40,  // 82: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	45,  // 83: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	47,  // 84: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	51,  // 85: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	53,  // 86: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	58,  // 87: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	64,  // 88: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	71,  // 89: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	73,  // 90: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	126, // 91: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	127, // 92: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	128, // 93: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	129, // 94: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	130, // 95: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	33,  // 96: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	131, // 97: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	132, // 98: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	133, // 99: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	77,  // 100: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	80,  // 101: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	92,  // 102: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	97,  // 103: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	7,   // 104: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	83,  // 105: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	89,  // 106: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	90,  // 107: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	13,  // 108: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	125, // 109: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	134, // 110: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	135, // 111: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	135, // 112: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	20,  // 113: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	135, // 114: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	135, // 115: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	23,  // 116: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	136, // 117: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	134, // 118: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	137, // 119: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	134, // 120: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	134, // 121: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	137, // 122: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	138, // 123: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	139, // 124: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 125: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	42,  // 126: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 127: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	44,  // 128: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	42,  // 129: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	135, // 130: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	135, // 131: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	139, // 132: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	138, // 133: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	140, // 134: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	49,  // 135: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	141, // 136: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	142, // 137: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	143, // 138: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	142, // 139: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	54,  // 140: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	143, // 141: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	54,  // 142: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	57,  // 143: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	54,  // 144: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	144, // 145: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 146: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 147: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	61,  // 148: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	145, // 149: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	146, // 150: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 151: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	138, // 152: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	62,  // 153: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 154: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	60,  // 155: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 156: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	62,  // 157: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 158: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	62,  // 159: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 160: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	75,  // 161: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	75,  // 162: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	75,  // 163: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	84,  // 164: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	85,  // 165: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	85,  // 166: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 167: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	136, // 168: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	88,  // 169: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	93,  // 170: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	94,  // 171: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	94,  // 172: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	93,  // 173: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	96,  // 174: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	98,  // 175: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	176, // [176:176] is the sub-list for method output_type
-	176, // [176:176] is the sub-list for method input_type
-	176, // [176:176] is the sub-list for extension type_name
-	176, // [176:176] is the sub-list for extension extendee
-	0,   // [0:176] is the sub-list for field type_name
+	102, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	82,  // 66: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	87,  // 67: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	91,  // 68: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	95,  // 69: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	99,  // 70: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	100, // 71: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	101, // 72: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	125, // 73: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	86,  // 74: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 75: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 76: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	126, // 77: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	17,  // 78: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	19,  // 79: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	24,  // 80: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	28,  // 81: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	37,  // 82: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	40,  // 83: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	45,  // 84: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	47,  // 85: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	51,  // 86: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	53,  // 87: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	58,  // 88: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	64,  // 89: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	71,  // 90: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	73,  // 91: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	127, // 92: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	128, // 93: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	129, // 94: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	130, // 95: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	131, // 96: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	33,  // 97: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	132, // 98: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	133, // 99: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	134, // 100: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	77,  // 101: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	80,  // 102: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	92,  // 103: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	97,  // 104: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	7,   // 105: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	83,  // 106: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	89,  // 107: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	90,  // 108: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	13,  // 109: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	126, // 110: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	135, // 111: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	136, // 112: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	136, // 113: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	20,  // 114: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	136, // 115: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	136, // 116: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	23,  // 117: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	137, // 118: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	135, // 119: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	138, // 120: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	135, // 121: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	135, // 122: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	138, // 123: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	139, // 124: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	140, // 125: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 126: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	42,  // 127: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 128: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	44,  // 129: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	42,  // 130: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	136, // 131: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	136, // 132: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	140, // 133: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	139, // 134: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	141, // 135: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	49,  // 136: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	142, // 137: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	143, // 138: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	144, // 139: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	143, // 140: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	54,  // 141: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	144, // 142: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	54,  // 143: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	57,  // 144: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	54,  // 145: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	145, // 146: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 147: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 148: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	61,  // 149: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	146, // 150: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	147, // 151: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 152: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	139, // 153: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	62,  // 154: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 155: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	60,  // 156: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 157: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	62,  // 158: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 159: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	62,  // 160: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 161: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	75,  // 162: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	75,  // 163: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	75,  // 164: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	84,  // 165: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	85,  // 166: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	85,  // 167: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 168: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	137, // 169: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	88,  // 170: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	93,  // 171: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	94,  // 172: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	94,  // 173: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	93,  // 174: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	96,  // 175: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	98,  // 176: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	177, // [177:177] is the sub-list for method output_type
+	177, // [177:177] is the sub-list for method input_type
+	177, // [177:177] is the sub-list for extension type_name
+	177, // [177:177] is the sub-list for extension extendee
+	0,   // [0:177] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -9915,6 +10005,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_SetQuota)(nil),
 		(*MetaRequest_ListQuotas)(nil),
 		(*MetaRequest_Recount)(nil),
+		(*MetaRequest_CloneTree)(nil),
 		(*MetaRequest_Leases)(nil),
 		(*MetaRequest_Watch)(nil),
 		(*MetaRequest_MemberBeat)(nil),
@@ -9964,7 +10055,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   97,
+			NumMessages:   98,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,54 @@
+package client
+
+import (
+	"context"
+	"path"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CloneTree starts a job that makes dst, which must not exist, a clone of the
+// directory src and all that is below it; no byte moves. It appears when it is
+// whole; until then CancelJob stops it, and what was built goes. The job goes on
+// whatever becomes of this client. Unavailable: the cluster's feature level does
+// not have it.
+func (c *Client) CloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
+	j, err := c.cloneTree(ctx, src, dst)
+	return j, wrap("client.CloneTree", dst, err)
+}
+
+func (c *Client) cloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
+	from, err := c.Stat(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	dst = path.Clean("/" + dst)
+	parent, err := c.Stat(ctx, path.Dir(dst))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{
+		Inode: from.Inode, Parent: parent.Inode, Name: path.Base(dst)}}})
+	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
+		err = badReply("clone tree")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetJobs().Jobs[0], nil
+}
+
+// WaitJob waits until a job has ended, and returns it. ctx ends the waiting, not
+// the job.
+func (c *Client) WaitJob(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
+	for try := 0; ; try++ {
+		j, err := c.Job(ctx, id)
+		if err != nil || j.State != wire.JobState_JOB_STATE_PENDING && j.State != wire.JobState_JOB_STATE_RUNNING {
+			return j, err
+		}
+		if !pause(ctx, c.clock, min(try, 4)) {
+			return nil, wrap("client.WaitJob", id.String(), gaveUp(ctx, "wait for a job"))
+		}
+	}
+}
