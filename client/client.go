@@ -4,7 +4,8 @@
 // rebuilds what is lost while it reads, and checks every byte that it returns.
 //
 // It keeps no file data between calls but what a sequential reader fetched
-// ahead, decides no policy, and knows nothing of checkpoints (package ckpt does).
+// ahead, and of names and attributes only what it holds a lease on (cache.go);
+// it decides no policy, and knows nothing of checkpoints (package ckpt does).
 //
 // One path through it: Create makes an unlinked file; Write copies bytes into
 // the file's stripe; a full stripe is summed and encoded (stripe.go), its chunks
@@ -44,6 +45,7 @@ type Client struct {
 	grants   *grantPool
 	reports  *reporter
 	pace     *pace
+	cache    *cache   // nil where it is off
 	contents contents // of the files open for reading and writing
 
 	// pool lends the memory of write and read buffers. It never makes a writer
@@ -88,7 +90,11 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		return c.meta.close(ctx)
 	}
-	for _, run := range []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld} {
+	work := []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld}
+	if c.cache != nil {
+		work = append(work, c.keepLeases)
+	}
+	for _, run := range work {
 		c.running.Go(func() { run(life) })
 	}
 	return c, nil
@@ -96,8 +102,11 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 
 func newClient(cfg Config, deps Deps) *Client {
 	meta := newMetaConn(&cfg, &deps)
+	if cfg.CacheEntries > 0 {
+		meta.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
+	}
 	readBytes := cfg.MemoryBytes / 4
-	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
+	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, cache: meta.cache,
 		topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
 		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
 		// larger than what is asked for: nobody waits for the pool itself.
@@ -119,6 +128,7 @@ func (c *Client) Close() error {
 		c.stop()
 		c.running.Wait()
 		c.grants.wait()
+		c.cache.reset() // nobody recalls anything from here on
 		err = c.endSession()
 		c.pool.Close()
 	})

@@ -52,6 +52,9 @@ type Config struct {
 	// ReadaheadBytes bounds what one sequential reader fetches ahead. Default
 	// 64 MiB; negative: nothing.
 	ReadaheadBytes int64
+	// CacheEntries bounds the names and attributes that are kept, under leases, to
+	// be answered without a request. Default: none.
+	CacheEntries int
 }
 
 // Deps is what tests replace. Only Dialer is needed.

@@ -30,9 +30,23 @@ type NodeOptions struct {
 
 // LookupAt returns the attributes of an entry.
 func (c *Client) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
-		Parent: uint64(parent), Name: name}}})
-	return entryOf(resp, err, "client.LookupAt", name)
+	if c.cache == nil || !isName(name) {
+		resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
+			Parent: uint64(parent), Name: name}}})
+		return entryOf(resp, err, "client.LookupAt", name)
+	}
+	a, known := c.cache.lookup(parent, name)
+	if !known {
+		w, err := c.walkFrom(ctx, parent, name, false) // a walk says what is not there without an error, and can be leased
+		if err != nil {
+			return nil, wrap("client.LookupAt", name, err)
+		}
+		a = w.Attr
+	}
+	if a == nil {
+		return nil, &moraine.Error{Op: "client.LookupAt", Ref: name, Kind: moraine.NotFound}
+	}
+	return a, nil
 }
 
 // CreateAt makes an empty file, visible at once.

@@ -32,6 +32,7 @@ type metaConn struct {
 
 	opening chan struct{} // holds one element while a session is being opened
 	session atomic.Pointer[session]
+	cache   *cache // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
 }
@@ -122,7 +123,10 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 		return nil, false, gaveUp(ctx, opName(req))
 	}
 	defer s.numbers.finish(n)
-	resp, unknown, err = m.exchange(ctx, req, s, n)
+	named, epoch := m.cache.putAside(req, s.id)
+	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
+		LeaseEpoch: epoch, Op: req.Op}, s, n)
+	m.cache.takeUp(named, resp.GetLease(), err != nil, unknown)
 	if unknown {
 		err = unsure(ctx, opName(req), err)
 	}
@@ -267,7 +271,8 @@ func pauseUpTo(ctx context.Context, clk clock.Clock, try int, longest time.Durat
 // stamp returns the request of one attempt: a message of its own, because an
 // attempt that was given up may still be read by whoever carries it.
 func stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
-	r := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch, Op: req.Op, Number: number}
+	r := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch, LeaseEpoch: req.LeaseEpoch,
+		Op: req.Op, Number: number}
 	if s != nil {
 		r.Session = s.id
 		if number != 0 {
@@ -287,7 +292,7 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_GetAttr, *wire.MetaRequest_ReadDir, *wire.MetaRequest_Place,
 		*wire.MetaRequest_GetExtents, *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep,
 		*wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps, *wire.MetaRequest_ListParts,
-		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks,
+		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks, *wire.MetaRequest_Leases, *wire.MetaRequest_Watch,
 		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy,
 		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas,
 		*wire.MetaRequest_GetMembers, *wire.MetaRequest_AddMember, *wire.MetaRequest_RemoveMember,
@@ -320,6 +325,8 @@ func waitOf(req *wire.MetaRequest) time.Duration {
 		millis = op.GetStep.GetWaitMillis()
 	case *wire.MetaRequest_LeaseJobs:
 		millis = op.LeaseJobs.GetWaitMillis()
+	case *wire.MetaRequest_Watch:
+		millis = uint64(op.Watch.GetWaitMillis())
 	}
 	return time.Duration(min(millis, uint64(time.Hour/time.Millisecond))) * time.Millisecond
 }

@@ -29,6 +29,10 @@ type Metrics struct {
 	ReadaheadHits   prometheus.Counter // reads served from what was fetched ahead
 	PiecesGot       prometheus.Counter // reads of evicted ranges
 	PieceErrors     prometheus.Counter // and those that a server failed
+	CacheHits       prometheus.Counter // look-ups, attributes and listings answered without a request
+	CacheMisses     prometheus.Counter // and those that were asked for while leases were held
+	CacheRecalls    prometheus.Counter
+	LeaseRequests   prometheus.Counter // that keep the leases and ask for recalls
 }
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
@@ -64,12 +68,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ReadaheadHits:   counter("readahead_hits_total", "Reads served from what was fetched ahead."),
 		PiecesGot:       counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
 		PieceErrors:     counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
+		CacheHits:       counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
+		CacheMisses:     counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
+		CacheRecalls:    counter("cache_recalls_total", "Recalls carried out."),
+		LeaseRequests:   counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
 			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
-			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors)
+			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
+			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests)
 	}
 	return m
 }
@@ -88,6 +97,9 @@ type Stats struct {
 	// StripesCutShort counts the stripes that were sent before they were full,
 	// for want of memory.
 	StripesCutShort uint64
+	// CacheHits counts what was answered without a request, under a lease, and
+	// CacheMisses what was not though leases were held.
+	CacheHits, CacheMisses uint64
 }
 
 // Stats returns the counts of the client's Metrics.
@@ -105,7 +117,18 @@ func (c *Client) Stats() Stats {
 		Sessions:       count(m.Sessions),
 
 		StripesCutShort: count(m.StripesCutShort),
+		CacheHits:       count(m.CacheHits), CacheMisses: count(m.CacheMisses),
 	}
+}
+
+// CacheItems is how many names, attributes and leases the client keeps.
+func (c *Client) CacheItems() int {
+	if c.cache == nil {
+		return 0
+	}
+	c.cache.mu.Lock()
+	defer c.cache.mu.Unlock()
+	return c.cache.items
 }
 
 func count(c prometheus.Counter) uint64 {

@@ -15,16 +15,11 @@ import (
 
 // walk resolves a path as far as its last component.
 func (c *Client) walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{
-		Path: clean(p), Follow: follow}}})
-	if err != nil {
-		return nil, err
+	p = clean(p)
+	if w, err, known := c.cache.walk(c.Root(), p, follow); known {
+		return w, err
 	}
-	w := resp.GetWalk()
-	if w == nil || (w.Found && w.Attr == nil) {
-		return nil, badReply("walk")
-	}
-	return w, nil
+	return c.walkFrom(ctx, 0, p, follow)
 }
 
 // clean returns the path without a leading slash, "" for the root.
@@ -66,10 +61,20 @@ func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
 	return a, wrap("client.Lstat", path, err)
 }
 
-// StatInode returns the attributes of an inode.
+// StatInode returns the attributes of an inode. Like all attributes that the client
+// returns they may be shared, and must not be changed.
 func (c *Client) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(inode)}}})
-	return entryOf(resp, err, "client.StatInode", inode.String())
+	if a := c.cache.attr(inode); a != nil {
+		return a, nil
+	}
+	t := c.cache.ask()
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch,
+		Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(inode)}}})
+	a, err := entryOf(resp, err, "client.StatInode", inode.String())
+	if err == nil {
+		c.cache.fill(t, resp.Lease, func(f *filling) { f.attr(a) })
+	}
+	return a, err
 }
 
 func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
@@ -259,16 +264,11 @@ func (c *Client) ReadDirInode(ctx context.Context, dir moraine.InodeID) iter.Seq
 func (c *Client) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[*wire.DirEntry, error] {
 	return func(yield func(*wire.DirEntry, error) bool) {
 		for more := true; more; {
-			resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
-				Inode: uint64(dir), After: after, Limit: readDirPage}}})
-			if err == nil && resp.GetReadDir() == nil {
-				err = badReply("read directory")
-			}
+			page, err := c.ReadDirPage(ctx, dir, after, readDirPage)
 			if err != nil {
-				yield(nil, wrap("client.ReadDir", dir.String(), err))
+				yield(nil, err)
 				return
 			}
-			page := resp.GetReadDir()
 			for _, e := range page.Entries {
 				after = e.Name
 				if !yield(e, nil) {
@@ -279,3 +279,28 @@ func (c *Client) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after st
 		}
 	}
 }
+
+// ReadDirPage returns up to limit entries (0: as many as the service gives at once)
+// whose names come after one.
+func (c *Client) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
+	if limit <= 0 || limit > maxReadDirPage {
+		limit = maxReadDirPage
+	}
+	if r := c.cache.page(dir, after, limit); r != nil {
+		return r, nil
+	}
+	t := c.cache.ask()
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
+		Inode: uint64(dir), After: after, Limit: uint32(limit)}}})
+	if err == nil && resp.GetReadDir() == nil {
+		err = badReply("read directory")
+	}
+	if err != nil {
+		return nil, wrap("client.ReadDir", dir.String(), err)
+	}
+	c.cache.fill(t, resp.Lease, func(f *filling) { f.page(uint64(dir), after, resp.GetReadDir()) })
+	return resp.GetReadDir(), nil
+}
+
+// maxReadDirPage is the most entries that the service gives at once.
+const maxReadDirPage = 1000

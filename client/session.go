@@ -17,6 +17,8 @@ type session struct {
 	root    moraine.InodeID
 	term    time.Duration
 	numbers *window
+	// leases says that the service grants it leases.
+	leases bool
 	// tokenRenew is when, in unix seconds, a new token is asked for.
 	tokenRenew atomic.Int64
 	// renewed is when the last renewal that succeeded was sent, in nanoseconds of
@@ -48,7 +50,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	if _, err := io.ReadFull(m.random, nonce); err != nil {
 		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
 	}
-	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce}}}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Leases: m.cache != nil}}}
 	began := m.clock.Now()
 	resp, _, err := m.exchange(ctx, req, nil, 0)
 	if err != nil {
@@ -58,10 +60,11 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	if r.GetSession() == 0 || r.GetTermMillis() == 0 {
 		return nil, badReply("open session")
 	}
-	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(),
+	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond}
 	s.renewed.Store(began.UnixNano())
 	m.takeToken(s, r)
+	m.cache.reset()
 	m.session.Store(s)
 	m.servers.learn(r.Metadata)
 	m.metrics.Sessions.Inc()

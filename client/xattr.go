@@ -39,12 +39,18 @@ func (c *Client) GetXattr(ctx context.Context, inode moraine.InodeID, name strin
 	if name == "" { // on the wire it would ask for the list
 		return nil, &moraine.Error{Op: "client.GetXattr", Ref: inode.String(), Kind: moraine.InvalidArgument}
 	}
+	if c.cache.hasNoXattrs(inode) {
+		return nil, &moraine.Error{Op: "client.GetXattr", Ref: inode.String(), Kind: moraine.NoAttribute}
+	}
 	r, err := c.getXattr(ctx, "client.GetXattr", inode, name)
 	return r.GetValue(), err
 }
 
 // ListXattr returns the names of an inode's extended attributes, in order.
 func (c *Client) ListXattr(ctx context.Context, inode moraine.InodeID) ([]string, error) {
+	if c.cache.hasNoXattrs(inode) {
+		return nil, nil
+	}
 	r, err := c.getXattr(ctx, "client.ListXattr", inode, "")
 	return r.GetNames(), err
 }

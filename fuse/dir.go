@@ -142,12 +142,10 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 	first, at := after, offset
 	var names []string
 	for {
-		resp, err := m.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
-			Inode: uint64(d.inode), After: after, Limit: uint32(limit)}}})
+		page, err := m.client.ReadDirPage(ctx, d.inode, after, int(limit))
 		if err != nil {
 			return nodeStatus(err)
 		}
-		page := resp.GetReadDir()
 		for _, e := range page.GetEntries() {
 			after = e.Name
 			if skip > 0 {

@@ -22,6 +22,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/stretchr/testify/require"
 )
@@ -101,7 +102,9 @@ func (m *mounted) at(name string) string { return filepath.Join(m.dir, name) }
 // mountOptions are those of a test's mount; zeros take defaults.
 type mountOptions struct {
 	client client.Config
-	mount  fuse.Config
+	// over, if not nil, is put between the client and the network.
+	over  func(transport.Dialer) transport.Dialer
+	mount fuse.Config
 }
 
 // mount mounts the cluster's root until the test ends, by a client of its own.
@@ -111,7 +114,7 @@ func mount(t *testing.T, c *incluster.Cluster, node string, opts ...mountOptions
 	if len(opts) > 0 {
 		o = opts[0]
 	}
-	cl, err := c.ClientWith(t.Context(), node, o.client)
+	cl, err := c.ClientOver(t.Context(), node, o.client, o.over)
 	require.NoError(t, err)
 	m := &mounted{dir: t.TempDir(), client: cl}
 	o.mount.Dir = m.dir

@@ -3,12 +3,12 @@
 // decides nothing: what a call means is the client's and the service's answer.
 //
 // Nothing is cached that is not certain. The kernel is given no validity for
-// names and attributes, so each call sees what was acknowledged anywhere before
-// it began. Files are opened with direct I/O: read returns exactly the bytes
+// names and attributes, so each call comes here and sees what was acknowledged
+// anywhere before it began; the client answers from its cache where it holds a
+// lease. Files are opened with direct I/O: read returns exactly the bytes
 // that the client returned, and ends where the file ends, rather than a page
 // that the kernel filled up with zeros because it believed in an older size.
-// Mapped files still use the kernel's pages; each mmap begins with none. What
-// would make caches exact, leases, the service does not give yet.
+// Mapped files still use the kernel's pages; each mmap begins with none.
 //
 // One path through it: an application's write becomes a request of up to 1 MiB
 // (file.go), copied into the file's client.Handle, which makes stripes of

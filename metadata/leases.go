@@ -141,8 +141,11 @@ func (t *leaseTable) poll(id uint64, began time.Time, req *wire.Leases, first bo
 	reply := &wire.LeasesReply{Exact: t.changes.last, Renewed: req.Begin}
 	if first {
 		t.ack(h, req.Ack)
-		for _, lease := range req.Returned {
-			t.unhold(h, moraine.InodeID(lease))
+		if req.Returns > h.returns { // else the session may hold them again
+			h.returns = req.Returns
+			for _, lease := range req.Returned {
+				t.unhold(h, moraine.InodeID(lease))
+			}
 		}
 		if req.Renew {
 			reply.Renewed = h.renew(began)

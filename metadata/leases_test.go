@@ -400,9 +400,16 @@ func TestAReturnedLeaseIsNotRecalled(t *testing.T) {
 		dir := writer.made(mkdir(root, "d")).Inode
 		h := c.cacher("h")
 		h.walk("d/f")
-		h.leases(&wire.Leases{Returned: []uint64{dir}})
+		h.leases(&wire.Leases{Returned: []uint64{dir}, Returns: 2})
 		writer.made(create(dir, "f"))
 		require.Empty(t, h.recalled(0))
+
+		h.walk("d/g")
+		h.leases(&wire.Leases{Returned: []uint64{dir}, Returns: 1}) // it comes late
+		changed := writer.later(create(dir, "g"))
+		requireWaits(t, changed, "a change of what is leased again")
+		h.recalled(1)
+		requireAnswered(t, changed, "the change")
 	})
 }
 

@@ -94,6 +94,7 @@ type holder struct {
 	// told is the last recall that any answer carried, mark that as of the last
 	// renewal: who has not carried that out by the next is not renewed.
 	told, mark uint64
+	returns    uint64 // number of the last request that returned leases
 	// ended says that the session has to begin anew. Until it does, or its term has
 	// ended, it may still trust what it holds.
 	ended bool

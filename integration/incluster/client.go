@@ -24,19 +24,28 @@ func (c *Cluster) Client(ctx context.Context, node string) (*Client, error) {
 
 // ClientWith is Client with settings; a zero is what Client uses.
 func (c *Cluster) ClientWith(ctx context.Context, node string, cfg client.Config) (*Client, error) {
-	return c.dial(ctx, transport.RoleClient, node, cfg)
+	return c.dial(ctx, transport.RoleClient, node, cfg, nil)
+}
+
+// ClientOver is ClientWith whose requests go through what wrap makes of the network.
+func (c *Cluster) ClientOver(ctx context.Context, node string, cfg client.Config, wrap func(transport.Dialer) transport.Dialer) (*Client, error) {
+	return c.dial(ctx, transport.RoleClient, node, cfg, wrap)
 }
 
 // Admin is Client with the certificate of an administrator.
 func (c *Cluster) Admin(ctx context.Context, node string) (*Client, error) {
-	return c.dial(ctx, transport.RoleAdmin, node, client.Config{})
+	return c.dial(ctx, transport.RoleAdmin, node, client.Config{}, nil)
 }
 
-func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cfg client.Config) (*Client, error) {
+func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cfg client.Config,
+	wrap func(transport.Dialer) transport.Dialer) (*Client, error) {
 	def(&cfg.ChunkBytes, 64<<10)
 	def(&cfg.MemoryBytes, 16<<20)
 	cfg.Metadata = c.addresses()
 	d := c.Dialer(role, node)
+	if wrap != nil {
+		d = wrap(d)
+	}
 	cl, err := client.Dial(ctx, cfg, client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
 	if err != nil {
 		d.Close()

@@ -7305,6 +7305,7 @@ type Leases struct {
 	Renew         bool     `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`                             // give the leases another term
 	WaitMillis    uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, where none is there
 	Returned      []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session does not hold any more
+	Returns       uint64   `protobuf:"varint,9,opt,name=returns,proto3" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that comes later is void
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7393,6 +7394,13 @@ func (x *Leases) GetReturned() []uint64 {
 		return x.Returned
 	}
 	return nil
+}
+
+func (x *Leases) GetReturns() uint64 {
+	if x != nil {
+		return x.Returns
+	}
+	return 0
 }
 
 type LeasesReply struct {
@@ -7541,7 +7549,6 @@ type Touch struct {
 	Lease         uint64                 `protobuf:"fixed64,1,opt,name=lease,proto3" json:"lease,omitempty"` // inode whose lease covers it
 	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // that has the attributes, or got or lost the name
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // of the entry; empty for attributes
-	Whole         bool                   `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`  // anything that the lease covers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7595,13 +7602,6 @@ func (x *Touch) GetName() string {
 		return x.Name
 	}
 	return ""
-}
-
-func (x *Touch) GetWhole() bool {
-	if x != nil {
-		return x.Whole
-	}
-	return false
 }
 
 // LeaseGrant comes with an answer.
@@ -9405,7 +9405,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06quotas\x18\x01 \x03(\v2\x13.moraine.wire.UsageR\x06quotas\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\x06R\x04last\"\t\n" +
-	"\aRecount\"\xc3\x01\n" +
+	"\aRecount\"\xdd\x01\n" +
 	"\x06Leases\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05begin\x18\x02 \x01(\bR\x05begin\x12\x14\n" +
@@ -9415,7 +9415,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05renew\x18\x06 \x01(\bR\x05renew\x12\x1f\n" +
 	"\vwait_millis\x18\a \x01(\rR\n" +
 	"waitMillis\x12\x1a\n" +
-	"\breturned\x18\b \x03(\x06R\breturned\"\xa4\x01\n" +
+	"\breturned\x18\b \x03(\x06R\breturned\x12\x18\n" +
+	"\areturns\x18\t \x01(\x04R\areturns\"\xa4\x01\n" +
 	"\vLeasesReply\x12\x14\n" +
 	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x18\n" +
 	"\arenewed\x18\x02 \x01(\bR\arenewed\x12\x1f\n" +
@@ -9426,12 +9427,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06Recall\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\atouches\x18\x02 \x03(\v2\x13.moraine.wire.TouchR\atouches\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"]\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"G\n" +
 	"\x05Touch\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x06R\x05lease\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
-	"\x05whole\x18\x04 \x01(\bR\x05whole\"}\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"}\n" +
 	"\n" +
 	"LeaseGrant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +

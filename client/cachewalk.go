@@ -1,0 +1,130 @@
+package client
+
+import (
+	"context"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxLinks bounds the symbolic links that a walk through the cache follows; past
+// it the service is asked, and says what is wrong.
+const maxLinks = 40
+
+// walk answers a path from the root as the service would, all of it as of one
+// moment; false where something of it is not kept.
+func (c *cache) walk(root moraine.InodeID, path string, follow bool) (*wire.WalkReply, error, bool) {
+	if c == nil {
+		return nil, nil, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.usable() {
+		return nil, nil, false
+	}
+	w := cacheWalk{c: c, root: uint64(root), follow: follow}
+	reply, err := w.walk(path)
+	return reply, err, c.count(reply != nil || err != nil)
+}
+
+// cacheWalk is a walk under way. It is the same as that of the state machine.
+type cacheWalk struct {
+	c      *cache
+	root   uint64
+	follow bool
+	at     *wire.Attr
+	parent uint64
+	name   string
+}
+
+// walk returns neither an answer nor an error where something is not kept.
+func (w *cacheWalk) walk(path string) (*wire.WalkReply, error) {
+	if !w.jump(w.root) {
+		return nil, nil
+	}
+	links := 0
+	for name, rest := nextName(path); name != ""; name, rest = nextName(rest) {
+		if w.at.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+			return nil, nil
+		}
+		if name == ".." {
+			if w.at.Inode != w.root && w.at.Parent != 0 && !w.jump(w.at.Parent) {
+				return nil, nil
+			}
+			continue
+		}
+		inode, known := w.c.find(w.at.Inode, name)
+		last, _ := nextName(rest)
+		switch {
+		case !known:
+			return nil, nil
+		case inode == 0 && last == "":
+			return &wire.WalkReply{Parent: w.at.Inode, Name: name}, nil
+		case inode == 0:
+			return nil, &moraine.Error{Op: "walk", Ref: name, Kind: moraine.NotFound}
+		}
+		child := w.c.get(inode)
+		if child == nil {
+			return nil, nil
+		}
+		if child.Type == wire.FileType_FILE_TYPE_SYMLINK && (last != "" || w.follow) {
+			if links++; links > maxLinks || (strings.HasPrefix(child.Target, "/") && !w.jump(w.root)) {
+				return nil, nil
+			}
+			rest = child.Target + "/" + rest
+			continue
+		}
+		w.parent, w.name, w.at = w.at.Inode, name, child
+	}
+	return &wire.WalkReply{Attr: w.at, Parent: w.parent, Name: w.name, Found: true}, nil
+}
+
+// jump goes to a directory that is not an entry of the last one.
+func (w *cacheWalk) jump(inode uint64) bool {
+	if w.at = w.c.get(inode); w.at == nil {
+		return false
+	}
+	w.parent, w.name = w.at.Parent, ""
+	return true
+}
+
+// nextName splits the first component off a path; it skips empty ones and ".".
+func nextName(path string) (name, rest string) {
+	for path != "" {
+		name, path, _ = strings.Cut(path, "/")
+		if name != "" && name != "." {
+			return name, path
+		}
+	}
+	return "", ""
+}
+
+// isName reports whether the service takes a path of just this for one entry.
+func isName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.Contains(s, "/")
+}
+
+// walkFrom resolves a path from a directory at the service, and keeps what may be
+// kept. from 0 is the root.
+func (c *Client) walkFrom(ctx context.Context, from moraine.InodeID, path string, follow bool) (*wire.WalkReply, error) {
+	t := c.cache.ask()
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{
+		From: uint64(from), Path: path, Follow: follow, Steps: t.epoch != 0}}})
+	if err != nil {
+		return nil, err
+	}
+	w := resp.GetWalk()
+	if w == nil || (w.Found && w.Attr == nil) {
+		return nil, badReply("walk")
+	}
+	c.cache.fill(t, resp.Lease, func(f *filling) {
+		for _, s := range w.Steps {
+			f.entry(s.Parent, s.Name, s.Attr)
+		}
+		if w.Found {
+			f.attr(w.Attr)
+		}
+	})
+	return w, nil
+}

@@ -1,0 +1,255 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// leaseRenewal is how often leases are renewed, and how long an attempt may take.
+	leaseRenewal = time.Second
+	// recallWait is how long the service holds the question for recalls.
+	recallWait = 20 * time.Second
+	// leasePause is the first pause after a failure; it doubles up to leaseRenewal.
+	leasePause = 10 * time.Millisecond
+)
+
+// keepLeases keeps a standing with the service under which the cache may be used,
+// until ctx ends.
+func (c *Client) keepLeases(ctx context.Context) {
+	k := &leaseKeeper{cache: c.cache, meta: c.meta}
+	pause := leasePause
+	for ctx.Err() == nil {
+		s := c.meta.current()
+		began := k.begin(ctx, s)
+		if began {
+			pause = leasePause
+			k.hold(ctx, s)
+			continue
+		}
+		if !s.leases {
+			pause = leaseRenewal
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.clock.After(pause):
+		}
+		pause = min(2*pause, leaseRenewal)
+	}
+}
+
+// leaseKeeper talks to the service about the cache's standing.
+type leaseKeeper struct {
+	cache *cache
+	meta  *metaConn
+}
+
+// ask makes one attempt. A server that does not answer is not asked next.
+func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, timeout time.Duration) (*wire.LeasesReply, error) {
+	k.meta.metrics.LeaseRequests.Inc()
+	stub, addrs := k.meta.servers.current()
+	actx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp, err := stub.Do(actx, stamp(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: req}}, s, 0))
+	if err == nil && resp.GetLeases() == nil {
+		err = badReply("leases")
+	}
+	if err == nil {
+		return resp.GetLeases(), nil
+	}
+	if ctx.Err() == nil && isTransient(err) {
+		var hint *transport.LeaderHint
+		var leader []string
+		if errors.As(err, &hint) {
+			leader = hint.Addresses
+		}
+		k.meta.servers.failed(addrs, leader)
+	}
+	return nil, err
+}
+
+// begin begins the next standing of a session. Nothing is answered from the cache
+// from before the request until after the answer, which says what has to be
+// dropped of it.
+func (k *leaseKeeper) begin(ctx context.Context, s *session) bool {
+	if !s.leases {
+		return false
+	}
+	req := k.cache.beginning(s.id)
+	sent := k.cache.clock.Now()
+	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
+	if isKind(err, moraine.SessionExpired) {
+		_, _ = k.meta.open(ctx, s) // why that fails, the renewals of the session say
+		return false
+	}
+	if err != nil || r.Ended || !r.Renewed {
+		if err != nil && ctx.Err() == nil && !isTransient(err) {
+			k.meta.log.Debug("no leases", "session", moraine.SessionID(s.id), "err", err)
+		}
+		return false
+	}
+	return k.cache.begun(req.Epoch, r, sent)
+}
+
+// beginning ends the present standing and returns the request that begins the next
+// one.
+func (c *cache) beginning(session uint64) *wire.Leases {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select { // what was doubted before is answered by this one
+	case <-c.doubted:
+	default:
+	}
+	if c.standing.session != session {
+		c.clear()
+		c.standing = standing{session: session}
+	}
+	st := &c.standing
+	st.trusted, st.carried = false, 0
+	st.epoch++
+	// What was on its way back is not held any more.
+	c.back, c.returning = nil, map[uint64]struct{}{}
+	c.events.all()
+	return &wire.Leases{Epoch: st.epoch, Begin: true, Exact: st.exact, Held: c.held()}
+}
+
+// begun takes the answer; false where the standing was doubted meanwhile.
+func (c *cache) begun(epoch uint64, r *wire.LeasesReply, sent time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.standing.epoch != epoch || len(c.doubted) > 0 {
+		return false
+	}
+	c.recall(r.Recalls)
+	st := &c.standing
+	st.trusted, st.sent, st.exact = true, sent, r.Exact
+	st.trust = time.Duration(r.TermMillis) * time.Millisecond * 3 / 4
+	return true
+}
+
+// hold renews the standing and carries out recalls until it ends.
+func (k *leaseKeeper) hold(ctx context.Context, s *session) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, work := range []func(context.Context, *session){k.renewEach, k.pollEach} {
+		wg.Go(func() {
+			defer cancel()
+			work(ctx, s)
+		})
+	}
+	select {
+	case <-k.cache.doubted:
+	case <-ctx.Done():
+	}
+	cancel()
+	wg.Wait()
+}
+
+// renewEach renews until the standing ends. A leader that died is noticed here:
+// the next one does not know the standing.
+func (k *leaseKeeper) renewEach(ctx context.Context, s *session) {
+	pause := leaseRenewal
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.cache.clock.After(pause):
+		}
+		req := k.cache.keeping()
+		req.Renew = true
+		sent := k.cache.clock.Now()
+		r, err := k.ask(ctx, s, req, leaseRenewal)
+		if err != nil {
+			k.cache.unkept(req)
+		}
+		switch {
+		case err == nil && !k.cache.kept(req, r, sent), isKind(err, moraine.SessionExpired):
+			return
+		case err == nil:
+			pause = leaseRenewal
+		case pause == leaseRenewal:
+			pause = leasePause
+		default:
+			pause = min(2*pause, leaseRenewal/2)
+		}
+	}
+}
+
+// pollEach asks for recalls, one question after the other, until the standing ends.
+func (k *leaseKeeper) pollEach(ctx context.Context, s *session) {
+	pause := leasePause
+	for ctx.Err() == nil {
+		req := k.cache.keeping()
+		req.WaitMillis = uint32(recallWait.Milliseconds())
+		r, err := k.ask(ctx, s, req, recallWait+k.meta.attempt)
+		if err != nil {
+			k.cache.unkept(req)
+		}
+		switch {
+		case err == nil && !k.cache.kept(req, r, time.Time{}), isKind(err, moraine.SessionExpired):
+			return
+		case err == nil:
+			pause = leasePause
+		default:
+			select {
+			case <-ctx.Done():
+			case <-k.cache.clock.After(pause):
+			}
+			pause = min(2*pause, leaseRenewal/2)
+		}
+	}
+}
+
+// keeping is a request of the present standing: with what was carried out, and the
+// leases to be returned.
+func (c *cache) keeping() *wire.Leases {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	req := &wire.Leases{Epoch: c.standing.epoch, Ack: c.standing.carried, Returned: c.back}
+	if len(c.back) > 0 {
+		c.returns++
+		req.Returns, c.back = c.returns, nil
+	}
+	return req
+}
+
+// unkept takes a request that was not answered: what it returned is returned by
+// another one, whether or not it arrived, or arrives later.
+func (c *cache) unkept(req *wire.Leases) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.standing.epoch == req.Epoch {
+		c.back = append(c.back, req.Returned...)
+	}
+}
+
+// kept takes the answer of the present standing; false where that is over. sent is
+// when a renewal was asked for.
+func (c *cache) kept(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.standing.epoch != req.Epoch {
+		return false
+	}
+	if r.Ended {
+		c.standing.trusted = false
+		return false
+	}
+	c.recall(r.Recalls)
+	for _, id := range req.Returned {
+		delete(c.returning, id)
+		c.events.add(id)
+	}
+	st := &c.standing
+	st.exact = max(st.exact, r.Exact)
+	if r.Renewed && !sent.IsZero() && sent.After(st.sent) {
+		st.sent = sent
+	}
+	return true
+}
