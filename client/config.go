@@ -53,7 +53,7 @@ type Config struct {
 	// 64 MiB; negative: nothing.
 	ReadaheadBytes int64
 	// CacheEntries bounds the names and attributes that are kept, under leases, to
-	// be answered without a request. Default: none.
+	// be answered without a request. Default 100,000; negative: none.
 	CacheEntries int
 }
 
@@ -79,6 +79,7 @@ func (c *Config) setDefaults() {
 	def(&c.SlowFloor, time.Second)
 	def(&c.HedgeFloor, 50*time.Millisecond)
 	def(&c.ReadaheadBytes, 64<<20)
+	def(&c.CacheEntries, 100_000)
 }
 
 func def[T comparable](v *T, d T) {

@@ -150,7 +150,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	}
 	defer pool.Close()
 	return runAll(ctx, adm.run, server.Run, whenReady(server, func(ctx context.Context) error {
-		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory},
+		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory, CacheEntries: -1},
 			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
 		if err != nil {
 			return ignoreEnd(ctx, err)

@@ -5,7 +5,7 @@ import "github.com/spf13/cobra"
 // commands lists what the binary can do.
 func (a *app) commands() []*cobra.Command {
 	return append(a.moveCommands(),
-		a.lsCommand(), a.cpCommand(), a.catCommand(), a.rmCommand(), a.mvCommand(), a.mkdirCommand(), a.duCommand(), a.statCommand(), a.mountCommand(), a.umountCommand(), a.ckptCommand(),
+		a.lsCommand(), a.cpCommand(), a.catCommand(), a.rmCommand(), a.mvCommand(), a.mkdirCommand(), a.duCommand(), a.statCommand(), a.watchCommand(), a.mountCommand(), a.umountCommand(), a.ckptCommand(),
 		a.clusterCommand(), a.deviceCommand(), a.jobCommand(), a.policyCommand(), a.quotaCommand(), a.tierCommand(), a.certCommand(), a.inspectCommand(), a.simCommand(), a.versionCommand(),
 		a.metadataCommand(), a.chunkserverCommand(), a.objectServerCommand(), a.s3Command(), a.standaloneCommand(), a.devClusterCommand(), a.demoCommand(), a.benchCommand(),
 	)

@@ -129,6 +129,9 @@ func (a *app) dialHosts(ctx context.Context, hosts string, cfg client.Config) (*
 	if cfg.Patience == 0 {
 		cfg.Patience = commandPatience
 	}
+	if cfg.CacheEntries == 0 {
+		cfg.CacheEntries = -1 // a command looks at most things once
+	}
 	cfg.Metadata = splitEndpoint(hosts)
 	if len(cfg.Metadata) == 0 {
 		return nil, usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/PATH")
@@ -203,4 +206,17 @@ func schemeConfig(scheme string) (cfg client.Config, err error) {
 		return cfg, usageError("--scheme: %v", err)
 	}
 	return cfg, nil
+}
+
+// defaultCache is how many names and attributes a mount or an endpoint keeps.
+const defaultCache = 100_000
+
+const cacheUsage = "names and attributes to keep, each under a lease of the service, so that what did not change is answered without a request; 0: none"
+
+// cacheEntries is a client's setting for what was asked for, where 0 is none.
+func cacheEntries(asked int) int {
+	if asked <= 0 {
+		return -1
+	}
+	return asked
 }

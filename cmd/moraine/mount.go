@@ -25,6 +25,7 @@ type mountOptions struct {
 	allowOther  bool
 	readOnly    bool
 	memory      sizeFlag
+	cache       int
 	patience    time.Duration
 	scheme      string
 	logFile     string
@@ -69,6 +70,7 @@ owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, held by modes and owners (others than root need user_allow_other in /etc/fuse.conf)")
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
+	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", schemeUsage)
 	f.StringVar(&o.logFile, "log-file", "", "where the process in the background logs (default: in /run/moraine or the user's runtime directory)")
@@ -165,7 +167,7 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 	if err != nil {
 		return err
 	}
-	cfg.MemoryBytes, cfg.Patience = total/4*3, o.patience
+	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cacheEntries(o.cache)
 	c, err := a.dialForMount(ctx, o, loc, cfg, log)
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type s3Options struct {
 	make        bool // a root key, where credentials is missing
 	memory      sizeFlag
 	ready       func() // called when it serves, if set
+	cache       int
 }
 
 func (a *app) s3Command() *cobra.Command {
@@ -70,6 +71,7 @@ clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
 	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse everything that changes something")
 	o.memory = 512 << 20
 	f.Var(&o.memory, "memory", "memory for objects that are being written and read")
+	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
 	return cmd
 }
 
@@ -90,7 +92,8 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	if hosts == "" {
 		hosts = a.global.endpoint
 	}
-	cfg := client.Config{Metadata: splitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience}
+	cfg := client.Config{Metadata: splitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
+		CacheEntries: cacheEntries(o.cache)}
 	if len(cfg.Metadata) == 0 {
 		return usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/DIR")
 	}

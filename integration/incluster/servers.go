@@ -143,7 +143,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 		d := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleChunkserver, Node: n.id, Scope: "/"})
 		defer d.Close()
 		deps := client.Deps{Dialer: d, Log: log}
-		session, err := dialPatiently(ctx, client.Config{Metadata: n.c.addresses(), MemoryBytes: 32 << 20}, deps)
+		session, err := dialPatiently(ctx, client.Config{Metadata: n.c.addresses(), MemoryBytes: 32 << 20, CacheEntries: -1}, deps)
 		if err != nil {
 			return ignoreEnd(ctx, err)
 		}

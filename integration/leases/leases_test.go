@@ -303,3 +303,49 @@ func TestAClientThatIsCutOffTrustsNothing(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+// A watch tells each change once, in order, and goes on across a failover.
+func TestAWatchGoesOnAcrossAFailover(t *testing.T) {
+	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+		w, r := open(t, ctx, c, "w", client.Config{}), open(t, ctx, c, "r", client.Config{})
+		defer w.Close()
+		defer r.Close()
+		_, err := w.MkdirAll(ctx, "d/e", 0)
+		require.NoError(t, err)
+		events := make(chan client.Event, 1000)
+		wctx, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for e, err := range r.Watch(wctx, "d") {
+				if err == nil {
+					events <- e
+				}
+			}
+		}()
+		require.Equal(t, client.EventResync, (<-events).Kind)
+		killed := ""
+		for i := range 30 {
+			if i == 10 {
+				killed = c.Leader()
+				c.Kill(killed)
+			}
+			_, err := w.Mkdir(ctx, fmt.Sprintf("d/e/%d", i), 0)
+			require.NoError(t, err)
+		}
+		require.NoError(t, w.Rename(ctx, "d/e/3", "d/three", client.RenameOptions{}))
+		for i := range 30 {
+			e := <-events
+			require.Equal(t, client.EventCreated, e.Kind)
+			if i != 3 { // it may have been renamed by the time it is told
+				require.Equal(t, fmt.Sprintf("e/%d", i), e.Path)
+			}
+		}
+		e := <-events
+		require.Equal(t, client.Event{Kind: client.EventRenamed, OldPath: "e/3", Path: "three", Inode: e.Inode}, e)
+		require.NoError(t, w.RemoveAll(ctx, "d"))
+		stop()
+		<-ended
+		require.NoError(t, c.Restart(killed))
+	})
+}

@@ -304,7 +304,7 @@ func run(t *testing.T, seed uint64, steps int, wrap func(transport.Dialer) trans
 		for i := range 4 {
 			cfg, over := cached, wrap
 			if i == 3 {
-				cfg.CacheEntries = 0 // one without a cache
+				cfg.CacheEntries = -1 // one without a cache
 			}
 			if i > 0 {
 				over = nil

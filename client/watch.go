@@ -1,0 +1,94 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Event is a change below a watched directory, or that changes may have been
+// missed.
+type Event struct {
+	Kind EventKind
+	// Path is below the directory; empty for the directory itself. OldPath is that of
+	// what was renamed. Paths are those of the moment at which the event is told: a
+	// directory above may have been renamed since the change.
+	Path, OldPath string
+	Inode         moraine.InodeID
+}
+
+// EventKind is what happened.
+type EventKind string
+
+const (
+	// EventResync: look at the directory anew. From here on nothing is missed. It is
+	// the first event of every watch, and comes again where the service cannot tell
+	// what happened meanwhile.
+	EventResync EventKind = "resync"
+	// EventCreated: a name is there that was not. A directory may come with what is
+	// below it.
+	EventCreated EventKind = "created"
+	// EventRemoved: a name is gone, with what was below it, or has left the directory.
+	EventRemoved EventKind = "removed"
+	// EventRenamed: from one name to another, both below the directory.
+	EventRenamed EventKind = "renamed"
+	// EventChanged: content or attributes.
+	EventChanged EventKind = "changed"
+)
+
+// watchWait is how long the service holds a question that it has no answer to.
+const watchWait = 20 * time.Second
+
+var eventKinds = map[wire.WatchKind]EventKind{
+	wire.WatchKind_WATCH_CREATED: EventCreated, wire.WatchKind_WATCH_REMOVED: EventRemoved,
+	wire.WatchKind_WATCH_RENAMED: EventRenamed, wire.WatchKind_WATCH_CHANGED: EventChanged,
+}
+
+// Watch returns the changes below a directory, in their order, from the moment of
+// its first event, a resync, until ctx ends or the loop is left. Several changes of
+// one thing that come together may be told as one. It goes on across failovers,
+// and waits as long as the service does not answer. An error is the last thing that
+// it yields: the directory is gone, or may not be seen.
+func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		a, err := c.find(ctx, path, true)
+		if err != nil {
+			yield(Event{}, wrap("client.Watch", path, err))
+			return
+		}
+		after := uint64(0)
+		for try := 0; ; try++ {
+			r, err := c.watchOnce(ctx, a.Inode, after)
+			switch {
+			case err == nil:
+				try = -1
+			case ctx.Err() == nil && isTransient(err) && pause(ctx, c.clock, try):
+				continue
+			default:
+				yield(Event{}, wrap("client.Watch", path, err))
+				return
+			}
+			if r.Resync && !yield(Event{Kind: EventResync, Inode: moraine.InodeID(a.Inode)}, nil) {
+				return
+			}
+			for _, e := range r.Events {
+				if !yield(Event{Kind: eventKinds[e.Kind], Path: e.Path, OldPath: e.OldPath, Inode: moraine.InodeID(e.Inode)}, nil) {
+					return
+				}
+			}
+			after = r.Next
+		}
+	}
+}
+
+func (c *Client) watchOnce(ctx context.Context, dir, after uint64) (*wire.WatchReply, error) {
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
+		Directory: dir, After: after, WaitMillis: uint32(watchWait.Milliseconds())}}})
+	if err == nil && resp.GetWatch() == nil {
+		err = badReply("watch")
+	}
+	return resp.GetWatch(), err
+}
