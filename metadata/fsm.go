@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -93,6 +94,8 @@ type machineFSM struct {
 	lease    *leaseTable
 	// spoken is set once the state was found to be of a level that this build speaks.
 	spoken *atomic.Bool
+	clock  clock.Clock
+	took   *applyTimes
 }
 
 // checkLevel refuses a state past the level that this build speaks: a later
@@ -130,7 +133,10 @@ func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, er
 	}
 	results := make([]state.Result, len(commands))
 	for i, cmd := range commands {
-		if results[i], err = batch.Apply(cmd); err != nil {
+		began := f.clock.Now()
+		results[i], err = batch.Apply(cmd)
+		f.took.note(cmd, f.clock.Since(began))
+		if err != nil {
 			return nil, &moraine.Error{Op: "metadata.ApplyEntry", Ref: fmt.Sprintf("%d, command %d", index, i),
 				Kind: moraine.KindOf(err), Err: err}
 		}

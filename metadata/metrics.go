@@ -5,11 +5,13 @@ import "github.com/prometheus/client_golang/prometheus"
 // Metrics are what a metadata server counts. All are named
 // moraine_metadata_*.
 type Metrics struct {
-	Requests      *prometheus.CounterVec // by request and outcome
-	BatchCommands prometheus.Histogram   // commands in one Raft entry
-	BatchBytes    prometheus.Histogram   // bytes of one Raft entry
-	ProposeWait   prometheus.Histogram   // from a command's arrival to its result
-	QueueFull     prometheus.Counter     // commands that waited for a place in the queue
+	Requests      *prometheus.CounterVec   // by request and outcome
+	BatchCommands prometheus.Histogram     // commands in one Raft entry
+	BatchBytes    prometheus.Histogram     // bytes of one Raft entry
+	ProposeWait   prometheus.Histogram     // from a command's arrival to its result
+	Apply         *prometheus.HistogramVec // of one command to the state, by command
+	ApplyLongest  *prometheus.GaugeVec     // since the start, by command
+	QueueFull     prometheus.Counter       // commands that waited for a place in the queue
 	Leading       prometheus.Gauge
 	Leaderships   prometheus.Counter
 	Ticks         prometheus.Counter
@@ -77,6 +79,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		MissingChunks: counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
 		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
+	m.Apply = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_metadata_apply_seconds",
+		Help: "Time to apply one command to the state, by command.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 12)}, []string{"command"})
+	m.ApplyLongest = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_metadata_apply_longest_seconds",
+		Help: "Longest time that one command took to apply since the server started, by command."}, []string{"command"})
 	m.Leases = gauge("leases", "Leases that sessions hold.")
 	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
 	m.LeasesGranted = counter("leases_granted_total", "Leases granted with answers, those held already included.")
@@ -85,7 +91,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	if reg != nil {
-		reg.MustRegister(m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
+		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,

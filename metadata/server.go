@@ -77,7 +77,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	for _, p := range cfg.Peers {
 		s.peers[p.ID] = p
 	}
-	store, err := deps.NewStore(machineFSM{s.machine, s.diverged, lease, &atomic.Bool{}})
+	store, err := deps.NewStore(machineFSM{s.machine, s.diverged, lease, &atomic.Bool{}, deps.Clock, newApplyTimes(deps.Metrics)})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,60 @@
+package metadata
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/morainefs/moraine/metadata/state/statepb"
+)
+
+// applyTimes measures how long commands take to apply: nothing else is applied
+// meanwhile, so that the longest is what all others may have to wait for. Used
+// by the one goroutine that applies entries.
+type applyTimes struct {
+	metrics *Metrics
+	by      map[protoreflect.FieldDescriptor]*applyTime
+}
+
+type applyTime struct {
+	all     prometheus.Observer
+	gauge   prometheus.Gauge
+	longest time.Duration
+}
+
+func newApplyTimes(m *Metrics) *applyTimes {
+	return &applyTimes{metrics: m, by: map[protoreflect.FieldDescriptor]*applyTime{}}
+}
+
+// note counts one command.
+func (a *applyTimes) note(cmd *statepb.Command, took time.Duration) {
+	what := operation(cmd)
+	if what == nil {
+		return
+	}
+	t := a.by[what]
+	if t == nil {
+		name := string(what.Name())
+		t = &applyTime{all: a.metrics.Apply.WithLabelValues(name), gauge: a.metrics.ApplyLongest.WithLabelValues(name)}
+		a.by[what] = t
+	}
+	t.all.Observe(took.Seconds())
+	if took > t.longest {
+		t.longest = took
+		t.gauge.Set(took.Seconds())
+	}
+}
+
+// operation is what a command does: the request that it carries, or what the
+// leader decided.
+func operation(cmd *statepb.Command) protoreflect.FieldDescriptor {
+	if req := cmd.GetRequest(); req != nil {
+		return chosen(req.ProtoReflect())
+	}
+	return chosen(cmd.ProtoReflect())
+}
+
+func chosen(m protoreflect.Message) protoreflect.FieldDescriptor {
+	return m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+}
