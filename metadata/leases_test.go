@@ -433,3 +433,36 @@ func TestTooManyRecallsEndTheStanding(t *testing.T) {
 		requireAnswered(t, last, "the change")
 	})
 }
+
+// What a session that is confined to a directory may see at all changes when a
+// directory moves: it begins anew.
+func TestAMovedTreeEndsTheStandingOfConfinedSessions(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		writer := c.open(peer(transport.RoleClient, "w"))
+		in, out := writer.made(mkdir(root, "in")).Inode, writer.made(mkdir(root, "out")).Inode
+		top := writer.made(mkdir(in, "top")).Inode
+		sub := writer.made(mkdir(top, "sub")).Inode
+		p := peer(transport.RoleClient, "h")
+		p.Scope = "/in"
+		c.nonces++
+		resp, err := c.do(p, &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{
+			Nonce: append(make([]byte, 15), c.nonces), Leases: true}}})
+		require.NoError(t, err)
+		h := &cacher{client: &client{c: c, peer: p, session: resp.GetSession().Session}}
+		h.begin(0)
+		w, leases := h.walk("top/sub")
+		require.True(t, w.Found)
+		require.Contains(t, leases, sub)
+		exact := h.leases(&wire.Leases{Renew: true}).Exact
+		moved := writer.later(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+			Parent: in, Name: "top", NewParent: out, NewName: "top"}}})
+		requireWaits(t, moved, "a move of what a confined session caches")
+		require.True(t, h.leases(&wire.Leases{Renew: true}).Ended)
+		requireWaits(t, moved, "a move of what the session may still answer")
+		r := h.begin(exact, in, top, sub)
+		require.True(t, r.Recalls[0].All)
+		requireAnswered(t, moved, "the move")
+		_, err = h.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: sub}}})
+		require.ErrorIs(t, err, moraine.PermissionDenied)
+	})
+}

@@ -428,6 +428,9 @@ func TestCachedAnswersAreLinearizable(t *testing.T) {
 		wrong, hits := run(t, seed, steps, nil)
 		require.Empty(t, wrong, "MORAINE_TEST_SEED=%d", seed)
 		all += hits
+		if n > 10 {
+			t.Logf("seed %d: %d answers from caches", seed, hits)
+		}
 	}
 	t.Logf("seeds %d to %d, %d answers from caches", first, first+uint64(n)-1, all)
 	require.Positive(t, all)

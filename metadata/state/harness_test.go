@@ -28,6 +28,9 @@ type bench struct {
 	settle    uint64 // of commands, milliseconds; 0 is the default
 	// mirror, if set, sees every command and its result.
 	mirror func(*statepb.Command, state.Result)
+	// cached is what clients could have cached before the last command, nil where
+	// that is not known.
+	cached cacheable
 	// entries is the log so far.
 	entries [][]byte
 }
@@ -108,6 +111,7 @@ func (b *bench) applyAll(cmds ...*statepb.Command) []state.Result {
 	if err != nil {
 		b.t.Fatalf("entry %d: %v", b.index, err)
 	}
+	b.checkTouched(res)
 	if b.mirror != nil {
 		for n := range cmds {
 			b.mirror(cmds[n], res[n])

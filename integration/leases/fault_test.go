@@ -1,0 +1,271 @@
+package leases_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// kind is what a request is to the cache.
+func kind(req *wire.MetaRequest) string {
+	switch op := req.Op.(type) {
+	case *wire.MetaRequest_Leases:
+		switch {
+		case op.Leases.Begin:
+			return "begin"
+		case op.Leases.Renew:
+			return "renew"
+		}
+		return "poll"
+	case *wire.MetaRequest_Walk, *wire.MetaRequest_ReadDir, *wire.MetaRequest_GetAttr:
+		return "read"
+	case *wire.MetaRequest_Create, *wire.MetaRequest_Remove, *wire.MetaRequest_Rename:
+		return "change"
+	}
+	return ""
+}
+
+var errLost = &moraine.Error{Op: "test", Kind: moraine.Unavailable, Err: errors.New("lost")}
+
+// wrongs are what may happen to one request.
+var wrongs = map[string]func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error){
+	"request lost": func(context.Context, func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+		return nil, errLost
+	},
+	"reply lost": func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+		if _, err := do(ctx); err != nil {
+			return nil, err
+		}
+		return nil, errLost
+	},
+	"repeated": func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+		if resp, err := do(ctx); err != nil {
+			return resp, err
+		}
+		return do(ctx)
+	},
+	"repeated late": func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+		resp, err := do(ctx)
+		go func() {
+			time.Sleep(700 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			_, _ = do(ctx)
+		}()
+		return resp, err
+	},
+	"reply late": func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+		resp, err := do(ctx)
+		select {
+		case <-time.After(800 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errLost
+		}
+		return resp, err
+	},
+	"a sleep past the leases": func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+		resp, err := do(ctx)
+		select {
+		case <-time.After(4 * time.Second):
+		case <-ctx.Done():
+			return nil, errLost
+		}
+		return resp, err
+	},
+}
+
+// TestLeaseFaults has each step of what a client with a cache says go wrong in each
+// way, and looks whether it ever sees what is over, or does not see its own.
+func TestLeaseFaults(t *testing.T) {
+	for _, step := range []string{"begin", "renew", "poll", "read", "change"} {
+		for name, wrong := range wrongs {
+			for _, nth := range []int{1, 2, 4} {
+				t.Run(fmt.Sprintf("%s %d %s", step, nth, name), func(t *testing.T) {
+					inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+						var mu sync.Mutex
+						met := 0
+						over := func(d transport.Dialer) transport.Dialer {
+							return hooked{d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+								do := func(ctx context.Context) (*wire.MetaResponse, error) { return m.Do(ctx, req) }
+								mu.Lock()
+								if kind(req) == step {
+									met++
+								}
+								hit := kind(req) == step && met == nth
+								mu.Unlock()
+								if hit {
+									return wrong(ctx, do)
+								}
+								return do(ctx)
+							}}
+						}
+						w := open(t, ctx, c, "w", client.Config{})
+						defer w.Close()
+						r, err := c.ClientOver(ctx, "r", cached, over)
+						require.NoError(t, err)
+						defer r.Close()
+						_, err = w.Mkdir(ctx, "d", 0)
+						require.NoError(t, err)
+						leaseScript(t, ctx, w, r)
+						mu.Lock()
+						met = 1 << 30
+						mu.Unlock()
+						time.Sleep(2 * time.Second) // for what comes late
+					})
+				})
+			}
+		}
+	}
+}
+
+// leaseScript has w and r change a directory in turn; r looks before and after.
+func leaseScript(t *testing.T, ctx context.Context, w, r *incluster.Client) {
+	is := func(path string, there bool) {
+		t.Helper()
+		_, err := r.Stat(ctx, path)
+		if there {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, moraine.NotFound)
+		}
+		names := list(t, ctx, r, "d")
+		if there {
+			require.Contains(t, names, path[2:])
+		} else {
+			require.NotContains(t, names, path[2:])
+		}
+	}
+	for i := range 6 {
+		a, b := fmt.Sprintf("d/a%d", i), fmt.Sprintf("d/b%d", i)
+		is(a, false)
+		is(a, false)
+		_, err := w.Mkdir(ctx, a, 0)
+		require.NoError(t, err)
+		is(a, true)
+		is(b, false)
+		_, err = r.Mkdir(ctx, b, 0)
+		require.NoError(t, err)
+		is(b, true)
+		is(a, true)
+		require.NoError(t, w.Remove(ctx, b))
+		is(b, false)
+		require.NoError(t, r.Rename(ctx, a, b, client.RenameOptions{}))
+		is(a, false)
+		is(b, true)
+		time.Sleep(300 * time.Millisecond)
+	}
+}
+
+// held lets the replies of a client's requests of a kind wait, while hold is not nil.
+type held struct {
+	kind string
+	mu   sync.Mutex
+	hold chan struct{}
+}
+
+func (h *held) over(d transport.Dialer) transport.Dialer {
+	return hooked{d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		resp, err := m.Do(ctx, req)
+		h.mu.Lock()
+		hold := h.hold
+		h.mu.Unlock()
+		if hold != nil && kind(req) == h.kind {
+			<-hold
+		}
+		return resp, err
+	}}
+}
+
+func (h *held) set(hold chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hold = hold
+}
+
+// An answer that was on its way when what it says was recalled, or changed by the
+// client itself, is not kept.
+func TestAGrantThatCrossesARecallIsVoid(t *testing.T) {
+	for _, who := range []string{"another client", "the client itself"} {
+		t.Run(who, func(t *testing.T) {
+			inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+				w := open(t, ctx, c, "w", client.Config{})
+				defer w.Close()
+				h := held{kind: "read"}
+				r, err := c.ClientOver(ctx, "r", cached, h.over)
+				require.NoError(t, err)
+				defer r.Close()
+				dir, err := w.Mkdir(ctx, "d", 0)
+				require.NoError(t, err)
+				warm(t, ctx, r)
+				hold := make(chan struct{})
+				h.set(hold)
+				looked := make(chan error, 1)
+				go func() {
+					_, err := r.LookupAt(ctx, moraine.InodeID(dir.Inode), "f")
+					looked <- err
+				}()
+				time.Sleep(100 * time.Millisecond) // the answer is on its way
+				changer := w.Client
+				if who != "another client" {
+					changer = r.Client
+				}
+				_, err = changer.CreateAt(ctx, moraine.InodeID(dir.Inode), "f", client.NodeOptions{Mode: 0o600})
+				require.NoError(t, err)
+				h.set(nil)
+				close(hold)
+				require.ErrorIs(t, <-looked, moraine.NotFound, "the look-up began before the change")
+				_, err = r.LookupAt(ctx, moraine.InodeID(dir.Inode), "f")
+				require.NoError(t, err, "a look-up after the change")
+			})
+		})
+	}
+}
+
+// While a change of the client's own is under way others may have seen it already:
+// then the client does, too.
+func TestAChangeUnderWayIsNotAnsweredFromBefore(t *testing.T) {
+	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+		w := open(t, ctx, c, "w", client.Config{})
+		defer w.Close()
+		h := held{kind: "change"}
+		r, err := c.ClientOver(ctx, "r", cached, h.over)
+		require.NoError(t, err)
+		defer r.Close()
+		dir, err := w.Mkdir(ctx, "d", 0)
+		require.NoError(t, err)
+		warm(t, ctx, r)
+		for range 2 {
+			_, err = r.LookupAt(ctx, moraine.InodeID(dir.Inode), "f")
+			require.ErrorIs(t, err, moraine.NotFound)
+		}
+		hold := make(chan struct{})
+		h.set(hold)
+		made := make(chan error, 1)
+		go func() {
+			_, err := r.CreateAt(ctx, moraine.InodeID(dir.Inode), "f", client.NodeOptions{Mode: 0o600})
+			made <- err
+		}()
+		for err = moraine.NotFound; err != nil; { // until another one sees it
+			_, err = w.LookupAt(ctx, moraine.InodeID(dir.Inode), "f")
+			time.Sleep(time.Millisecond)
+		}
+		_, err = r.LookupAt(ctx, moraine.InodeID(dir.Inode), "f")
+		require.NoError(t, err, "a look-up after another client's that found it")
+		require.NotEmpty(t, list(t, ctx, r, "d"))
+		close(hold)
+		require.NoError(t, <-made)
+		_, err = r.LookupAt(ctx, moraine.InodeID(dir.Inode), "f")
+		require.NoError(t, err)
+	})
+}

@@ -1,0 +1,93 @@
+package state_test
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The tests of this package check for every command, in a state that is small
+// enough, that what it changed of what clients may cache is in what it says it
+// touched, under the lease that covered it.
+
+// cacheable is what clients may have cached: attributes and entries, as the bytes
+// of their records, and for attributes the lease.
+type cacheable map[state.Touch]string
+
+const (
+	tableInode, tableDentry = 0x10, 0x11 // as in docs/formats/metadata-keys.md
+	// checkedInodes bounds the states whose every change is checked.
+	checkedInodes = 60
+)
+
+// cacheableNow reads what can be cached; nil in a state that is too large.
+func (b *bench) cacheableNow() cacheable {
+	c := cacheable{}
+	inodes := map[moraine.InodeID]string{}
+	partition := []byte{byte(b.partition >> 8), byte(b.partition)}
+	table := func(n byte) []byte { return append(partition[:2:2], n) }
+	err := b.kv.Scan(table(tableInode), table(tableInode+1), func(k, v []byte) bool {
+		inodes[moraine.InodeID(binary.BigEndian.Uint64(k[3:]))] = string(v)
+		return len(inodes) <= checkedInodes
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if len(inodes) > checkedInodes {
+		return nil
+	}
+	for id, record := range inodes {
+		_, seen, err := b.m.ReadSeen(b.kv, &statepb.Caller{Role: "admin", Scope: "/"}, &wire.MetaRequest{Partition: b.partition,
+			Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(id)}}})
+		if seen.All { // of another partition
+			return nil
+		}
+		if err != nil || len(seen.Touches) != 1 {
+			b.t.Fatalf("inode %s shows %v (%v)", id, seen, err)
+		}
+		if lease := seen.Touches[0].Lease; lease != 0 {
+			c[state.Touch{Lease: lease, Inode: id}] = record
+		}
+	}
+	err = b.kv.Scan(table(tableDentry), table(tableDentry+1), func(k, v []byte) bool {
+		c[state.Touch{Lease: moraine.InodeID(binary.BigEndian.Uint64(k[3:])), Name: string(k[11:])}] = string(v)
+		return true
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+// checkTouched holds what the last entry changed against what its results say.
+func (b *bench) checkTouched(results []state.Result) {
+	b.t.Helper()
+	before, now := b.cached, b.cacheableNow()
+	b.cached = now
+	if before == nil || now == nil {
+		return
+	}
+	touched := map[state.Touch]bool{}
+	for _, r := range results {
+		for _, t := range r.Touched {
+			t.Change = 0
+			if t.Name != "" {
+				t.Inode = 0
+			}
+			touched[t] = true
+		}
+	}
+	for what, old := range before {
+		if now[what] != old && !touched[what] {
+			b.t.Errorf("entry %d changed %+v and did not say so: %v", b.index, what, results)
+		}
+	}
+	for what := range now {
+		if _, was := before[what]; !was && what.Name != "" && !touched[what] {
+			b.t.Errorf("entry %d made the entry %+v and did not say so: %v", b.index, what, results)
+		}
+	}
+}
