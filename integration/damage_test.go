@@ -2,17 +2,22 @@ package integration_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // randomFile makes a local file of n bytes that do not compress.
@@ -169,4 +174,62 @@ func TestFullMetadataDisk(t *testing.T) {
 	require.NoError(t, os.Remove(filler))
 	require.Eventually(t, func() bool { return invoke(t, env, "mkdir", "moraine:///again").code == 0 }, time.Minute, 100*time.Millisecond)
 	require.NotContains(t, works(t, env, "ls", "moraine:///"), "a/\nb/")
+}
+
+// TestAllMetadataDisksFull fills the file systems of all metadata servers past
+// their ballast, and kills them all: they come back, refuse what would grow, remove
+// what they are told to, and say whose disks it is. With room they are as before.
+func TestAllMetadataDisksFull(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cluster")
+	for _, m := range []string{"m1", "m2", "m3"} {
+		smallDisk(t, filepath.Join(dir, m), 768<<20)
+	}
+	c := startProcsIn(t, dir, procs.Config{Chunkservers: 1})
+	env := settingsFor(c)
+	works(t, env, "mkdir", "moraine:///a", "moraine:///b")
+	for _, m := range c.Nodes(procs.Metadata) {
+		leaveFree(t, filepath.Join(m.Dir, "filler"), 32<<20)
+	}
+	refusedAll := func() bool {
+		return invoke(t, env, "mkdir", fmt.Sprintf("moraine:///new%d", time.Now().UnixNano())).code != 0
+	}
+	require.Eventually(t, refusedAll, time.Minute, 100*time.Millisecond)
+	for _, m := range c.Nodes(procs.Metadata) {
+		require.Eventually(t, func() bool { // its ballast is given up
+			_, err := os.Stat(filepath.Join(m.Dir, "data", "BALLAST"))
+			return errors.Is(err, fs.ErrNotExist)
+		}, time.Minute, 100*time.Millisecond)
+	}
+	for _, m := range c.Nodes(procs.Metadata) {
+		require.NoError(t, m.Kill())
+	}
+	for _, m := range c.Nodes(procs.Metadata) {
+		require.NoError(t, m.Start())
+	}
+	works(t, env, "rm", "-r", "moraine:///a")
+	requireRefused(t, invoke(t, env, "mkdir", "moraine:///c"), 1, "no space", "metadata")
+	require.Eventually(t, func() bool { // each says of itself every second
+		status := invoke(t, env, "cluster", "status")
+		for _, m := range c.Nodes(procs.Metadata) {
+			if !strings.Contains(status.stdout+status.stderr, "metadata server "+m.Name+" is nearly full") {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 100*time.Millisecond)
+	for _, m := range c.Nodes(procs.Metadata) {
+		require.NoError(t, os.Remove(filepath.Join(m.Dir, "filler")))
+	}
+	require.Eventually(t, func() bool { return !refusedAll() }, time.Minute, 100*time.Millisecond)
+}
+
+// leaveFree makes a file that leaves so many bytes of its file system.
+func leaveFree(t *testing.T, name string, free int64) {
+	t.Helper()
+	usage, err := vfs.OS{}.Usage(filepath.Dir(name))
+	require.NoError(t, err)
+	f, err := os.Create(name)
+	require.NoError(t, err)
+	require.NoError(t, unix.Fallocate(int(f.Fd()), 0, 0, int64(usage.Free)-free))
+	require.NoError(t, f.Close())
 }

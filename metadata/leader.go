@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -40,6 +41,9 @@ type leader struct {
 	reports  *reports
 	lease    *leaseTable
 
+	// fullDisks: those of so many metadata servers are nearly full that the others
+	// are no majority.
+	fullDisks atomic.Bool
 	jobs      signal // jobs may be leased or run
 	steps     signal // a checkpoint changed
 	repairs   poke   // the repair queue, or what can be done about it, changed

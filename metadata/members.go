@@ -108,6 +108,7 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 		}
 	}
 	l.news.note(beat.Id, memberHeard{status: beat.Status, directory: dir, at: l.deps.Clock.Now()})
+	l.countFullDisks()
 	reply.Accepted = true
 	return nil
 }

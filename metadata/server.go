@@ -206,9 +206,9 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 			return nil, err
 		}
 	}
-	if op.grows && !op.readOnly(req) && s.store.LowSpace() {
+	if op.grows && !op.readOnly(req) && l.crowded() {
 		return nil, &moraine.Error{Kind: moraine.NoSpace,
-			Err: fmt.Errorf("the disk of the metadata server is nearly full: it takes only what frees space")}
+			Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}
 	}
 	resp, err := op.serve(l, ctx, c)
 	if err != nil && moraine.KindOf(err) == moraine.NotLeader {

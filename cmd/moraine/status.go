@@ -42,6 +42,8 @@ type metadataStatus struct {
 	Role    string `json:"role"`
 	Alive   bool   `json:"alive"`
 	Applied uint64 `json:"applied"`
+	// LowSpace: its disk is nearly full.
+	LowSpace bool `json:"low_space"`
 }
 
 type hostStatus struct {
@@ -96,7 +98,10 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		if n.Leader {
 			role = "leader"
 		}
-		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Alive: n.Alive, Applied: n.Applied})
+		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Alive: n.Alive, Applied: n.Applied, LowSpace: n.LowSpace})
+		if n.LowSpace {
+			s.worse(healthDegraded, "the disk of metadata server %s is nearly full (below 5%% free): the service may refuse what makes the namespace grow; make room on that disk, and remove files (`moraine rm`)", n.Id)
+		}
 		if !n.Voter {
 			continue
 		}

@@ -77,8 +77,8 @@ type Config struct {
 	// 0.05.
 	MinFree float64
 	// BallastBytes is the size of a file that is given up when the disk is
-	// almost full, so that what frees space can still be written. Default 64 MiB,
-	// negative for none.
+	// almost full, so that what frees space can still be written. Default twice
+	// SegmentBytes, as each log file is made whole; negative for none.
 	BallastBytes int64
 }
 
@@ -166,7 +166,7 @@ func (c *Config) setDefaults() {
 		c.MinFree = 0.05
 	}
 	if c.BallastBytes == 0 {
-		c.BallastBytes = 64 << 20
+		c.BallastBytes = 2 * int64(c.SegmentBytes)
 	}
 }
 

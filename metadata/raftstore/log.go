@@ -36,6 +36,9 @@ type raftLog struct {
 	opened time.Time
 	since  atomic.Int64
 
+	// low reports whether the disk is nearly full: what a snapshot covers then goes
+	// at once. nil outside of Run.
+	low func() bool
 	// newest returns the newest snapshot's index and term; nil outside of Run.
 	newest func() (index, term uint64)
 	// ghosts is the index up to which raft believes that there are entries; see
@@ -125,7 +128,7 @@ func (l *raftLog) SetUint64(key []byte, value uint64) error {
 
 // DeleteRange implements raft.LogStore. raft asks for a prefix to go once a
 // snapshot covers it; how much of that goes is decided here, since raft only
-// counts entries. A suffix (a conflict) or the whole log (a snapshot was
+// counts entries; on a disk that is nearly full all of it. A suffix (a conflict) or the whole log (a snapshot was
 // installed) goes at once.
 func (l *raftLog) DeleteRange(lo, hi uint64) error {
 	first, err := l.FirstIndex()
@@ -144,7 +147,7 @@ func (l *raftLog) DeleteRange(lo, hi uint64) error {
 			return err
 		}
 	}
-	if lo <= first && hi < last {
+	if lo <= first && hi < last && (l.low == nil || !l.low()) {
 		if hi, err = l.expired(first, hi, last); err != nil || hi < first {
 			return err
 		}

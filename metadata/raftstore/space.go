@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -41,6 +43,36 @@ func (s *Store) watchDisk(ctx context.Context) {
 	}
 }
 
+// keepSmall takes a snapshot now and then while the disk is nearly full, until ctx
+// ends: the log before it goes, and with the snapshot before it what it alone holds
+// of the state.
+func (s *Store) keepSmall(ctx context.Context) {
+	ticker := s.deps.Clock.NewTicker(spaceInterval)
+	defer ticker.Stop()
+	var covered uint64 // applied at the last one
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		applied := s.machine.last.value()
+		if !s.LowSpace() || covered > 0 && applied < covered+s.lowSpaceEntries() {
+			continue
+		}
+		// One that fails for want of space is tried again; raft ends it when it ends.
+		if err := s.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			s.deps.Log.Warn("a snapshot, to make room, was not taken", "err", err)
+			continue
+		}
+		covered = applied
+	}
+}
+
+// lowSpaceEntries is after how many entries another snapshot is taken while the
+// disk is nearly full.
+func (s *Store) lowSpaceEntries() uint64 { return max(1, s.cfg.SnapshotEntries/8) }
+
 // checkSpace sets LowSpace, and gives up or restores the ballast. It leaves low
 // space a fifth above where it entered it, so as not to flap.
 func (s *Store) checkSpace() {
@@ -53,7 +85,9 @@ func (s *Store) checkSpace() {
 	if s.lowSpace.Load() {
 		limit *= 1.2
 	}
-	low := float64(usage.Free) < limit*float64(usage.Total)
+	// What was given up is not free: it is to come back.
+	free := float64(usage.Free) - float64(s.missingBallast())
+	low := free < limit*float64(usage.Total)
 	if low != s.lowSpace.Swap(low) {
 		s.deps.Log.Warn("free space of the metadata disk", "low", low, "free", usage.Free, "total", usage.Total)
 	}
@@ -65,6 +99,15 @@ func (s *Store) checkSpace() {
 	if err := s.keepBallast(usage, low); err != nil {
 		s.deps.Log.Warn("ballast", "err", err)
 	}
+}
+
+// missingBallast returns how many bytes of the ballast are not there.
+func (s *Store) missingBallast() int64 {
+	info, err := s.deps.FS.Stat(filepath.Join(s.cfg.Dir, ballastFile))
+	if err == nil && info.Size == s.cfg.BallastBytes {
+		return 0
+	}
+	return max(0, s.cfg.BallastBytes)
 }
 
 // keepBallast makes the ballast file while there is room, and gives it up when

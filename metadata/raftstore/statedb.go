@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -204,10 +205,28 @@ func (s *stateDB) commit(kv *applyKV, index uint64) error {
 		return err
 	}
 	kv.records.commit(kv.writes, index)
-	if err := kv.batch.Commit(pebble.NoSync); err != nil {
+	if err := s.commitBatch(kv.batch); err != nil {
 		return err
 	}
 	return s.dropView()
+}
+
+// commitBatch commits a batch. pebble panics with the error where its log cannot be
+// written, and cannot be used after that.
+func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
+	defer func() {
+		what := recover()
+		if what == nil {
+			return
+		}
+		cause, ok := what.(error)
+		if _, bug := what.(runtime.Error); bug || !ok {
+			panic(what)
+		}
+		s.fatal.broken.Store(true)
+		err = cause
+	}()
+	return batch.Commit(pebble.NoSync)
 }
 
 // sharedView is a snapshot that reads share.

@@ -135,7 +135,7 @@ func (s *Store) run(ctx context.Context) (err error) {
 	var wg sync.WaitGroup
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	for _, work := range []func(context.Context){s.watchLeadership, s.watchLeader, s.runReads, s.watchDisk} {
+	for _, work := range []func(context.Context){s.watchLeadership, s.watchLeader, s.runReads, s.watchDisk, s.keepSmall} {
 		wg.Go(func() { work(inner) })
 	}
 	close(s.ready)
@@ -189,12 +189,12 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
+	s.checkSpace() // first: on a full disk the ballast is what lets the rest be written
 	// A node whose disk hung must not come back as a leader: it does not start
 	// raft before a write of its own has been synced.
 	if err := writeSynced(s.deps.FS, filepath.Join(s.cfg.Dir, probeFile), []byte(s.cfg.Node)); err != nil {
 		return fmt.Errorf("probe the disk: %w", err)
 	}
-	s.checkSpace()
 	if s.log, err = openLog(&s.cfg, &s.deps, s.fatal.die); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (s *Store) open() error {
 	if s.snapshots, err = openSnapshots(&s.cfg, &s.deps, s.state); err != nil {
 		return err
 	}
-	s.log.newest = s.snapshots.newestEnd
+	s.log.newest, s.log.low = s.snapshots.newestEnd, s.LowSpace
 	s.machine = &machine{store: s, fsm: s.deps.FSM, last: &watermark{}}
 	if err := s.reconcile(); err != nil {
 		return err

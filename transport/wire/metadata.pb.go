@@ -2570,6 +2570,7 @@ type MetadataNode struct {
 	Applied       uint64                 `protobuf:"varint,5,opt,name=applied,proto3" json:"applied,omitempty"` // known for the answering node and, on the leader, for followers as matched
 	Alive         bool                   `protobuf:"varint,6,opt,name=alive,proto3" json:"alive,omitempty"`
 	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
+	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2651,6 +2652,13 @@ func (x *MetadataNode) GetAdminAddress() string {
 		return x.AdminAddress
 	}
 	return ""
+}
+
+func (x *MetadataNode) GetLowSpace() bool {
+	if x != nil {
+		return x.LowSpace
+	}
+	return false
 }
 
 type ClusterReply struct {
@@ -9023,7 +9031,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x128\n" +
 	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\"\f\n" +
 	"\n" +
-	"GetCluster\"\xbf\x01\n" +
+	"GetCluster\"\xdd\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x16\n" +
@@ -9031,7 +9039,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x18\n" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
-	"\radmin_address\x18\a \x01(\tR\fadminAddress\"\xad\x05\n" +
+	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xad\x05\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +

@@ -1,0 +1,187 @@
+package raftstore_test
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+)
+
+// badDisk makes a node's disk go wrong, at every write and sync of its log.
+type badDisk struct {
+	how     atomic.Pointer[error] // nil: it is well
+	hangs   atomic.Bool
+	release chan struct{} // at the end of the test
+}
+
+func (d *badDisk) rule(op vfs.Op) error {
+	if op.Kind != vfs.OpWrite && op.Kind != vfs.OpSync {
+		return nil
+	}
+	if d.hangs.Load() {
+		<-d.release
+	}
+	if err := d.how.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// TestBadDiskOfALeader has the disk of a leader hang, fail, or be full: it ends
+// within the time that it is given, another leads, and nothing is lost. It does not
+// come back while its disk is as it is, and so does not stand for election; when it
+// is well it takes part again.
+func TestBadDiskOfALeader(t *testing.T) {
+	for name, bad := range map[string]error{"hangs": nil, "EIO": syscall.EIO, "ENOSPC": syscall.ENOSPC} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) { cfg.LogStall = 300 * time.Millisecond })
+			disks, mems := map[string]*badDisk{}, map[string]*vfs.Mem{}
+			for _, m := range g.names {
+				disks[m] = &badDisk{release: make(chan struct{})}
+				mems[m] = g.fs[m].(*vfs.Mem)
+				g.fs[m] = vfs.NewFault(mems[m], disks[m].rule)
+			}
+			g.bootstrap()
+			g.startAll()
+			g.propose("set a 1")
+			victim := g.leader()
+			disk := disks[victim.name]
+			if bad == nil {
+				disk.hangs.Store(true)
+			} else {
+				disk.how.Store(&bad)
+			}
+			_, err := victim.store.Propose(ctxFor(20*time.Second), []byte("set a 2"))
+			require.ErrorIs(t, err, moraine.Unavailable)
+			var rest []string
+			for _, m := range g.names {
+				if m != victim.name {
+					rest = append(rest, m)
+				}
+			}
+			require.Error(t, <-victim.ended)
+			delete(g.nodes, victim.name)
+			g.proposeAmong(rest, "set b 1")
+			if bad != nil {
+				again := g.start(victim.name)
+				require.ErrorIs(t, <-again.ended, bad, "the probe")
+				delete(g.nodes, victim.name)
+			}
+			disk.how.Store(nil)
+			// What hangs is never given back: the process would have ended with it.
+			g.fs[victim.name] = mems[victim.name].Clone()
+			g.start(victim.name)
+			g.propose("set c 1")
+			eventually(t, "it has everything", func() bool {
+				return g.nodes[victim.name].store.Status().Applied > 0 && g.nodes[victim.name].get("b") == "1" && g.nodes[victim.name].get("c") == "1"
+			})
+			close(disk.release)
+		})
+	}
+}
+
+// TestAllDisksFull lets the disks of all nodes fill until every node has ended.
+// Started again they give up their ballast, agree on a leader and take what frees
+// space, for long: the log goes with each snapshot, however young. With room on
+// the disks they are as before.
+func TestAllDisksFull(t *testing.T) {
+	const ballast = 1 << 20
+	g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
+		cfg.BallastBytes, cfg.SnapshotEntries = ballast, 400
+	})
+	mems := map[string]*vfs.Mem{}
+	for _, m := range g.names {
+		mems[m] = g.fs[m].(*vfs.Mem)
+		mems[m].SetCapacity(1 << 30)
+	}
+	g.bootstrap()
+	g.startAll()
+	value := strings.Repeat("x", 1000)
+	g.propose("set a " + value)
+	for _, m := range g.names {
+		info, err := mems[m].Stat("/node/BALLAST")
+		require.NoError(t, err)
+		require.EqualValues(t, ballast, info.Bytes)
+		usage, err := mems[m].Usage("/")
+		require.NoError(t, err)
+		mems[m].SetCapacity(int64(usage.Total-usage.Free) + 300<<10)
+	}
+	for n := 0; len(g.nodes) > 0; n++ {
+		for _, name := range g.names {
+			node := g.nodes[name]
+			if node == nil {
+				continue
+			}
+			if _, leads := node.store.Leader(); leads {
+				_, _ = node.store.Propose(ctxFor(time.Second), fmt.Appendf(nil, "set k%d %s", n, value))
+			}
+			select {
+			case err := <-node.ended:
+				require.ErrorIs(t, err, syscall.ENOSPC)
+				delete(g.nodes, name)
+			default:
+			}
+			if len(g.nodes) == 1 { // without a majority it takes nothing more, and goes on
+				for _, last := range g.names {
+					g.halt(last)
+				}
+			}
+		}
+	}
+	for _, m := range g.names { // somebody else takes what is left
+		usage, err := mems[m].Usage("/")
+		require.NoError(t, err)
+		mems[m].SetCapacity(int64(usage.Total - usage.Free))
+	}
+	g.startAll()
+	leader := g.leader()
+	require.True(t, leader.store.LowSpace())
+	_, err := mems[leader.name].Stat("/node/BALLAST")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	first := leader.store.Status().FirstIndex
+	// More than the ballast has room for.
+	for n := range 3 * ballast / 1000 {
+		g.propose("set a " + value)
+		if n%100 == 99 {
+			for _, name := range g.names {
+				_ = g.nodes[name].store.TakeSnapshot() // as each does every few seconds
+			}
+		}
+	}
+	require.Greater(t, g.leader().store.Status().FirstIndex, first, "the log was cut off")
+	for _, m := range g.names {
+		mems[m].SetCapacity(1 << 30)
+		g.nodes[m].store.CheckSpace()
+		require.False(t, g.nodes[m].store.LowSpace())
+		_, err := mems[m].Stat("/node/BALLAST")
+		require.NoError(t, err)
+	}
+}
+
+// TestNearlyFullDiskIsKeptSmall holds a node against its own rule: while its disk
+// is nearly full it takes snapshots without being told.
+func TestNearlyFullDiskIsKeptSmall(t *testing.T) {
+	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.MinFree = 0.5 })
+	mem := g.fs["m1"].(*vfs.Mem)
+	g.bootstrap()
+	n := g.start("m1")
+	for range 20 {
+		g.propose("set a b")
+	}
+	require.Zero(t, n.store.Status().Snapshot)
+	usage, err := mem.Usage("/")
+	require.NoError(t, err)
+	mem.SetCapacity(int64(usage.Total-usage.Free) * 3 / 2)
+	n.store.CheckSpace()
+	eventually(t, "a snapshot", func() bool { return n.store.Status().Snapshot > 0 })
+}
