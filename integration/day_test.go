@@ -82,7 +82,7 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 	for _, u := range d.users {
 		crew.Go(func() { u.work(working) })
 	}
-	err = d.killUntil(ctx, time.Now().Add(length))
+	err = d.killUntil(ctx, time.Now().Add(length), min(length/10, 10*time.Minute))
 	stop()
 	crew.Wait()
 	if err != nil {
@@ -93,10 +93,10 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 
 // killUntil kills servers, and brings them back, until the day is over. What is
 // down at once leaves a majority, and the bytes, nearly always: a chunkserver may
-// lose what a majority has not.
-func (d *day) killUntil(ctx context.Context, end time.Time) error {
+// lose what a majority has not. pause is the longest that nothing happens.
+func (d *day) killUntil(ctx context.Context, end time.Time, pause time.Duration) error {
 	for time.Now().Before(end) {
-		time.Sleep(time.Duration(20+d.rng.IntN(600)) * time.Second)
+		time.Sleep(10*time.Second + time.Duration(d.rng.Int64N(int64(pause))))
 		victim := "m" + strconv.Itoa(1+d.rng.IntN(3))
 		how := "leader"
 		switch d.rng.IntN(4) {
@@ -459,7 +459,7 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 
 // TestADayOfTrees runs some hours of cluster time, in the long form a day.
 func TestADayOfTrees(t *testing.T) {
-	length := 15 * time.Minute
+	length := 5 * time.Minute
 	if os.Getenv("MORAINE_TEST_LONG") != "" {
 		length = 24 * time.Hour
 	}
