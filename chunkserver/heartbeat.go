@@ -79,6 +79,9 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 	}
 	reply := resp.GetHeartbeat()
 	s.takeKeys(reply.GetKeys())
+	if n := reply.GetIncarnation(); n != 0 { // it may have risen under us
+		s.incarnation.Store(uint32(n))
+	}
 	s.applied.Store(reply.GetApplied())
 	if reply.GetRegister() {
 		if err := s.register(ctx, f); err != nil {

@@ -57,7 +57,8 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	asked := c.req.GetHeartbeat()
 	known := l.topology.heard(host, asked.Devices, l.deps.Clock.Now())
 	v := l.topology.view()
-	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known}
+	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
+		Incarnation: uint64(l.cluster.incarnation)}
 	var devices []uint32
 	for _, d := range asked.Devices {
 		switch have := v.devices[d.Id]; {

@@ -1,6 +1,7 @@
 package metadata_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
@@ -340,5 +342,106 @@ func TestRemoveKeepsAMajority(t *testing.T) {
 	}
 	g.insist(removeReq(others[0])) // the dead one may go
 	g.votersBecome(slices.DeleteFunc([]string{"m1", "m2", "m3"}, func(n string) bool { return n == others[0] })...)
+	g.allThere()
+}
+
+// A backup that is read while the cluster goes on, and whose pieces are lost on
+// the way, begins a new history: what was there then is there, sessions of before
+// are refused, and other servers can be added.
+func TestBackupBeginsANewHistory(t *testing.T) {
+	g := newGrowable(t)
+	g.votersBecome("m1", "m2", "m3")
+	at := g.made
+	var out bytes.Buffer
+	var w *raftstore.BackupWriter
+	for id, offset := uint64(0), uint64(0); ; {
+		req := &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}}
+		var r *wire.ReadBackupReply
+		for range 2 { // the answer of each piece is lost once
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			resp, err := g.ops.Metadata([]string{memnet.Address(g.leader())}).Do(ctx, req)
+			cancel()
+			require.NoError(t, err)
+			if r != nil && id != 0 {
+				require.Equal(t, r.Data, resp.GetReadBackup().Data)
+			}
+			r = resp.GetReadBackup()
+			req.GetReadBackup().Backup = r.Backup
+		}
+		if w == nil {
+			var err error
+			w, err = raftstore.NewBackupWriter(&out, raftstore.BackupInfo{Cluster: clusterUUID, Incarnation: r.Incarnation, Applied: r.Applied, Term: r.Term, Taken: time.Now(), Bytes: int64(r.Size)})
+			require.NoError(t, err)
+			g.mkdirs(5) // not in the backup
+		}
+		if len(r.Data) == 0 {
+			break
+		}
+		_, err := w.Write(r.Data)
+		require.NoError(t, err)
+		id, offset = r.Backup, offset+uint64(len(r.Data))
+	}
+	require.NoError(t, w.Close())
+	for _, name := range []string{"m1", "m2", "m3"} {
+		g.stop(name)
+	}
+	first, err := metadata.NextHistory(0)
+	require.NoError(t, err)
+	g.disk["m9"], g.names = vfs.NewMem(5), []string{"m9"}
+	_, err = raftstore.Restore(g.raftConfig("m9"), raftstore.Deps{FS: g.disk["m9"]}, bytes.NewReader(out.Bytes()), int64(out.Len()), first)
+	require.NoError(t, err)
+	g.start("m9")
+	require.EqualValues(t, 2, g.insist(membersReq()).Incarnation)
+	g.user.at = "m9"
+	_, err = g.user.mutate(mkdir(root, "lost"))
+	require.ErrorIs(t, err, moraine.SessionExpired)
+	_, err = g.user.do(&wire.MetaRequest{Session: g.user.session, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: root}}})
+	require.ErrorIs(t, err, moraine.SessionExpired)
+	g.made = at
+	g.again()
+	g.allThere()
+	g.mkdirs(3)
+	g.join("m4")
+	g.insist(addReq("m4"))
+	g.votersBecome("m4", "m9")
+	g.mkdirs(3)
+	g.allThere()
+}
+
+// again opens another session for the user.
+func (g *growable) again() {
+	g.t.Helper()
+	g.user = g.caller("c2")
+	g.user.open()
+	require.EqualValues(g.t, 2, moraine.ID(g.user.session).Incarnation())
+}
+
+// After two of three are lost the last goes on alone, as another history.
+func TestForcedQuorumIsANewHistory(t *testing.T) {
+	g := newGrowable(t)
+	g.votersBecome("m1", "m2", "m3")
+	left := g.leader()
+	for _, name := range []string{"m1", "m2", "m3"} {
+		g.stop(name)
+	}
+	entry, err := metadata.NextHistory(0)
+	require.NoError(t, err)
+	_, err = raftstore.ForceAlone(g.raftConfig(left), raftstore.Deps{FS: g.disk[left]}, entry, true)
+	require.NoError(t, err)
+	g.start(left)
+	g.names = []string{left}
+	g.votersBecome(left)
+	require.EqualValues(t, 2, g.insist(membersReq()).Incarnation)
+	g.user.at = left
+	_, err = g.user.mutate(mkdir(root, "lost"))
+	require.ErrorIs(t, err, moraine.SessionExpired)
+	g.again()
+	g.allThere()
+	g.mkdirs(3)
+	g.join("m4")
+	g.insist(addReq("m4"))
+	four := []string{left, "m4"}
+	slices.Sort(four)
+	g.votersBecome(four...)
 	g.allThere()
 }

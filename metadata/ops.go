@@ -175,6 +175,7 @@ func newOpTable(m *Metrics) *opTable {
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},
 		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
+		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}
 	for i := range t {
 		if t[i].name != "" {

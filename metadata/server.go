@@ -53,6 +53,7 @@ type Server struct {
 	// incarnation is the number of the metadata history as this server last led
 	// it, 0 before.
 	incarnation atomic.Uint32
+	backups     backups
 	// diverged gets a value when the state was found to differ from that of
 	// the server that leads.
 	diverged chan struct{}
@@ -102,6 +103,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.beat(ctx) })
 	g.Go(func() error { s.followLeadership(ctx); return nil })
 	g.Go(func() error { return s.watchDivergence(ctx) })
+	g.Go(func() error { <-ctx.Done(); return s.backups.closeAll() })
 	err := g.Wait()
 	if err != nil && ctx.Err() != nil && moraine.KindOf(err) == moraine.Canceled {
 		return nil
@@ -200,6 +202,10 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	l := s.leader.Load()
 	if l == nil {
 		return nil, s.notLeader()
+	}
+	if s := moraine.ID(req.Session); s != 0 && s.Incarnation() < l.cluster.incarnation {
+		return nil, &moraine.Error{Ref: s.String(), Kind: moraine.SessionExpired,
+			Err: fmt.Errorf("it is of the metadata's history %d, and %d is the present one", s.Incarnation(), l.cluster.incarnation)}
 	}
 	if !op.snapshot {
 		if err := l.admitSession(c); err != nil {

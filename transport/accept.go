@@ -199,8 +199,19 @@ func (s *Server) admit(peer *Peer, h *wire.Hello, cluster moraine.UUID) error {
 	if !needsToken(peer.Role, class) {
 		return nil
 	}
-	peer.Token, err = VerifyToken(h.Token, peer, s.deps.Keys, s.clock.Now())
+	peer.Token, err = s.verifyToken(h.Token, peer)
 	return err
+}
+
+// verifyToken is VerifyToken that also refuses a token of an older history of the
+// metadata: its session is not one of the present.
+func (s *Server) verifyToken(token []byte, peer *Peer) (*wire.TokenClaims, error) {
+	claims, err := VerifyToken(token, peer, s.deps.Keys, s.clock.Now())
+	if now := s.incarnation(); err == nil && now != 0 && claims.Incarnation != 0 && claims.Incarnation < now {
+		return nil, &moraine.Error{Op: "transport.token", Ref: peer.Node, Kind: moraine.Unauthenticated,
+			Err: fmt.Errorf("the token is of the metadata's history %d, and %d is the present one: open another session", claims.Incarnation, now)}
+	}
+	return claims, err
 }
 
 // keyTable holds the keys of control connections in mode crc.

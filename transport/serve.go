@@ -130,7 +130,7 @@ func (c *serverConn) refreshToken(t *wire.RefreshToken) (*Response, error) {
 	if old.Token == nil {
 		return nil, &moraine.Error{Op: "transport", Ref: old.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf("this connection has no token")}
 	}
-	claims, err := VerifyToken(t.Token, old, c.server.deps.Keys, c.server.clock.Now())
+	claims, err := c.server.verifyToken(t.Token, old)
 	if err != nil {
 		return nil, err
 	}

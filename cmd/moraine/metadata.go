@@ -57,7 +57,8 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runMetadata(cmd.Context(), o) },
 	}
-	cmd.AddCommand(a.metadataListCommand(), a.metadataAddCommand(), a.metadataRemoveCommand(), a.metadataReplaceCommand(), a.metadataStatusCommand())
+	cmd.AddCommand(a.metadataListCommand(), a.metadataAddCommand(), a.metadataRemoveCommand(), a.metadataReplaceCommand(), a.metadataStatusCommand(),
+		a.metadataBackupCommand(), a.metadataRestoreCommand(), a.metadataForceCommand())
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")

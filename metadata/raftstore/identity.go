@@ -129,7 +129,7 @@ func Bootstrap(cfg Config, deps Deps) error {
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "raftstore.Bootstrap", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
 	}
-	if err := form(&cfg, &deps, writeFirstEntry); err != nil {
+	if err := form(&cfg, &deps, false, writeFirstEntry); err != nil {
 		return wrap("raftstore.Bootstrap", cfg.Dir, err)
 	}
 	return nil
@@ -145,7 +145,7 @@ func Join(cfg Config, deps Deps) error {
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "raftstore.Join", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
 	}
-	if err := form(&cfg, &deps, nil); err != nil {
+	if err := form(&cfg, &deps, false, nil); err != nil {
 		return wrap("raftstore.Join", cfg.Dir, err)
 	}
 	return nil
@@ -165,8 +165,8 @@ func Formed(fsys vfs.FS, dir string) (bool, error) {
 }
 
 // form makes cfg.Dir the directory of a node, which fill gives what it begins
-// with; nil for nothing.
-func form(cfg *Config, deps *Deps, fill func(cfg *Config, deps *Deps) error) (err error) {
+// with; nil for nothing. admitted: it needs to ask nobody before it takes part.
+func form(cfg *Config, deps *Deps, admitted bool, fill func(cfg *Config, deps *Deps) error) (err error) {
 	fsys := deps.FS
 	if err := refuseForeign(fsys, cfg.Dir); err != nil {
 		return err
@@ -221,7 +221,7 @@ func form(cfg *Config, deps *Deps, fill func(cfg *Config, deps *Deps) error) (er
 			return err
 		}
 	}
-	id.formed = true
+	id.formed, id.admitted = true, admitted
 	// COMMIT POINT of the node: before it Run refuses the directory and Bootstrap
 	// starts over.
 	return replaceFile(fsys, cfg.Dir, identityFile, id.encode())

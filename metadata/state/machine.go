@@ -137,6 +137,8 @@ func (m *Machine) internal(t *tx, cmd *statepb.Command) (*wire.MetaResponse, err
 		return m.setFeatureLevel(t, op.SetFeatureLevel)
 	case *statepb.Command_SetMember:
 		return m.setMember(t, op.SetMember)
+	case *statepb.Command_RaiseIncarnation:
+		return m.raiseIncarnation(t, op.RaiseIncarnation)
 	case *statepb.Command_ExpireSessions:
 		return m.expireSessions(t, op.ExpireSessions)
 	}

@@ -57,3 +57,32 @@ func decodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
 func (m *Machine) Member(r Reader, id string) (moraine.UUID, bool, error) {
 	return m.view(r).member(id)
 }
+
+// raiseIncarnation begins another history. Sessions of the one before are refused
+// by their numbers, and end as those that are not renewed; the servers' directories
+// are forgotten, as those of the new history are others.
+func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.MetaResponse, error) {
+	if moraine.FeatureLevel < LevelMembers {
+		return nil, unknownCommand(op)
+	}
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	last := max(uint32(c.incarnation), op.GetAfter())
+	if last >= maxIncarnation {
+		return nil, fail(moraine.TooLarge, "raise incarnation", "", "after %d there is none", last)
+	}
+	c.incarnation = moraine.Incarnation(last + 1)
+	t.put(t.k.meta(metaCluster), c.encode())
+	members, err := t.keysUnder(t.k.table(tabMember), maxMembersForgotten)
+	for _, key := range members {
+		t.del(key)
+	}
+	return done(), err
+}
+
+const (
+	maxIncarnation      = 255
+	maxMembersForgotten = 500
+)

@@ -6,7 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // A metadata server's id is good for one directory, for ever.
@@ -27,5 +29,32 @@ func TestAMemberHasOneDirectory(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, known)
 	require.Equal(t, moraine.UUID{1}, dir)
+	b.check()
+}
+
+// After another history began, nothing deletes a chunk that the one before may
+// have committed after all: what only an ended grant of it explains is kept.
+func TestAnotherHistoryQuarantines(t *testing.T) {
+	b := newCluster(t, 3)
+	c := b.open(nil)
+	g := c.grant(c.mkfile(c.root, "f"), 2)
+	chunk := &wire.ChunkReport{Stripe: g, Index: 0, Version: 1}
+	fate := func() state.Fate {
+		v, err := b.m.ClassifyChunk(b.kv, 1, chunk, 1<<40)
+		require.NoError(t, err)
+		return v.Fate
+	}
+	require.Equal(t, state.Pending, fate(), "the grant lives")
+	b.apply(&statepb.Command{Op: &statepb.Command_ExpireSessions{ExpireSessions: &statepb.ExpireSessions{Sessions: []uint64{c.id}}}})
+	for range 3 {
+		b.tick(1000)
+	}
+	require.Equal(t, state.Dead, fate())
+	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_RaiseIncarnation{RaiseIncarnation: &statepb.RaiseIncarnation{}}}).Response)
+	require.Equal(t, state.Unknown, fate())
+	d := b.open(nil)
+	require.EqualValues(t, 2, moraine.ID(d.id).Incarnation())
+	h := d.grant(d.mkfile(d.root, "g"), 1)
+	require.EqualValues(t, 2, moraine.ID(h).Incarnation(), "no number is issued again")
 	b.check()
 }

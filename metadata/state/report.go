@@ -98,6 +98,18 @@ func (v *view) explain(id moraine.DeviceID, chunk moraine.ChunkID, version, belo
 	switch {
 	case ok && at == 0: // a live grant
 		return ChunkVerdict{Fate: Pending}, nil
+	case ok:
+		// A history that went on without this state may have committed the chunk
+		// after all: it is quarantined.
+		c, err := v.cluster()
+		if err != nil {
+			return ChunkVerdict{}, err
+		}
+		if moraine.ID(chunk.Stripe).Incarnation() < c.incarnation {
+			return ChunkVerdict{Fate: Unknown}, nil
+		}
+	}
+	switch {
 	case ok && since > olderThan:
 		return ChunkVerdict{Fate: Pending, Unsettled: at}, nil
 	case ok:

@@ -414,6 +414,7 @@ type MetaRequest struct {
 	//	*MetaRequest_AddMember
 	//	*MetaRequest_RemoveMember
 	//	*MetaRequest_FinishUpgrade
+	//	*MetaRequest_ReadBackup
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1155,6 +1156,15 @@ func (x *MetaRequest) GetFinishUpgrade() *FinishUpgrade {
 	return nil
 }
 
+func (x *MetaRequest) GetReadBackup() *ReadBackup {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ReadBackup); ok {
+			return x.ReadBackup
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1461,6 +1471,10 @@ type MetaRequest_FinishUpgrade struct {
 	FinishUpgrade *FinishUpgrade `protobuf:"bytes,244,opt,name=finish_upgrade,json=finishUpgrade,proto3,oneof"`
 }
 
+type MetaRequest_ReadBackup struct {
+	ReadBackup *ReadBackup `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1607,6 +1621,8 @@ func (*MetaRequest_RemoveMember) isMetaRequest_Op() {}
 
 func (*MetaRequest_FinishUpgrade) isMetaRequest_Op() {}
 
+func (*MetaRequest_ReadBackup) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -1643,6 +1659,7 @@ type MetaResponse struct {
 	//	*MetaResponse_Quotas
 	//	*MetaResponse_MemberBeat
 	//	*MetaResponse_Members
+	//	*MetaResponse_ReadBackup
 	//	*MetaResponse_Done
 	//	*MetaResponse_Leases
 	//	*MetaResponse_Watch
@@ -1972,6 +1989,15 @@ func (x *MetaResponse) GetMembers() *MembersReply {
 	return nil
 }
 
+func (x *MetaResponse) GetReadBackup() *ReadBackupReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_ReadBackup); ok {
+			return x.ReadBackup
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetDone() *Done {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Done); ok {
@@ -2123,6 +2149,10 @@ type MetaResponse_Members struct {
 	Members *MembersReply `protobuf:"bytes,241,opt,name=members,proto3,oneof"`
 }
 
+type MetaResponse_ReadBackup struct {
+	ReadBackup *ReadBackupReply `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,proto3,oneof"`
+}
+
 type MetaResponse_Done struct {
 	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
 }
@@ -2194,6 +2224,8 @@ func (*MetaResponse_Quotas) isMetaResponse_Result() {}
 func (*MetaResponse_MemberBeat) isMetaResponse_Result() {}
 
 func (*MetaResponse_Members) isMetaResponse_Result() {}
+
+func (*MetaResponse_ReadBackup) isMetaResponse_Result() {}
 
 func (*MetaResponse_Done) isMetaResponse_Result() {}
 
@@ -5371,7 +5403,8 @@ type HeartbeatReply struct {
 	Deletions       []*Deletion            `protobuf:"bytes,2,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
-	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"` // the leader does not know this boot: register again
+	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`         // the leader does not know this boot: register again
+	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the cluster's metadata history
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -5439,6 +5472,13 @@ func (x *HeartbeatReply) GetRegister() bool {
 		return x.Register
 	}
 	return false
+}
+
+func (x *HeartbeatReply) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
 }
 
 // Deletion removes only what was put under a layout version below `below`.
@@ -8853,11 +8893,157 @@ func (x *CloneTree) GetName() string {
 	return ""
 }
 
+// ReadBackup reads a consistent snapshot of the state, piece by piece: 0 begins
+// one. The piece last read may be read again.
+type ReadBackup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup,proto3" json:"backup,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBackup) Reset() {
+	*x = ReadBackup{}
+	mi := &file_metadata_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBackup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBackup) ProtoMessage() {}
+
+func (x *ReadBackup) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
+func (*ReadBackup) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *ReadBackup) GetBackup() uint64 {
+	if x != nil {
+		return x.Backup
+	}
+	return 0
+}
+
+func (x *ReadBackup) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type ReadBackupReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup,proto3" json:"backup,omitempty"`
+	Applied       uint64                 `protobuf:"varint,2,opt,name=applied,proto3" json:"applied,omitempty"` // index of the last entry in it, at least
+	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Cluster       []byte                 `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // of the whole, in bytes
+	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`  // empty: the end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBackupReply) Reset() {
+	*x = ReadBackupReply{}
+	mi := &file_metadata_proto_msgTypes[99]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBackupReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBackupReply) ProtoMessage() {}
+
+func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[99]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
+func (*ReadBackupReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{99}
+}
+
+func (x *ReadBackupReply) GetBackup() uint64 {
+	if x != nil {
+		return x.Backup
+	}
+	return 0
+}
+
+func (x *ReadBackupReply) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *ReadBackupReply) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *ReadBackupReply) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ReadBackupReply) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *ReadBackupReply) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ReadBackupReply) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd2\"\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x90#\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -8964,8 +9150,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"add_member\x18\xf2\x01 \x01(\v2\x17.moraine.wire.AddMemberH\x00R\taddMember\x12B\n" +
 	"\rremove_member\x18\xf3\x01 \x01(\v2\x1a.moraine.wire.RemoveMemberH\x00R\fremoveMember\x12E\n" +
-	"\x0efinish_upgrade\x18\xf4\x01 \x01(\v2\x1b.moraine.wire.FinishUpgradeH\x00R\rfinishUpgradeB\x04\n" +
-	"\x02op\"\xf9\x0e\n" +
+	"\x0efinish_upgrade\x18\xf4\x01 \x01(\v2\x1b.moraine.wire.FinishUpgradeH\x00R\rfinishUpgrade\x12<\n" +
+	"\vread_backup\x18\xf5\x01 \x01(\v2\x18.moraine.wire.ReadBackupH\x00R\n" +
+	"readBackupB\x04\n" +
+	"\x02op\"\xbc\x0f\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -9000,7 +9188,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06quotas\x18\xde\x01 \x01(\v2\x19.moraine.wire.QuotasReplyH\x00R\x06quotas\x12A\n" +
 	"\vmember_beat\x18\xf0\x01 \x01(\v2\x1d.moraine.wire.MemberBeatReplyH\x00R\n" +
 	"memberBeat\x127\n" +
-	"\amembers\x18\xf1\x01 \x01(\v2\x1a.moraine.wire.MembersReplyH\x00R\amembers\x12)\n" +
+	"\amembers\x18\xf1\x01 \x01(\v2\x1a.moraine.wire.MembersReplyH\x00R\amembers\x12A\n" +
+	"\vread_backup\x18\xf5\x01 \x01(\v2\x1d.moraine.wire.ReadBackupReplyH\x00R\n" +
+	"readBackup\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04done\x124\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watchB\b\n" +
@@ -9260,13 +9450,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
-	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\"\xd5\x01\n" +
+	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\"\xf8\x01\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
 	"\x04keys\x18\x03 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12)\n" +
 	"\x10topology_version\x18\x04 \x01(\x04R\x0ftopologyVersion\x12\x1a\n" +
-	"\bregister\x18\x05 \x01(\bR\bregister\"f\n" +
+	"\bregister\x18\x05 \x01(\bR\bregister\x12!\n" +
+	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\"f\n" +
 	"\bDeletion\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
@@ -9546,7 +9737,19 @@ const file_metadata_proto_rawDesc = "" +
 	"\tCloneTree\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name*\x93\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"<\n" +
+	"\n" +
+	"ReadBackup\x12\x16\n" +
+	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\xbb\x01\n" +
+	"\x0fReadBackupReply\x12\x16\n" +
+	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x18\n" +
+	"\aapplied\x18\x02 \x01(\x04R\aapplied\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12 \n" +
+	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\x18\n" +
+	"\acluster\x18\b \x01(\fR\acluster\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -9603,7 +9806,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 100)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -9708,51 +9911,53 @@ var file_metadata_proto_goTypes = []any{
 	(*RemoveMember)(nil),      // 100: moraine.wire.RemoveMember
 	(*FinishUpgrade)(nil),     // 101: moraine.wire.FinishUpgrade
 	(*CloneTree)(nil),         // 102: moraine.wire.CloneTree
-	(*OpenRun)(nil),           // 103: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 104: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 105: moraine.wire.SealPart
-	(*GetStep)(nil),           // 106: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 107: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 108: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 109: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 110: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 111: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 112: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 113: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 114: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 115: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 116: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 117: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 118: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 119: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 120: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 121: moraine.wire.GetObject
-	(*GetTier)(nil),           // 122: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 123: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 124: moraine.wire.GetPolicy
-	(*Error)(nil),             // 125: moraine.wire.Error
-	(*Topology)(nil),          // 126: moraine.wire.Topology
-	(*RunReply)(nil),          // 127: moraine.wire.RunReply
-	(*StepReply)(nil),         // 128: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 129: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 130: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 131: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 132: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 133: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 134: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 135: moraine.wire.Scheme
-	(*Attr)(nil),              // 136: moraine.wire.Attr
-	(FileType)(0),             // 137: moraine.wire.FileType
-	(*Placement)(nil),         // 138: moraine.wire.Placement
-	(*Stripe)(nil),            // 139: moraine.wire.Stripe
-	(*Extent)(nil),            // 140: moraine.wire.Extent
-	(*Object)(nil),            // 141: moraine.wire.Object
-	(*Host)(nil),              // 142: moraine.wire.Host
-	(*Device)(nil),            // 143: moraine.wire.Device
-	(*SigningKey)(nil),        // 144: moraine.wire.SigningKey
-	(DeviceState)(0),          // 145: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 146: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 147: moraine.wire.MoveTask
+	(*ReadBackup)(nil),        // 103: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 104: moraine.wire.ReadBackupReply
+	(*OpenRun)(nil),           // 105: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 106: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 107: moraine.wire.SealPart
+	(*GetStep)(nil),           // 108: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 109: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 110: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 111: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 112: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 113: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 114: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 115: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 116: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 117: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 118: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 119: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 120: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 121: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 122: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 123: moraine.wire.GetObject
+	(*GetTier)(nil),           // 124: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 125: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 126: moraine.wire.GetPolicy
+	(*Error)(nil),             // 127: moraine.wire.Error
+	(*Topology)(nil),          // 128: moraine.wire.Topology
+	(*RunReply)(nil),          // 129: moraine.wire.RunReply
+	(*StepReply)(nil),         // 130: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 131: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 132: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 133: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 134: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 135: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 136: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 137: moraine.wire.Scheme
+	(*Attr)(nil),              // 138: moraine.wire.Attr
+	(FileType)(0),             // 139: moraine.wire.FileType
+	(*Placement)(nil),         // 140: moraine.wire.Placement
+	(*Stripe)(nil),            // 141: moraine.wire.Stripe
+	(*Extent)(nil),            // 142: moraine.wire.Extent
+	(*Object)(nil),            // 143: moraine.wire.Object
+	(*Host)(nil),              // 144: moraine.wire.Host
+	(*Device)(nil),            // 145: moraine.wire.Device
+	(*SigningKey)(nil),        // 146: moraine.wire.SigningKey
+	(DeviceState)(0),          // 147: moraine.wire.DeviceState
+	(*StepKey)(nil),           // 148: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 149: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -9793,29 +9998,29 @@ var file_metadata_proto_depIdxs = []int32{
 	70,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	72,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	74,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	103, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	104, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	105, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	106, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	107, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	108, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	109, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	110, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	111, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	112, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	113, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	105, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	106, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	107, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	108, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	109, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	110, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	111, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	112, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	113, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	114, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	115, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	69,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	114, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	115, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	116, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	117, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	118, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	119, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	120, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	121, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	122, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	123, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	124, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	116, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	117, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	118, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	119, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	120, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	121, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	122, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	123, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	124, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	125, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	126, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	76,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	78,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	79,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
@@ -9828,115 +10033,117 @@ var file_metadata_proto_depIdxs = []int32{
 	99,  // 70: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
 	100, // 71: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
 	101, // 72: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	125, // 73: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	86,  // 74: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 75: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 76: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	126, // 77: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	17,  // 78: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	19,  // 79: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	24,  // 80: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	28,  // 81: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	37,  // 82: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	40,  // 83: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	45,  // 84: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	47,  // 85: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	51,  // 86: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	53,  // 87: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	58,  // 88: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	64,  // 89: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	71,  // 90: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	73,  // 91: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	127, // 92: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	128, // 93: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	129, // 94: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	130, // 95: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	131, // 96: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	33,  // 97: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	132, // 98: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	133, // 99: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	134, // 100: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	77,  // 101: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	80,  // 102: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	92,  // 103: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	97,  // 104: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	7,   // 105: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	83,  // 106: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	89,  // 107: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	90,  // 108: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	13,  // 109: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	126, // 110: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	135, // 111: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	136, // 112: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	136, // 113: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	20,  // 114: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	136, // 115: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	136, // 116: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	23,  // 117: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	137, // 118: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	135, // 119: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	138, // 120: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	135, // 121: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	135, // 122: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	138, // 123: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	139, // 124: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	140, // 125: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 126: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	42,  // 127: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 128: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	44,  // 129: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	42,  // 130: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	136, // 131: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	136, // 132: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	140, // 133: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	139, // 134: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	141, // 135: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	49,  // 136: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	142, // 137: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	143, // 138: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	144, // 139: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	143, // 140: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	54,  // 141: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	144, // 142: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	54,  // 143: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	57,  // 144: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	54,  // 145: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	145, // 146: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 147: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 148: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	61,  // 149: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	146, // 150: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	147, // 151: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 152: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	139, // 153: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	62,  // 154: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 155: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	60,  // 156: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 157: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	62,  // 158: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 159: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	62,  // 160: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 161: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	75,  // 162: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	75,  // 163: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	75,  // 164: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	84,  // 165: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	85,  // 166: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	85,  // 167: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 168: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	137, // 169: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	88,  // 170: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	93,  // 171: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	94,  // 172: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	94,  // 173: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	93,  // 174: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	96,  // 175: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	98,  // 176: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	177, // [177:177] is the sub-list for method output_type
-	177, // [177:177] is the sub-list for method input_type
-	177, // [177:177] is the sub-list for extension type_name
-	177, // [177:177] is the sub-list for extension extendee
-	0,   // [0:177] is the sub-list for field type_name
+	103, // 73: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	127, // 74: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	86,  // 75: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 76: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 77: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	128, // 78: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	17,  // 79: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	19,  // 80: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	24,  // 81: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	28,  // 82: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	37,  // 83: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	40,  // 84: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	45,  // 85: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	47,  // 86: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	51,  // 87: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	53,  // 88: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	58,  // 89: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	64,  // 90: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	71,  // 91: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	73,  // 92: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	129, // 93: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	130, // 94: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	131, // 95: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	132, // 96: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	133, // 97: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	33,  // 98: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	134, // 99: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	135, // 100: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	136, // 101: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	77,  // 102: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	80,  // 103: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	92,  // 104: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	97,  // 105: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	104, // 106: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	7,   // 107: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	83,  // 108: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	89,  // 109: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	90,  // 110: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	13,  // 111: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	128, // 112: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	137, // 113: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	138, // 114: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	138, // 115: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	20,  // 116: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	138, // 117: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	138, // 118: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	23,  // 119: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	139, // 120: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	137, // 121: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	140, // 122: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	137, // 123: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	137, // 124: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	140, // 125: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	141, // 126: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	142, // 127: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 128: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	42,  // 129: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 130: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	44,  // 131: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	42,  // 132: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	138, // 133: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	138, // 134: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	142, // 135: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	141, // 136: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	143, // 137: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	49,  // 138: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	144, // 139: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	145, // 140: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	146, // 141: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	145, // 142: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	54,  // 143: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	146, // 144: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	54,  // 145: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	57,  // 146: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	54,  // 147: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	147, // 148: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 149: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 150: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	61,  // 151: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	148, // 152: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	149, // 153: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 154: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	141, // 155: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	62,  // 156: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 157: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	60,  // 158: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 159: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	62,  // 160: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 161: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	62,  // 162: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	62,  // 163: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	75,  // 164: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	75,  // 165: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	75,  // 166: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	84,  // 167: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	85,  // 168: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	85,  // 169: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 170: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	139, // 171: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	88,  // 172: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	93,  // 173: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	94,  // 174: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	94,  // 175: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	93,  // 176: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	96,  // 177: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	98,  // 178: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	179, // [179:179] is the sub-list for method output_type
+	179, // [179:179] is the sub-list for method input_type
+	179, // [179:179] is the sub-list for extension type_name
+	179, // [179:179] is the sub-list for extension extendee
+	0,   // [0:179] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -10022,6 +10229,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_AddMember)(nil),
 		(*MetaRequest_RemoveMember)(nil),
 		(*MetaRequest_FinishUpgrade)(nil),
+		(*MetaRequest_ReadBackup)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -10054,6 +10262,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Quotas)(nil),
 		(*MetaResponse_MemberBeat)(nil),
 		(*MetaResponse_Members)(nil),
+		(*MetaResponse_ReadBackup)(nil),
 		(*MetaResponse_Done)(nil),
 		(*MetaResponse_Leases)(nil),
 		(*MetaResponse_Watch)(nil),
@@ -10064,7 +10273,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   98,
+			NumMessages:   100,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

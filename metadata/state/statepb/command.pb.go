@@ -47,6 +47,7 @@ type Command struct {
 	//	*Command_AssignIntents
 	//	*Command_SetFeatureLevel
 	//	*Command_SetMember
+	//	*Command_RaiseIncarnation
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -243,6 +244,15 @@ func (x *Command) GetSetMember() *SetMember {
 	return nil
 }
 
+func (x *Command) GetRaiseIncarnation() *RaiseIncarnation {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RaiseIncarnation); ok {
+			return x.RaiseIncarnation
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -305,6 +315,10 @@ type Command_SetMember struct {
 	SetMember *SetMember `protobuf:"bytes,240,opt,name=set_member,json=setMember,proto3,oneof"`
 }
 
+type Command_RaiseIncarnation struct {
+	RaiseIncarnation *RaiseIncarnation `protobuf:"bytes,241,opt,name=raise_incarnation,json=raiseIncarnation,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -332,6 +346,8 @@ func (*Command_AssignIntents) isCommand_Op() {}
 func (*Command_SetFeatureLevel) isCommand_Op() {}
 
 func (*Command_SetMember) isCommand_Op() {}
+
+func (*Command_RaiseIncarnation) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -1207,11 +1223,58 @@ func (x *SetMember) GetDirectory() []byte {
 	return nil
 }
 
+// RaiseIncarnation begins another history of the metadata: what was issued before
+// and may have been issued otherwise since (a backup was restored, or what only a
+// lost majority knew is given up) is told apart by its number.
+type RaiseIncarnation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint32                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"` // a history that there was since: the new number is above it too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseIncarnation) Reset() {
+	*x = RaiseIncarnation{}
+	mi := &file_command_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseIncarnation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseIncarnation) ProtoMessage() {}
+
+func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseIncarnation.ProtoReflect.Descriptor instead.
+func (*RaiseIncarnation) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RaiseIncarnation) GetAfter() uint32 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
 var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\x92\b\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe3\b\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1235,7 +1298,8 @@ const file_command_proto_rawDesc = "" +
 	"\x0eassign_intents\x18\x1e \x01(\v2\x1c.moraine.state.AssignIntentsH\x00R\rassignIntents\x12L\n" +
 	"\x11set_feature_level\x18\x1f \x01(\v2\x1e.moraine.state.SetFeatureLevelH\x00R\x0fsetFeatureLevel\x12:\n" +
 	"\n" +
-	"set_member\x18\xf0\x01 \x01(\v2\x18.moraine.state.SetMemberH\x00R\tsetMemberB\x04\n" +
+	"set_member\x18\xf0\x01 \x01(\v2\x18.moraine.state.SetMemberH\x00R\tsetMember\x12O\n" +
+	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnationB\x04\n" +
 	"\x02op\"{\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1291,7 +1355,9 @@ const file_command_proto_rawDesc = "" +
 	"\x05level\x18\x01 \x01(\x04R\x05level\"9\n" +
 	"\tSetMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\tdirectory\x18\x02 \x01(\fR\tdirectoryB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\tdirectory\x18\x02 \x01(\fR\tdirectory\"(\n" +
+	"\x10RaiseIncarnation\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\rR\x05afterB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1305,7 +1371,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1324,16 +1390,17 @@ var file_command_proto_goTypes = []any{
 	(*AssignIntents)(nil),    // 14: moraine.state.AssignIntents
 	(*SetFeatureLevel)(nil),  // 15: moraine.state.SetFeatureLevel
 	(*SetMember)(nil),        // 16: moraine.state.SetMember
-	(*wire.MetaRequest)(nil), // 17: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 18: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 19: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 20: moraine.wire.AbortStep
-	(*wire.Deletion)(nil),    // 21: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 22: moraine.wire.Intent
+	(*RaiseIncarnation)(nil), // 17: moraine.state.RaiseIncarnation
+	(*wire.MetaRequest)(nil), // 18: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 19: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 20: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 21: moraine.wire.AbortStep
+	(*wire.Deletion)(nil),    // 22: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 23: moraine.wire.Intent
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	17, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	18, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	5,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1347,18 +1414,19 @@ var file_command_proto_depIdxs = []int32{
 	14, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
 	15, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
 	16, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
-	4,  // 15: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	18, // 16: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	19, // 17: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	20, // 18: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	11, // 19: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	21, // 20: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	22, // 21: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	17, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
+	4,  // 16: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	19, // 17: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	20, // 18: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	21, // 19: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	11, // 20: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	22, // 21: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	23, // 22: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1381,6 +1449,7 @@ func file_command_proto_init() {
 		(*Command_AssignIntents)(nil),
 		(*Command_SetFeatureLevel)(nil),
 		(*Command_SetMember)(nil),
+		(*Command_RaiseIncarnation)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1388,7 +1457,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

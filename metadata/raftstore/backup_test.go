@@ -1,0 +1,158 @@
+package raftstore_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+)
+
+// backupOf takes a backup of a node as `moraine metadata backup` does.
+func backupOf(t *testing.T, n *node) []byte {
+	t.Helper()
+	info, stream, err := n.store.Snapshot(ctxFor(10 * time.Second))
+	require.NoError(t, err)
+	info.Incarnation, info.Taken = 1, time.Unix(1_700_000_000, 0)
+	var out bytes.Buffer
+	w, err := raftstore.NewBackupWriter(&out, info)
+	require.NoError(t, err)
+	_, err = io.Copy(w, stream)
+	require.NoError(t, err)
+	require.NoError(t, stream.Close())
+	require.NoError(t, w.Close())
+	return out.Bytes()
+}
+
+// A backup that lacks a byte, or has a wrong one, is refused, and nothing is
+// written of it; a whole one is restored, also after any step of a restore failed.
+func TestRestoreFaults(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	g.startAll()
+	g.propose("set a before")
+	g.propose("add n")
+	p := backupOf(t, g.leader())
+	g.propose("set a after")
+	g.stopAll()
+
+	cfg := raftstore.Config{Dir: "/node", Node: "m9", Cluster: moraine.UUID{1}, SegmentBytes: 64 << 10, BallastBytes: -1,
+		Peers: []raftstore.Peer{{ID: "m9", Address: "m9", Client: []string{"m9"}}}}
+	restore := func(fs vfs.FS, p []byte) error {
+		_, err := raftstore.Restore(cfg, raftstore.Deps{FS: fs}, bytes.NewReader(p), int64(len(p)), []byte("set first entry"))
+		return err
+	}
+	step := max(1, len(p)/200)
+	for i := 0; i < len(p); i += step {
+		fs := vfs.NewMem(1)
+		require.ErrorIs(t, restore(fs, p[:i]), moraine.Corrupt, "cut at %d", i)
+		bad := bytes.Clone(p)
+		bad[i] ^= 0x10
+		err := restore(fs, bad)
+		require.True(t, errors.Is(err, moraine.Corrupt) || errors.Is(err, moraine.NewerFormat), "byte %d: %v", i, err)
+		names, _ := fs.List("/node")
+		require.Empty(t, names, "nothing is written of a damaged backup")
+	}
+	failed := errors.New("no")
+	for n := 0; ; n++ {
+		disk, seen := vfs.NewMem(1), 0
+		err := restore(vfs.NewFault(disk, func(vfs.Op) error {
+			if seen++; seen == n+1 {
+				return failed
+			}
+			return nil
+		}), p)
+		if err == nil {
+			require.Greater(t, n, 20)
+			break
+		}
+		if err := restore(disk, p); err != nil {
+			require.ErrorIs(t, err, moraine.Exists, "step %d", n) // it had been whole
+		}
+	}
+	one := newGroup(t, 1, nil)
+	one.names = []string{"m9"}
+	one.fs["m9"] = vfs.NewMem(1)
+	require.NoError(t, restore(one.fs["m9"], p))
+	require.ErrorIs(t, restore(one.fs["m9"], p), moraine.Exists, "what is there is not written over")
+	one.start("m9")
+	require.EqualValues(t, 2, one.propose("add n"))
+	require.Equal(t, "before", one.nodes["m9"].get("a"))
+	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new history")
+}
+
+// The last server of three goes on alone with what it has, and says how far that
+// is; without the word of a person nothing changes.
+func TestForceAlone(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	g.startAll()
+	for range 20 {
+		g.propose("add n")
+	}
+	left := g.leader().name
+	g.stopAll()
+	cfg := g.config(left)
+	force := func(confirm bool) raftstore.Survey {
+		t.Helper()
+		sv, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: g.fs[left]}, []byte("set history 2"), confirm)
+		require.NoError(t, err)
+		return sv
+	}
+	sv := force(false)
+	require.Equal(t, []string{"m1", "m2", "m3"}, sv.Members)
+	require.Equal(t, 3, sv.Voters)
+	require.Equal(t, sv.LastIndex, force(false).LastIndex, "a look changes nothing")
+	require.WithinDuration(t, time.Now(), sv.Appended, time.Minute)
+	g.start(left)
+	time.Sleep(time.Second)
+	_, leads := g.nodes[left].store.Leader()
+	require.False(t, leads, "one of three does not decide")
+	_, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: g.fs[left]}, []byte("set history 2"), true)
+	require.ErrorIs(t, err, moraine.Busy, "a node that runs is left alone")
+	require.NoError(t, g.halt(left))
+
+	other := cfg
+	other.Node = "m9"
+	other.Peers = append(other.Peers, raftstore.Peer{ID: "m9", Address: "m9"})
+	_, err = raftstore.ForceAlone(other, raftstore.Deps{FS: g.fs[left]}, []byte("set history 2"), true)
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+
+	// Any write of it may fail; it is given again.
+	for n := 0; n < 6; n++ {
+		seen := 0
+		_, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: vfs.NewFault(g.fs[left], func(op vfs.Op) error {
+			if seen++; seen == 10*n+5 {
+				return errors.New("no")
+			}
+			return nil
+		})}, []byte("set history 2"), true)
+		_ = err // some of these calls make fewer steps
+	}
+	force(true)
+	g.start(left)
+	require.EqualValues(t, 21, g.proposeAmong([]string{left}, "add n"))
+	require.Equal(t, "2", g.nodes[left].get("history"))
+}
+
+func TestBackupGolden(t *testing.T) {
+	stream := sampleStream(t)
+	var out bytes.Buffer
+	w, err := raftstore.NewBackupWriter(&out, raftstore.BackupInfo{Cluster: cluster, Incarnation: 2, Applied: 42, Term: 3,
+		Taken: time.Unix(1_700_000_000, 0), Bytes: int64(len(stream))})
+	require.NoError(t, err)
+	_, err = w.Write(stream)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	golden(t, "backup-v1.golden", out.Bytes())
+	info, err := raftstore.ReadBackup(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.EqualValues(t, 42, info.Applied)
+	require.EqualValues(t, 2, info.Incarnation)
+}
