@@ -20,6 +20,7 @@ func TestBenchmarksRun(t *testing.T) {
 		"read-degraded": "read read-degraded",
 		"meta":          "raft create stat readdir rename unlink commit",
 		"failover":      "create-under-load elections-under-load silences-under-load failover-median failover-worst",
+		"scale":         "scale-load scale-restart scale-inodes scale-disk scale-memory scale-create scale-stat",
 		"fuse":          "fuse-write fuse-write-metadata-commands fuse-read",
 		"s3":            "s3-write s3-write-metadata-commands s3-read",
 		"flush":         "flush",
@@ -32,7 +33,7 @@ func TestBenchmarksRun(t *testing.T) {
 	require.NoError(t, err)
 	for name, lines := range want {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(bin, "bench", name, "--json", "--modes", "crc", "--bytes", "96MiB", "--seconds", "0.5", "--dir", t.TempDir())
+			cmd := exec.Command(bin, "bench", name, "--json", "--modes", "crc", "--bytes", "96MiB", "--seconds", "0.5", "--inodes", "20000", "--dir", t.TempDir())
 			var said strings.Builder
 			cmd.Stderr = &said
 			out, err := cmd.Output()

@@ -27,6 +27,7 @@ type benchOptions struct {
 	modes         []string
 	bytes         sizeFlag
 	clients       int
+	inodes        uint64
 	seconds       float64
 	profile       string
 }
@@ -47,6 +48,7 @@ var benchmarks = []benchmark{
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
 	{"failover", "elections under full load, then how long until the next mutation when a leader is killed (21 kills)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
+	{"scale", "a state of --inodes files in one metadata replica: disk, memory and restart, and creates and stats against an empty one", 64, procs.Config{}, bench.Scale},
 	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
@@ -76,6 +78,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	o.bytes = 4 << 30
 	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
 	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
+	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "files that scale makes, of one stripe each")
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
@@ -107,6 +110,9 @@ func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
 	if o.path != "" || o.s3 != "" || a.global.endpoint != "" {
 		modes = []string{a.global.mode}
 	}
+	if b.name == "scale" {
+		modes = modes[:1] // there is no network in it
+	}
 	for i, mode := range modes {
 		suffix := ""
 		if i > 0 {
@@ -135,7 +141,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, Suffix: suffix,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {
@@ -159,6 +165,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		e.Open = func(context.Context) (bench.Target, error) { return bench.S3Target(e.S3) }
 	case a.global.endpoint != "":
 		a.benchOn(e, o.profile)
+	case b.name == "scale": // it has a replica of its own, and nothing else
 	default:
 		cfg := b.cluster
 		cfg.Dir, cfg.Mode = filepath.Join(e.Dir, "cluster"), mode

@@ -36,6 +36,8 @@ type Env struct {
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
+	// Inodes is how many files Scale makes.
+	Inodes uint64
 	// Mount mounts the target on a directory; end unmounts it. nil where the
 	// target is a path.
 	Mount func(ctx context.Context) (dir string, end func() error, err error)
