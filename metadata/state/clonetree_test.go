@@ -186,15 +186,14 @@ func TestCloneTreeFaults(t *testing.T) {
 				f.do(c, job)
 				bn.check()
 				for bn.runLeaderJob(wire.JobKind_JOB_KIND_CLONE_TREE, 14) {
-					bn.check()
 				}
+				bn.check()
 				bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: job, Limit: 14}}}).Response)
 				j := c.ended(job)
 				if j.State != f.want || (j.Error == "") != (f.want == wire.JobState_JOB_STATE_DONE) {
 					t.Fatalf("after %d pieces: the job ended %s: %q", after, j.State, j.Error)
 				}
 				bn.settleJobs()
-				bn.check()
 				if f.want == wire.JobState_JOB_STATE_DONE {
 					c.wholeFiles(c.walkTo("/dst"))
 					c.ok(c.removeTree(c.root, "dst"))

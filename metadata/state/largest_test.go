@@ -59,7 +59,7 @@ func TestLargestCommands(t *testing.T) {
 	})
 	step(func() { c.ok(c.resize(shared, 700)) })
 	wide, deep := c.mkdir(c.root, "wide"), c.mkdir(c.root, "deep")
-	for n := range 3000 {
+	for n := range 1500 {
 		c.mkfile(wide, fmt.Sprint(n))
 	}
 	at := deep
@@ -77,7 +77,7 @@ func TestLargestCommands(t *testing.T) {
 	bn.recount()
 	pieces(wire.JobKind_JOB_KIND_RECOUNT)
 	pieces(wire.JobKind_JOB_KIND_CLONE_TREE)
-	c.wantUsage("the copy", c.walkTo("/copy"), 10, 400+1+1+3000)
+	c.wantUsage("the copy", c.walkTo("/copy"), 10, 400+1+1+1500)
 	step(func() { c.ok(c.removeTree(c.root, "copy")) })
 	step(func() { c.ok(c.removeTree(c.root, "deep")) })
 	pieces(wire.JobKind_JOB_KIND_REMOVE_TREE)
