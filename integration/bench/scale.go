@@ -305,6 +305,8 @@ func (s *scale) files(ctx context.Context, loader int, dir uint64, first int) er
 	for f := range uint64(loadFiles) {
 		commands = append(commands, s.request(loader, s.commit(made[f+1].Response.GetEntry().GetAttr().GetInode(), made[0].Response.GetGrant().GetFirst()+f)))
 	}
+	// A session has a few hundred grants at most.
+	commands = append(commands, s.request(loader, &wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: made[0].Response.GetGrant().GetFirst()}}}))
 	_, err = s.propose(ctx, commands...)
 	return err
 }
