@@ -3,6 +3,7 @@ package metadata
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -52,6 +53,10 @@ const (
 type leaseTable struct {
 	metrics *Metrics
 	now     func() time.Time
+
+	// quiet says that this server leads and that no answer has to wait. It is false
+	// before a change that must be waited for can be seen.
+	quiet atomic.Bool
 
 	mu      sync.Mutex
 	changes changes
@@ -152,6 +157,7 @@ func (t *leaseTable) follow() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = false
+	t.quiet.Store(false)
 	for _, h := range t.sessions {
 		close(h.wake)
 	}
@@ -176,6 +182,7 @@ func (t *leaseTable) settleRecovery() bool {
 	}
 	close(t.recovered)
 	t.recovered, t.recovering = nil, nil
+	t.quiet.Store(len(t.pendings) == 0)
 	return true
 }
 
@@ -283,6 +290,7 @@ func (t *leaseTable) hold(p *pending, touches []state.Touch) {
 		}
 	}
 	t.pendings[p] = struct{}{}
+	t.quiet.Store(false)
 }
 
 // satisfy ends one wait of a pending change. The mutex is held.
@@ -292,6 +300,7 @@ func (t *leaseTable) satisfy(p *pending) {
 	}
 	close(p.done)
 	delete(t.pendings, p)
+	t.quiet.Store(t.leading && t.recovered == nil && len(t.pendings) == 0)
 	for _, key := range p.keys {
 		if rest := slices.DeleteFunc(t.shown[key], func(o *pending) bool { return o == p }); len(rest) > 0 {
 			t.shown[key] = rest

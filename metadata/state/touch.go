@@ -44,6 +44,9 @@ func (i *inode) lease() moraine.InodeID {
 // from one lease to another is touched under both.
 func (t *tx) touch(i *inode) {
 	now := i.lease()
+	if t.touched == nil {
+		t.touched = make([]Touch, 0, 4) // enough for most commands
+	}
 	t.touched = append(t.touched, Touch{Lease: now, Inode: i.id})
 	if i.leased != now && i.leased != 0 {
 		t.touched = append(t.touched, Touch{Lease: i.leased, Inode: i.id})
@@ -55,6 +58,9 @@ func (t *tx) touch(i *inode) {
 
 // touchEntry notes that dir got or lost an entry.
 func (t *tx) touchEntry(dir *inode, name string, child *inode, change Change) {
+	if t.touched == nil {
+		t.touched = make([]Touch, 0, 4)
+	}
 	t.touched = append(t.touched, Touch{Lease: dir.id, Inode: child.id, Name: name, Change: change})
 }
 

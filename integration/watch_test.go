@@ -1,0 +1,62 @@
+package integration_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/procs"
+)
+
+// moraine watch tells what other processes do, one object a line, and ends well at
+// a signal.
+func TestWatchCommand(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+	works(t, env, "mkdir", "moraine:///runs")
+	cmd := command(t, env, "watch", "moraine:///runs", "--json")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	next := func() (e struct{ Event, Path, Inode, Time string }, old string) {
+		t.Helper()
+		require.True(t, lines.Scan(), "the watch ended: %v", lines.Err())
+		var all map[string]string
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &all), lines.Text())
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &e), lines.Text())
+		require.NotEmpty(t, e.Inode)
+		require.NotEmpty(t, e.Time)
+		return e, all["old_path"]
+	}
+	e, _ := next()
+	require.Equal(t, "resync", e.Event)
+	told := func(event, old, path string) {
+		t.Helper()
+		e, was := next()
+		require.Equal(t, []string{event, old, path}, []string{e.Event, was, e.Path})
+	}
+	works(t, env, "mkdir", "moraine:///runs/a")
+	told("created", "", "/runs/a")
+	works(t, env, "mkdir", "moraine:///elsewhere")
+	works(t, env, "mv", "moraine:///runs/a", "moraine:///runs/b")
+	told("renamed", "/runs/a", "/runs/b")
+	file := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
+	works(t, env, "cp", file, "moraine:///runs/b/f")
+	told("created", "", "/runs/b/f")
+	works(t, env, "rm", "moraine:///runs/b/f")
+	told("removed", "", "/runs/b/f")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.NoError(t, cmd.Wait(), "its end by a signal is no failure")
+	requireRefused(t, invoke(t, env, "watch", "moraine:///nope"), 1, "/nope", "not found")
+}
