@@ -70,8 +70,10 @@ type leased struct {
 	listed  bool
 	partial []string // the beginning of a listing
 	at      *list.Element
-	// idle counts the recalls since it was last of use.
-	idle int
+	// recalls counts those since a time: it is not worth much where it is recalled
+	// again and again.
+	recalls int
+	since   time.Time
 }
 
 type cachedAttr struct {
@@ -79,9 +81,12 @@ type cachedAttr struct {
 	under *leased
 }
 
-// maxIdleRecalls is after how many recalls a lease that was of no use is returned:
-// somebody else works there.
-const maxIdleRecalls = 8
+// A lease that is recalled more than maxLeaseRecalls times in recallWindow is
+// returned: others work there.
+const (
+	maxLeaseRecalls = 8
+	recallWindow    = time.Second
+)
 
 func newCache(limit int, clk clock.Clock, m *Metrics) *cache {
 	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1)}
@@ -128,7 +133,6 @@ func (c *cache) use(lease uint64) *leased {
 	if l == nil || !c.free(lease) {
 		return nil
 	}
-	l.idle = 0
 	c.recent.MoveToFront(l.at)
 	return l
 }
@@ -414,6 +418,7 @@ func (c *cache) drop(touches []*wire.Touch) {
 
 // recall carries out recalls that have not been yet. The mutex is held.
 func (c *cache) recall(recalls []*wire.Recall) {
+	now := c.clock.Now()
 	for _, r := range recalls {
 		if r.Number <= c.standing.carried {
 			continue
@@ -425,7 +430,12 @@ func (c *cache) recall(recalls []*wire.Recall) {
 			continue
 		}
 		c.drop(r.Touches)
+		counted := map[uint64]bool{}
 		for _, t := range r.Touches {
+			if counted[t.Lease] {
+				continue
+			}
+			counted[t.Lease] = true
 			l := c.leases[t.Lease]
 			if l == nil { // a grant whose answer was not kept
 				if _, ok := c.returning[t.Lease]; !ok {
@@ -434,7 +444,10 @@ func (c *cache) recall(recalls []*wire.Recall) {
 				}
 				continue
 			}
-			if l.idle++; l.idle > maxIdleRecalls {
+			if now.Sub(l.since) > recallWindow {
+				l.recalls, l.since = 0, now
+			}
+			if l.recalls++; l.recalls > maxLeaseRecalls {
 				c.giveBack(l)
 			}
 		}

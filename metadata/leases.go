@@ -204,9 +204,9 @@ func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *
 	if looked >= maxSettling {
 		return nil
 	}
-	g := &wire.LeaseGrant{Epoch: epoch}
+	g, now := &wire.LeaseGrant{Epoch: epoch}, t.now()
 	for lease := range wanted {
-		if t.holds(h, lease) {
+		if !t.heat[lease].hot(now) && t.holds(h, lease) {
 			g.Leases = append(g.Leases, uint64(lease))
 		}
 	}

@@ -466,3 +466,34 @@ func TestAMovedTreeEndsTheStandingOfConfinedSessions(t *testing.T) {
 		require.ErrorIs(t, err, moraine.PermissionDenied)
 	})
 }
+
+// Where many change the same directory its lease is more trouble than use.
+func TestALeaseThatIsRecalledAllTheTimeIsNotGranted(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		writer := c.open(peer(transport.RoleClient, "w"))
+		dir := writer.made(mkdir(root, "d")).Inode
+		h := c.cacher("h")
+		granted := func() bool {
+			_, leases := h.walk("d/f")
+			return slices.Contains(leases, dir)
+		}
+		require.True(t, granted())
+		for i := range uint64(16) {
+			require.True(t, granted(), "after %d recalls", i)
+			created := writer.later(create(dir, fmt.Sprint(i)))
+			requireWaits(t, created, "the change")
+			h.recalled(i + 1)
+			requireAnswered(t, created, "the change")
+		}
+		require.False(t, granted(), "a directory where others work all the time")
+		h.leases(&wire.Leases{Returned: []uint64{dir}, Returns: 1})
+		writer.made(create(dir, "more"))
+		require.Empty(t, h.recalled(16))
+		time.Sleep(2 * time.Second)
+		h.leases(&wire.Leases{Renew: true})
+		require.False(t, granted())
+		time.Sleep(1500 * time.Millisecond)
+		h.leases(&wire.Leases{Renew: true})
+		require.True(t, granted(), "it is granted again when that is over")
+	})
+}

@@ -25,6 +25,12 @@ const (
 	// maxSettling bounds the changes between a state and the present that a grant
 	// is held against; past it nothing is granted.
 	maxSettling = 4096
+	// A lease that was recalled hotRecalls times within hotWindow is not granted for
+	// hotPause: in a directory where many work, each change would be a message to all
+	// of them, and of little use to any.
+	hotRecalls = 16
+	hotWindow  = time.Second
+	hotPause   = 3 * time.Second
 )
 
 // leaseTable knows what the sessions may answer from their caches, and holds back
@@ -73,6 +79,7 @@ type leaseTable struct {
 	many map[moraine.InodeID][]uint32
 	// held is how many leases there are.
 	held int
+	heat map[moraine.InodeID]heat // leases recalled lately
 	// shown is what pending changes would show, pendings are all of them.
 	shown    map[shownKey][]*pending
 	pendings map[*pending]struct{}
@@ -144,6 +151,7 @@ func (t *leaseTable) lead(sessions []uint64) {
 	t.leading = true
 	t.sessions, t.slots, t.free = map[uint64]*holder{}, nil, nil
 	t.one, t.many, t.held = map[moraine.InodeID]uint32{}, map[moraine.InodeID][]uint32{}, 0
+	t.heat = map[moraine.InodeID]heat{}
 	t.shown, t.pendings = map[shownKey][]*pending{}, map[*pending]struct{}{}
 	t.recovering, t.recovered, t.recoverBy = map[uint64]struct{}{}, make(chan struct{}), t.now().Add(leaseTerm)
 	for _, id := range sessions {
@@ -239,6 +247,7 @@ func (t *leaseTable) recall(req *wire.MetaRequest, r *state.Result) {
 		}
 	}
 	now := t.now()
+	t.warm(affected, now)
 	for h, touches := range affected {
 		if t.ranOut(h, now) {
 			continue
@@ -255,6 +264,40 @@ func (t *leaseTable) recall(req *wire.MetaRequest, r *state.Result) {
 		t.hold(p, r.Touched)
 	}
 }
+
+// heat is how often a lease was recalled since a time.
+type heat struct {
+	count int
+	since time.Time
+}
+
+// warm counts the leases that one command has recalled. The mutex is held.
+func (t *leaseTable) warm(affected map[*holder][]*wire.Touch, now time.Time) {
+	counted := map[uint64]bool(nil)
+	for _, touches := range affected {
+		for _, touch := range touches {
+			if counted[touch.Lease] {
+				continue
+			}
+			if counted == nil {
+				counted = make(map[uint64]bool, 2)
+			}
+			counted[touch.Lease] = true
+			lease := moraine.InodeID(touch.Lease)
+			h := t.heat[lease]
+			if now.Sub(h.since) > hotWindow && !h.hot(now) {
+				h = heat{since: now}
+			}
+			if h.count++; h.count == hotRecalls {
+				h.since = now
+			}
+			t.heat[lease] = h
+		}
+	}
+}
+
+// hot reports whether a lease is not to be granted now.
+func (h heat) hot(now time.Time) bool { return h.count >= hotRecalls && now.Sub(h.since) <= hotPause }
 
 // excepted reports whether the session is the one that asked for the change, and
 // answers nothing from its cache that this touches.
@@ -343,6 +386,11 @@ func (t *leaseTable) sweep() {
 	now := t.now()
 	for _, h := range t.sessions {
 		t.ranOut(h, now)
+	}
+	for lease, h := range t.heat {
+		if now.Sub(h.since) > hotPause {
+			delete(t.heat, lease)
+		}
 	}
 	t.metrics.Leases.Set(float64(t.held))
 	t.metrics.LeaseSessions.Set(float64(len(t.sessions)))

@@ -412,7 +412,7 @@ func faults(ctx context.Context, c *incluster.Cluster, rng *rand.Rand, done <-ch
 }
 
 func TestCachedAnswersAreLinearizable(t *testing.T) {
-	first, n, steps := uint64(time.Now().UnixNano()), 4, 400
+	first, n, steps := uint64(time.Now().UnixNano()), 2, 300
 	if s := os.Getenv("MORAINE_TEST_SEED"); s != "" {
 		var err error
 		first, err = strconv.ParseUint(s, 10, 64)
