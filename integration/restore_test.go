@@ -60,6 +60,9 @@ func TestMetadataComesBack(t *testing.T) {
 	same("forced")
 
 	stopAll()
+	require.Contains(t, works(t, env, "inspect", "log", data, "--json"), `"raise_incarnation`)
+	works(t, env, "inspect", "snapshot", data)
+	require.Contains(t, works(t, env, "inspect", "state", data), "the state after entry") // it was killed: the log has the rest
 	lose(m[0])
 	damaged := filepath.Join(dir, "damaged")
 	p, err := os.ReadFile(backup)

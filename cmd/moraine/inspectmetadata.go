@@ -1,0 +1,246 @@
+package main
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// entryRow is what `inspect log` prints of an entry.
+type entryRow struct {
+	Index    uint64   `json:"index"`
+	Term     uint64   `json:"term"`
+	Kind     string   `json:"kind"`
+	Appended string   `json:"appended,omitempty"`
+	Bytes    int      `json:"bytes"`
+	Commands []string `json:"commands,omitempty"`
+	Members  []string `json:"members,omitempty"`
+	Segment  string   `json:"segment"`
+	Damage   string   `json:"damage,omitempty"`
+}
+
+func (a *app) inspectLogCommand() *cobra.Command {
+	var from, to uint64
+	cmd := &cobra.Command{
+		Use:   "log DIR",
+		Short: "List the entries of a metadata server's log",
+		Long: `List the entries of the log in a metadata server's --data, with the commands in each.
+What is damaged is listed with why, and the rest gone on with. The server should not run.
+Exit code 1 when anything is damaged.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			shown, damaged := 0, 0
+			err := raftstore.InspectLog(vfs.OS{}, args[0], func(e raftstore.EntryInfo) error {
+				if e.Index < from || (to > 0 && e.Index > to) {
+					return nil
+				}
+				row := describeEntry(e)
+				shown++
+				if row.Damage != "" {
+					damaged++
+				}
+				return a.printEntry(row)
+			})
+			if err != nil {
+				return err
+			}
+			a.note("%d entries, %d damaged", shown, damaged)
+			if damaged > 0 {
+				return fmt.Errorf("%d of %d entries are damaged: the server does not start on such a log, or stops; replace it (`moraine metadata replace`)", damaged, shown)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().Uint64Var(&from, "from", 0, "first entry")
+	cmd.Flags().Uint64Var(&to, "to", 0, "last entry; 0: to the end")
+	return cmd
+}
+
+func describeEntry(e raftstore.EntryInfo) entryRow {
+	row := entryRow{Index: e.Index, Term: e.Term, Kind: e.Kind, Bytes: len(e.Data), Members: e.Members, Segment: e.Segment}
+	if !e.Appended.IsZero() {
+		row.Appended = e.Appended.UTC().Format(time.RFC3339Nano)
+	}
+	err := e.Damage
+	if e.Kind == "command" && err == nil {
+		var commands []*statepb.Command
+		if commands, err = state.DecodeEntry(e.Data); err == nil {
+			for _, c := range commands {
+				row.Commands = append(row.Commands, commandName(c))
+			}
+		}
+	}
+	if err != nil {
+		row.Damage = err.Error()
+	}
+	return row
+}
+
+// commandName says what a command is and who asked for it.
+func commandName(c *statepb.Command) string {
+	req := c.GetRequest()
+	if req == nil {
+		return oneofName(c.ProtoReflect())
+	}
+	name := oneofName(req.ProtoReflect())
+	if req.Session != 0 {
+		name += fmt.Sprintf(" of session %x, number %d", req.Session, req.Number)
+	}
+	if node := c.GetCaller().GetNode(); node != "" {
+		name += ", by " + node
+	}
+	return name
+}
+
+func oneofName(m protoreflect.Message) string {
+	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("op")); f != nil {
+		return string(f.Name())
+	}
+	return "unknown to this build"
+}
+
+func (a *app) printEntry(r entryRow) error {
+	if a.global.json {
+		return printJSON(a.out, r)
+	}
+	what := strings.Join(r.Commands, "; ")
+	if r.Members != nil {
+		what = strings.Join(r.Members, ", ")
+	}
+	if r.Damage != "" {
+		what += "  DAMAGED: " + r.Damage
+	}
+	a.note("%8d %4d %-13s %s", r.Index, r.Term, r.Kind, what)
+	return nil
+}
+
+// snapshotRow is what `inspect snapshot` prints.
+type snapshotRow struct {
+	Name     string   `json:"name"`
+	Index    uint64   `json:"index"`
+	Term     uint64   `json:"term"`
+	Applied  uint64   `json:"applied"`
+	Bytes    int64    `json:"bytes"`
+	Received bool     `json:"received"`
+	Members  []string `json:"members"`
+	Damage   string   `json:"damage,omitempty"`
+}
+
+func (a *app) inspectSnapshotCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "snapshot DIR",
+		Short: "Describe a metadata server's snapshots, and read them to their end",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			damaged := 0
+			err := raftstore.InspectSnapshots(vfs.OS{}, args[0], func(s raftstore.SnapshotInfo) error {
+				row := snapshotRow{s.Name, s.Index, s.Term, s.Applied, s.Bytes, s.Received, s.Members, ""}
+				if row.Members == nil {
+					row.Members = []string{}
+				}
+				if s.Damage != nil {
+					damaged++
+					row.Damage = s.Damage.Error()
+				}
+				if a.global.json {
+					return printJSON(a.out, row)
+				}
+				a.note("%s: up to entry %d of term %d, state at %d, %s, members %s %s", row.Name, row.Index, row.Term, row.Applied,
+					size(uint64(row.Bytes)), strings.Join(row.Members, ", "), row.Damage)
+				return nil
+			})
+			if err == nil && damaged > 0 {
+				err = fmt.Errorf("%d snapshots are damaged", damaged)
+			}
+			return err
+		},
+	}
+}
+
+// tableRow is what `inspect state` prints of a table.
+type tableRow struct {
+	Table string `json:"table"` // partition and table byte, in hex
+	Pairs uint64 `json:"pairs"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// pairRow is a pair, in hex.
+type pairRow struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+func (a *app) inspectStateCommand() *cobra.Command {
+	var prefix string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "state DIR",
+		Short: "Count what is in a metadata server's state, or show some of it",
+		Long: `Count the pairs of each table of the state in a metadata server's --data, or, with --key,
+show those whose keys begin so, in hex. The tables are in docs/formats/metadata-keys.md.
+The server must not run; what is in its log after the entry shown is not in the state yet.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			lo, err := hex.DecodeString(strings.ReplaceAll(prefix, " ", ""))
+			if err != nil {
+				return usageError("--key %q: write bytes in hex", prefix)
+			}
+			return raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
+				a.note("the state after entry %d", applied)
+				if len(lo) > 0 {
+					return a.printPairs(r, lo, limit)
+				}
+				return a.printTables(r)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&prefix, "key", "", "show the pairs whose keys begin with these bytes, in hex")
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many pairs --key shows at most")
+	return cmd
+}
+
+func (a *app) printPairs(r state.Reader, prefix []byte, limit int) error {
+	var rows []pairRow
+	err := r.Scan(prefix, nil, func(key, value []byte) bool {
+		if !strings.HasPrefix(string(key), string(prefix)) || len(rows) >= limit {
+			return false
+		}
+		v := hex.EncodeToString(value)
+		if len(key) > 2 && key[2] == 0x02 {
+			v = "(a signing key, not shown)"
+		}
+		rows = append(rows, pairRow{hex.EncodeToString(key), v})
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return list(a, rows, table.Row{"key", "value"}, func(p pairRow) table.Row { return table.Row{p.Key, p.Value} })
+}
+
+func (a *app) printTables(r state.Reader) error {
+	var rows []tableRow
+	err := r.Scan([]byte{0}, nil, func(key, value []byte) bool {
+		name := hex.EncodeToString(key[:min(3, len(key))])
+		if len(rows) == 0 || rows[len(rows)-1].Table != name {
+			rows = append(rows, tableRow{Table: name})
+		}
+		t := &rows[len(rows)-1]
+		t.Pairs++
+		t.Bytes += uint64(len(key) + len(value))
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return list(a, rows, table.Row{"table", "pairs", "bytes"}, func(t tableRow) table.Row { return table.Row{t.Table, t.Pairs, size(t.Bytes)} })
+}

@@ -1,0 +1,267 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// EntryInfo is one entry of a log as it lies on disk.
+type EntryInfo struct {
+	Segment     string
+	Index, Term uint64
+	// Kind is command, configuration, noop or barrier.
+	Kind     string
+	Appended time.Time
+	Data     []byte   // of a command
+	Members  []string // of a configuration; those without a vote in brackets
+	// Damage is why the entry is not to be trusted; Index is its place then.
+	Damage error
+}
+
+// InspectLog calls fn with each entry of the log in the node directory dir, in
+// order, and changes nothing; the node should not run. What is damaged is told
+// with its place, and the next is gone on with where it can be found: an append
+// whose checksum is wrong is damaged as a whole. An error of fn ends it.
+func InspectLog(fsys vfs.FS, dir string, fn func(EntryInfo) error) error {
+	dir = filepath.Join(dir, logDir)
+	names, err := fsys.List(dir)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		var base, id uint64
+		if n, _ := fmt.Sscanf(name, "%020d-%016x"+walSuffix, &base, &id); n != 2 {
+			continue
+		}
+		p, err := readSegment(fsys, filepath.Join(dir, name))
+		if err != nil {
+			if err := fn(EntryInfo{Segment: name, Index: base, Damage: err}); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := inspectSegment(name, base, p, fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSegment reads a segment whole: it has at most a GiB, 64 MiB by default.
+func readSegment(fsys vfs.FS, name string) (p []byte, err error) {
+	f, err := fsys.Open(name, vfs.Read)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	p = make([]byte, size)
+	if n, err := f.ReadAt(p, 0); err != nil && !(err == io.EOF && n == len(p)) {
+		return nil, err
+	}
+	return p, nil
+}
+
+// inspectSegment goes through the frames of a segment, as scanSegment does.
+func inspectSegment(name string, base uint64, p []byte, fn func(EntryInfo) error) error {
+	var pending []EntryInfo
+	index, from := base, int64(0)
+	flush := func(damage error) error {
+		for _, e := range pending {
+			if e.Damage == nil {
+				e.Damage = damage
+			}
+			if err := fn(e); err != nil {
+				return err
+			}
+		}
+		pending = pending[:0]
+		return nil
+	}
+	for at := int64(segmentHeader); at+frameHeader <= int64(len(p)); {
+		length := int64(binary.LittleEndian.Uint32(p[at+4:]))
+		switch p[at] {
+		case frameEntry:
+			body := p[min(at+frameHeader, int64(len(p))):min(at+frameHeader+length, int64(len(p)))]
+			pending = append(pending, decodeEntryInfo(name, index, body, length))
+			index++
+		case frameIndex:
+		case frameCommit:
+			var damage error
+			if crc32.Checksum(p[from:at], castagnoli) != uint32(length) {
+				damage = corruptf("the checksum of its append, which ends at byte %d, is wrong", at)
+			}
+			if err := flush(damage); err != nil {
+				return err
+			}
+			from, length = at+frameHeader, 0
+		default:
+			if allZero(p[at:min(at+4096, int64(len(p)))]) {
+				return flush(corruptf("its append was never completed"))
+			}
+			pending = append(pending, EntryInfo{Segment: name, Index: index, Damage: corruptf("no frame begins at byte %d: what follows in this segment cannot be read", at)})
+			return flush(corruptf("its append was never completed"))
+		}
+		at += frameHeader + (length+7)&^7
+	}
+	return flush(corruptf("its append was never completed"))
+}
+
+func decodeEntryInfo(name string, index uint64, body []byte, length int64) EntryInfo {
+	e := EntryInfo{Segment: name, Index: index}
+	var l raft.Log
+	if int64(len(body)) < length {
+		e.Damage = corruptf("it has %d of %d bytes", len(body), length)
+		return e
+	}
+	if err := (&wal.BinaryCodec{}).Decode(body, &l); err != nil {
+		e.Damage = corruptf("it does not decode: %v", err)
+		return e
+	}
+	if l.Index != index {
+		e.Damage = corruptf("it says that it is entry %d", l.Index)
+		return e
+	}
+	e.Term, e.Appended = l.Term, l.AppendedAt
+	switch l.Type {
+	case raft.LogCommand:
+		e.Kind, e.Data = "command", l.Data
+	case raft.LogConfiguration:
+		e.Kind = "configuration"
+		e.Members = membersOf(l.Data)
+	case raft.LogNoop:
+		e.Kind = "noop"
+	case raft.LogBarrier:
+		e.Kind = "barrier"
+	default:
+		e.Kind = l.Type.String()
+	}
+	return e
+}
+
+func membersOf(p []byte) (out []string) {
+	defer func() { // raft panics at bytes that are no configuration
+		if recover() != nil {
+			out = []string{"(damaged)"}
+		}
+	}()
+	return memberNames(raft.DecodeConfiguration(p))
+}
+
+func memberNames(c raft.Configuration) []string {
+	out := []string{}
+	for _, s := range c.Servers {
+		name := fmt.Sprintf("%s=%s", s.ID, s.Address)
+		if s.Suffrage != raft.Voter {
+			name = "(" + name + ")"
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// SnapshotInfo is a snapshot as it lies on disk.
+type SnapshotInfo struct {
+	Name        string
+	Index, Term uint64
+	Applied     uint64 // what its state has reached at least
+	Bytes       int64  // of its stream
+	Received    bool   // from another node; else taken here
+	Members     []string
+	Damage      error
+}
+
+// InspectSnapshots calls fn with each snapshot in the node directory dir, and
+// reads it to its end; it changes nothing.
+func InspectSnapshots(fsys vfs.FS, dir string, fn func(SnapshotInfo) error) error {
+	s := &snapshotStore{fs: fsys, dir: filepath.Join(dir, snapshotDir), metrics: NewMetrics(nil)}
+	id, err := ReadIdentity(fsys, dir)
+	if err != nil {
+		return err
+	}
+	s.cluster = id.Cluster
+	names, err := fsys.List(s.dir)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		info := SnapshotInfo{Name: name}
+		if snap, err := s.load(name); err != nil {
+			info.Damage = err
+		} else {
+			info.Index, info.Term, info.Applied, info.Bytes = snap.meta.Index, snap.meta.Term, snap.applied, snap.meta.Size
+			info.Received, info.Members = snap.stream, memberNames(snap.meta.Configuration)
+			info.Damage = s.verify(snap)
+		}
+		if err := fn(info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify reads a snapshot's stream to its end.
+func (s *snapshotStore) verify(snap *snapshot) error {
+	source, err := s.source(snap)
+	if err != nil {
+		return err
+	}
+	r, err := newStreamReader(source, s.cluster)
+	if err == nil {
+		err = r.verify()
+	}
+	return errors.Join(err, source.Close())
+}
+
+// InspectState calls fn with the state in the node directory dir, opened for
+// reading alone; the node must not run. It is as of the last flush, or what the
+// state's own log still has: entries after applied are in the node's log.
+func InspectState(fsys vfs.FS, dir string, fn func(r state.Reader, applied uint64) error) (err error) {
+	p, err := readFile(fsys, filepath.Join(dir, stateDir, currentFile))
+	if err != nil {
+		return wrap("raftstore.InspectState", dir, err)
+	}
+	number, err := decodeCurrent(p)
+	if err != nil {
+		return wrap("raftstore.InspectState", dir, err)
+	}
+	s := &stateDB{fs: fsys, dir: filepath.Join(dir, stateDir)}
+	db, err := pebble.Open(s.path(number), &pebble.Options{FS: pebblevfs.New(fsys), ReadOnly: true, Logger: quietLog{}})
+	if err != nil {
+		return wrap("raftstore.InspectState", dir, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	index, err := applied(db)
+	if err != nil {
+		return err
+	}
+	snap := db.NewSnapshot()
+	defer func() { err = errors.Join(snap.Close(), err) }()
+	return fn(snapReader{snap}, index)
+}
+
+// quietLog drops what pebble says.
+type quietLog struct{}
+
+func (quietLog) Infof(string, ...any)         {}
+func (quietLog) Errorf(string, ...any)        {}
+func (quietLog) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
