@@ -93,7 +93,9 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 	var workers []*worker
 	for i := range o.clients {
 		node := fmt.Sprint("c", i+1)
-		c, err := n.c.ClientWith(ctx, node, client.Config{AttemptTimeout: time.Second})
+		// Without a cache: a new leader that waits for those who may hold leases hides
+		// that the last one still answers, which is what a history is to find out.
+		c, err := n.c.ClientWith(ctx, node, client.Config{AttemptTimeout: time.Second, CacheEntries: -1})
 		if err != nil {
 			return out, err
 		}
