@@ -167,8 +167,11 @@ func TestDeposedLeaderServesNoStaleRead(t *testing.T) {
 				<-m1.store.Ready()
 				return m1.get("key") == "old"
 			})
-			require.NoError(t, g.leader().store.TransferTo("m1"))
-			g.leader("m1")
+			eventually(t, "m1 leads", func() bool { // on a busy machine others may take over meanwhile
+				_ = g.leader().store.TransferTo("m1")
+				_, leads := m1.store.Leader()
+				return leads
+			})
 			require.NoError(t, m1.store.ReadBarrier(ctxFor(10*time.Second)))
 			if mutant {
 				m1.store.CountEveryAck()
@@ -177,13 +180,14 @@ func TestDeposedLeaderServesNoStaleRead(t *testing.T) {
 				g.net.hold("m1", peer, true)
 				g.net.hold(peer, "m1", true)
 			}
-			next := g.leader("m2", "m3")
-			_, err := next.store.Propose(ctxFor(10*time.Second), []byte("set key new"))
-			require.NoError(t, err)
+			eventually(t, "another leader takes a write", func() bool {
+				_, err := g.leader("m2", "m3").store.Propose(ctxFor(10*time.Second), []byte("set key new"))
+				return err == nil
+			})
 			_, leads := m1.store.Leader()
 			require.True(t, leads, "the test is about a leader that does not know")
 
-			err = m1.store.ReadBarrier(ctxFor(300 * time.Millisecond))
+			err := m1.store.ReadBarrier(ctxFor(300 * time.Millisecond))
 			stale := err == nil && m1.get("key") == "old"
 			require.Equal(t, mutant, stale)
 			if !mutant {
