@@ -121,12 +121,12 @@ func TestAgreesWithChance(t *testing.T) {
 		t.Run(s, func(t *testing.T) {
 			f := sim.Fleet{Scheme: scheme(t, s), Domain: sim.DomainHost, Hosts: 12, Devices: 1, DeviceBytes: 40e6, ChunkBytes: 1e6,
 				DeviceAFR: 3, RebuildRate: 60, Detect: time.Second, Grace: 3 * time.Hour}
-			years := 200.0
+			years := 120.0
 			if f.Scheme.M == 2 {
 				f.DeviceAFR = 8
 			}
 			want := crude(f, years, rand.New(rand.NewPCG(7, 7)))
-			r, err := sim.Durability(f, 40_000, 7)
+			r, err := sim.Durability(f, 20_000, 7)
 			require.NoError(t, err)
 			t.Logf("by chance %.3g, by episodes %.3g (%.3g to %.3g)", want, r.OneStripe.Value, r.OneStripe.Low, r.OneStripe.High)
 			require.InEpsilon(t, want, -math.Log1p(-r.OneStripe.Value), 0.25)
@@ -137,10 +137,10 @@ func TestAgreesWithChance(t *testing.T) {
 // Independent draws agree within their intervals, with losses of whole hosts too.
 func TestSeedsAgree(t *testing.T) {
 	f := fleet(t, "4+2")
-	all, err := sim.Durability(f, 100_000, 100)
+	all, err := sim.Durability(f, 40_000, 100)
 	require.NoError(t, err)
 	for seed := range uint64(5) {
-		r, err := sim.Durability(f, 20_000, seed)
+		r, err := sim.Durability(f, 10_000, seed)
 		require.NoError(t, err)
 		half := (r.OneStripe.High - r.OneStripe.Low) / 2
 		require.InDelta(t, all.OneStripe.Value, r.OneStripe.Value, 2.5*half, "seed %d: %v, %v", seed, r, all)
@@ -152,10 +152,10 @@ func TestSeedsAgree(t *testing.T) {
 // and the same seed gives the same figures.
 func TestDurabilityIsOrdered(t *testing.T) {
 	of := func(f sim.Fleet) float64 {
-		r, err := sim.Durability(f, 20_000, 3)
+		r, err := sim.Durability(f, 8_000, 3)
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.OneStripe.Value, r.AnyStripe.Value)
-		again, err := sim.Durability(f, 20_000, 3)
+		again, err := sim.Durability(f, 8_000, 3)
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 		return r.OneStripe.Value
