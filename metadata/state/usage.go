@@ -432,12 +432,17 @@ func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 	return s.parent, nil
 }
 
-// count adds to the counts of a directory and of all above it.
+// count adds to the counts of a directory and of all above it. Each of them costs,
+// so that nothing is made more than maxDepth directories deep; what is deeper
+// already may be changed and removed.
 func (w *usageWalk) count(dir moraine.InodeID, what usage, free bool) error {
 	if what.zero() {
 		return nil
 	}
-	for dir != 0 {
+	for depth := 0; dir != 0; depth++ {
+		if depth > maxDepth && what.inodes > 0 && !free {
+			return fail(moraine.TooLarge, "usage", dir.String(), "more than %d directories deep: make it higher up", maxDepth)
+		}
 		if err := w.t.countUsage(usageKey{w.column, dir}, what, free); err != nil {
 			return err
 		}

@@ -317,3 +317,27 @@ func (c *client) walkTo(path string) uint64 {
 	c.t.Helper()
 	return c.ok(c.walk(path)).GetWalk().GetAttr().GetInode()
 }
+
+// What every command costs grows with the depth of what it changes, and so the
+// depth has a bound. What is deeper may be removed.
+func TestDepthIsBounded(t *testing.T) {
+	b := newBench(t)
+	c := b.open(nil)
+	at, depth := c.root, 0
+	for ; depth < 600; depth++ {
+		r := c.create(&wire.Create{Parent: at, Name: "d", Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755})
+		if r.GetError() != nil {
+			if k := kind(r); k != "too large" {
+				t.Fatalf("%d directories deep: %s", depth, k)
+			}
+			break
+		}
+		at = r.GetEntry().GetAttr().GetInode()
+	}
+	if depth != 513 { // with 512 between the last one and the root
+		t.Errorf("directories can be made %d deep", depth)
+	}
+	b.check()
+	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: c.root, Name: "d"}}}))
+	b.check()
+}
