@@ -250,13 +250,13 @@ func (m *metaConn) try(ctx context.Context, stub transport.Metadata, req *wire.M
 	return stub.Do(ctx, req)
 }
 
-// pause waits before the next attempt: 10 ms doubling to 1 s, at random between
-// half of it and all. It returns false when ctx ended first.
+// pause is pauseUpTo with a second.
 func pause(ctx context.Context, clk clock.Clock, try int) bool {
 	return pauseUpTo(ctx, clk, try, time.Second)
 }
 
-// pauseUpTo is pause with another longest one.
+// pauseUpTo waits before the next attempt: 10 ms doubling to longest, at random
+// between half of it and all. It returns false when ctx ended first.
 func pauseUpTo(ctx context.Context, clk clock.Clock, try int, longest time.Duration) bool {
 	d := min(10*time.Millisecond<<min(try, 10), longest)
 	d = d/2 + rand.N(d/2+1)

@@ -25,7 +25,7 @@ const (
 	// caughtUp is how many entries a member may lack and still be given a vote:
 	// what comes in within some milliseconds.
 	caughtUp = 256
-	// settle bounds how long a removal waits for the others to be heard of: right
+	// settlePatience bounds how long a removal waits for the others to be heard of: right
 	// after a leader began to lead it has not heard of all of them.
 	settlePatience = 2 * time.Second
 	settleStep     = 50 * time.Millisecond

@@ -219,7 +219,7 @@ func (a arena) step(in input, out output) (bool, arena) {
 	return answer(next)
 }
 
-// same is the answer that says nothing but that it was done.
+// describes is the answer that tells of n.
 func describes(n *node, out output) func(arena) (bool, arena) {
 	return func(a arena) (bool, arena) { return a.described(n, out) }
 }

@@ -27,7 +27,7 @@ func latencyBucket(micros uint64) int {
 	return min(4*(power-1)+int(micros>>(power-2)&3), latencyBuckets-1)
 }
 
-// bound returns the upper end of a bucket, in microseconds.
+// latencyBound returns the upper end of a bucket, in microseconds.
 func latencyBound(bucket int) uint64 {
 	if bucket < 4 {
 		return uint64(bucket) + 1

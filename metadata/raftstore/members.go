@@ -162,8 +162,8 @@ func (s *Store) member(id string) (Peer, bool) {
 	return Peer{}, false
 }
 
-// ServerAddr implements raft.ServerAddressProvider: it finds members where
-// Config says they are now, whatever address the log has for them.
+// serverAddr finds members where Config says they are now, whatever address the
+// log has for them.
 func (s *Store) serverAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if p, ok := s.member(string(id)); ok {
 		return raft.ServerAddress(p.Address), nil

@@ -30,10 +30,11 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-// newTransport begins to accept. book says where the members are. silent and leader are of this node, a follower:
-// whether it has not heard of its leader for long, and whom it follows ("" for
-// nobody).
-func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool, leader func() raft.ServerAddress) *transport {
+// newTransport begins to accept. book says where the members are. silent and leader
+// are of this node, a follower: whether it has not heard of its leader for long, and
+// whom it follows ("" for nobody).
+func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool,
+	leader func() raft.ServerAddress) *transport {
 	self, _ := cfg.peer(cfg.Node)
 	conns := &connTable{Stream: deps.Stream, open: map[net.Conn]bool{}}
 	t := &transport{

@@ -33,7 +33,7 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 		kinds = slices.DeleteFunc(slices.Clone(kinds), ofTier)
 	}
 	look := t.readyJobs
-	if shares, err := t.speaks(levelLeases); err != nil {
+	if shares, err := t.speaks(levelJobLeases); err != nil {
 		return nil, err
 	} else if shares {
 		look, kinds = t.sharedJobs, shuffled(kinds, t.count[cCommands])
@@ -217,7 +217,7 @@ func (t *tx) heldJob(op string, id, epoch uint64) (*job, error) {
 
 // mustHold fails where the caller is a node, and not the one that leased j.
 func (t *tx) mustHold(op string, j *job) error {
-	checked, err := t.speaks(levelLeases)
+	checked, err := t.speaks(levelJobLeases)
 	if err == nil && checked && !t.holds(j) {
 		err = fail(moraine.PermissionDenied, op, j.id.String(), "the lease is %q's", j.holder)
 	}

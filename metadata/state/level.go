@@ -10,9 +10,13 @@ import (
 // reached, so that servers of two builds apply a log alike. Each level is listed
 // here once, and in docs/formats/log-entry.md; moraine.FeatureLevel is the last.
 const (
-	// levelLeases: a lease is its holder's alone, and a request for jobs shares its
-	// leases among the kinds.
-	levelLeases = 2
+	// levelJobLeases: a job's lease is its holder's alone, and a request for jobs
+	// shares its leases among the kinds.
+	levelJobLeases = 2
+
+	// Level 3 is one release. Its changes have a constant each, and are in force
+	// together.
+
 	// levelNewest: an upload that is settled late does not take the place of an
 	// object of newer content, and a tree's job counts a file once that it meets
 	// under two names.

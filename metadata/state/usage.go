@@ -163,7 +163,7 @@ func (s *usageSet) insert(e usageEntry) *usageEntry {
 	return &s.list[len(s.list)-1]
 }
 
-// count adds to one count.
+// countUsage adds to one count.
 func (t *tx) countUsage(k usageKey, delta usage, free bool) error {
 	e := t.usage.find(k)
 	if e == nil {
