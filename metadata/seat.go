@@ -76,7 +76,7 @@ func (s *Server) askToEnter(ctx context.Context, dir moraine.UUID) (accepted boo
 		if p.ID == s.cfg.Node {
 			continue
 		}
-		reply, err := s.tell(ctx, p.Addresses, dir, true)
+		reply, err := s.tell(ctx, p.Addresses, dir)
 		switch {
 		case err != nil:
 			fresh, waitsFor = false, append(waitsFor, p.ID)
@@ -93,22 +93,22 @@ func (s *Server) askToEnter(ctx context.Context, dir moraine.UUID) (accepted boo
 
 // tell sends a beat to the server at addrs, and, where another one leads that it
 // knows of, to that.
-func (s *Server) tell(ctx context.Context, addrs []string, dir moraine.UUID, entering bool) (*wire.MemberBeatReply, error) {
-	reply, err := s.sendBeat(ctx, addrs, dir, entering)
+func (s *Server) tell(ctx context.Context, addrs []string, dir moraine.UUID) (*wire.MemberBeatReply, error) {
+	reply, err := s.sendBeat(ctx, addrs, dir)
 	if err != nil || reply.Accepted || reply.Refused != "" || len(reply.LeaderAddresses) == 0 ||
 		reply.Leader == s.cfg.Node || reply.Leader == reply.Id {
 		return reply, err
 	}
-	if led, err := s.sendBeat(ctx, reply.LeaderAddresses, dir, entering); err == nil {
+	if led, err := s.sendBeat(ctx, reply.LeaderAddresses, dir); err == nil {
 		return led, nil
 	}
 	return reply, nil
 }
 
-func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID, entering bool) (*wire.MemberBeatReply, error) {
+func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID) (*wire.MemberBeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
-	beat := &wire.MemberBeat{Id: s.cfg.Node, Directory: dir[:], Entering: entering, Status: s.memberStatus()}
+	beat := &wire.MemberBeat{Id: s.cfg.Node, Directory: dir[:], Status: s.memberStatus()}
 	resp, err := s.deps.Dial(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MemberBeat{MemberBeat: beat}})
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (s *Server) beat(ctx context.Context) error {
 	}
 	for turn := 0; ctx.Err() == nil; turn++ {
 		if addrs := s.beatTo(turn); len(addrs) > 0 {
-			reply, err := s.tell(ctx, addrs, dir, false)
+			reply, err := s.tell(ctx, addrs, dir)
 			if err == nil && reply.Refused != "" {
 				return s.refused(reply)
 			}

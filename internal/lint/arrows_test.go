@@ -27,7 +27,6 @@ type arrow struct {
 var arrows = []arrow{
 	{"cmd", []string{"*"}},
 	{"integration", []string{"*"}},
-	{"agent", []string{"client", "transport"}},
 	{"fuse", []string{"client", "transport"}},
 	{"s3", []string{"client", "transport"}},
 	{"tiers/mover", []string{"client", "transport", "tiers/object"}},

@@ -245,7 +245,8 @@ type Survey struct {
 	// appended it (zero where only a snapshot tells).
 	LastIndex, LastTerm uint64
 	Appended            time.Time
-	Applied, Snapshot   uint64
+	// Snapshot is the last entry in the newest snapshot; 0 where there is none.
+	Snapshot uint64
 }
 
 // ForceAlone makes the node of cfg.Dir, which must not run, a group of its own:

@@ -89,9 +89,6 @@ func (m *Machine) StripeByID(r Reader, id moraine.StripeID) (*moraine.Stripe, er
 	return m.view(r).stripe(id)
 }
 
-// StripeToWire returns the record as it travels.
-func StripeToWire(s *moraine.Stripe) *wire.Stripe { return stripeToWire(s) }
-
 // GrantInfo is a live grant.
 type GrantInfo struct {
 	First   moraine.StripeID

@@ -7789,7 +7789,7 @@ type WatchEvent struct {
 	OldPath       string                 `protobuf:"bytes,3,opt,name=old_path,json=oldPath,proto3" json:"old_path,omitempty"`
 	Inode         uint64                 `protobuf:"fixed64,4,opt,name=inode,proto3" json:"inode,omitempty"`
 	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`                          // entry of the log
-	Type          FileType               `protobuf:"varint,6,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"` // where it is still there
+	Type          FileType               `protobuf:"varint,6,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"` // not of what was removed, or is gone by now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7984,7 +7984,6 @@ type MemberBeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Directory     []byte                 `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"` // random name of its --data: one that lost its disk has another
-	Entering      bool                   `protobuf:"varint,3,opt,name=entering,proto3" json:"entering,omitempty"`  // it has not taken part yet, and asks whether it may
 	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -8032,13 +8031,6 @@ func (x *MemberBeat) GetDirectory() []byte {
 		return x.Directory
 	}
 	return nil
-}
-
-func (x *MemberBeat) GetEntering() bool {
-	if x != nil {
-		return x.Entering
-	}
-	return false
 }
 
 func (x *MemberBeat) GetStatus() *MemberStatus {
@@ -9658,13 +9650,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06resync\x18\x03 \x01(\bR\x06resync\"=\n" +
 	"\rMemberAddress\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\tR\taddresses\"\x8a\x01\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\"t\n" +
 	"\n" +
 	"MemberBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\tdirectory\x18\x02 \x01(\fR\tdirectory\x12\x1a\n" +
-	"\bentering\x18\x03 \x01(\bR\bentering\x122\n" +
-	"\x06status\x18\x04 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06status\"\xb0\x01\n" +
+	"\tdirectory\x18\x02 \x01(\fR\tdirectory\x122\n" +
+	"\x06status\x18\x04 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06statusJ\x04\b\x03\x10\x04\"\xb0\x01\n" +
 	"\x0fMemberBeatReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05fresh\x18\x02 \x01(\bR\x05fresh\x12\x1a\n" +
