@@ -18,6 +18,8 @@ type Event struct {
 	// directory above may have been renamed since the change.
 	Path, OldPath string
 	Inode         moraine.InodeID
+	// Type is not known of a resync, of what was removed, and of what is gone by now.
+	Type wire.FileType
 }
 
 // EventKind is what happened.
@@ -75,7 +77,8 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 				return
 			}
 			for _, e := range r.Events {
-				if !yield(Event{Kind: eventKinds[e.Kind], Path: e.Path, OldPath: e.OldPath, Inode: moraine.InodeID(e.Inode)}, nil) {
+				if !yield(Event{Kind: eventKinds[e.Kind], Path: e.Path, OldPath: e.OldPath, Inode: moraine.InodeID(e.Inode),
+					Type: e.Type}, nil) {
 					return
 				}
 			}

@@ -28,6 +28,7 @@ func TestWatchCommand(t *testing.T) {
 	lines := bufio.NewScanner(out)
 	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
+	typ := ""
 	next := func() (e struct{ Event, Path, Inode, Time string }, old string) {
 		t.Helper()
 		require.True(t, lines.Scan(), "the watch ended: %v", lines.Err())
@@ -36,6 +37,7 @@ func TestWatchCommand(t *testing.T) {
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &e), lines.Text())
 		require.NotEmpty(t, e.Inode)
 		require.NotEmpty(t, e.Time)
+		typ = all["type"]
 		return e, all["old_path"]
 	}
 	e, _ := next()
@@ -47,6 +49,7 @@ func TestWatchCommand(t *testing.T) {
 	}
 	works(t, env, "mkdir", "moraine:///runs/a")
 	told("created", "", "/runs/a")
+	require.Equal(t, "directory", typ)
 	works(t, env, "mkdir", "moraine:///elsewhere")
 	works(t, env, "mv", "moraine:///runs/a", "moraine:///runs/b")
 	told("renamed", "/runs/a", "/runs/b")

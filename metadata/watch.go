@@ -128,7 +128,7 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []change
 			found = found[n:]
 		}
 		events = w.events
-		return nil
+		return w.types()
 	})
 	return events, err
 }
@@ -194,6 +194,19 @@ func (w *watcher) entry(changes []change) error {
 		if at.ok {
 			w.events = append(w.events, &wire.WatchEvent{Kind: wire.WatchKind_WATCH_CHANGED, Path: at.path,
 				Inode: uint64(t.Inode), Index: changes[i].index})
+		}
+	}
+	return nil
+}
+
+// types says of each event what it is of, but of removals: that may be gone.
+func (w *watcher) types() (err error) {
+	for _, e := range w.events {
+		if e.Kind == wire.WatchKind_WATCH_REMOVED {
+			continue
+		}
+		if e.Type, err = w.machine.TypeOf(w.r, moraine.InodeID(e.Inode)); err != nil {
+			return err
 		}
 	}
 	return nil

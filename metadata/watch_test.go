@@ -28,7 +28,8 @@ func toldBy(r *wire.WatchReply) (out []string) {
 		if e.OldPath != "" {
 			what += " " + e.OldPath + " ->"
 		}
-		out = append(out, what+" "+e.Path)
+		typ := map[wire.FileType]string{wire.FileType_FILE_TYPE_REGULAR: " (file)", wire.FileType_FILE_TYPE_DIRECTORY: " (directory)"}[e.Type]
+		out = append(out, what+" "+e.Path+typ)
 	}
 	return out
 }
@@ -58,7 +59,7 @@ func TestAWatchTellsWhatChangesBelowADirectory(t *testing.T) {
 		require.NoError(t, err)
 		r := w.watch(dir, at, 0)
 		require.False(t, r.Resync)
-		require.Equal(t, []string{"created sub/f", "renamed sub/f -> g", "removed g", "created sub/e", "removed sub/e"},
+		require.Equal(t, []string{"created sub/f (file)", "renamed sub/f -> g (file)", "removed g", "created sub/e", "removed sub/e"},
 			toldBy(r), "the change of f's mode is not told: it is not below any more")
 		require.Empty(t, w.watch(dir, r.Next, 0).Events)
 
@@ -74,10 +75,10 @@ func TestAWatchTellsWhatChangesBelowADirectory(t *testing.T) {
 		h.recalled(1)
 		requireAnswered(t, created, "the change")
 		requireAnswered(t, waiting, "the watch")
-		require.Equal(t, []string{"created sub/n"}, toldBy(late))
+		require.Equal(t, []string{"created sub/n (file)"}, toldBy(late))
 		_, err = another.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: late.Events[0].Inode, Valid: 1, Mode: 0o600}}})
 		require.NoError(t, err)
-		require.Equal(t, []string{"changed sub/n"}, toldBy(w.watch(dir, late.Next, 0)))
+		require.Equal(t, []string{"changed sub/n (file)"}, toldBy(w.watch(dir, late.Next, 0)))
 
 		_, err = w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{Directory: file, After: 1}}})
 		require.Error(t, err, "a file is not watched")
@@ -97,7 +98,7 @@ func TestAWatchThatCannotBeCompleteSaysSo(t *testing.T) {
 		synctest.Wait()
 		r := w.watch(dir, at, 0)
 		require.True(t, r.Resync)
-		w.made(create(dir, "x"))
-		require.Equal(t, []string{"created x"}, toldBy(w.watch(dir, r.Next, 0)))
+		w.made(mkdir(dir, "x"))
+		require.Equal(t, []string{"created x (directory)"}, toldBy(w.watch(dir, r.Next, 0)))
 	})
 }

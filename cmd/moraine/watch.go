@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // watchInfo is what `watch --json` prints of a change, one a line.
@@ -16,7 +17,13 @@ type watchInfo struct {
 	Path    string           `json:"path"`
 	OldPath string           `json:"old_path,omitempty"`
 	Inode   string           `json:"inode"`
+	Type    string           `json:"type,omitempty"`
 	Time    time.Time        `json:"time"`
+}
+
+var typeNames = map[wire.FileType]string{
+	wire.FileType_FILE_TYPE_REGULAR: "file", wire.FileType_FILE_TYPE_DIRECTORY: "directory",
+	wire.FileType_FILE_TYPE_SYMLINK: "symlink",
 }
 
 func (a *app) watchCommand() *cobra.Command {
@@ -58,7 +65,7 @@ func (a *app) watch(ctx context.Context, c *connection, l location, limit int) e
 		if err != nil {
 			return err
 		}
-		info := watchInfo{Event: e.Kind, Path: path.Join(l.path, e.Path), Inode: e.Inode.String(), Time: time.Now()}
+		info := watchInfo{Event: e.Kind, Path: path.Join(l.path, e.Path), Inode: e.Inode.String(), Type: typeNames[e.Type], Time: time.Now()}
 		if e.OldPath != "" {
 			info.OldPath = path.Join(l.path, e.OldPath)
 		}

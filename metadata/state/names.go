@@ -206,6 +206,21 @@ func (m *Machine) release(t *tx, op *wire.Release) (*wire.MetaResponse, error) {
 	return done(), nil
 }
 
+// TypeOf returns what an inode is, and FILE_TYPE_UNSPECIFIED where it is gone or
+// has no name.
+func (m *Machine) TypeOf(r Reader, id moraine.InodeID) (wire.FileType, error) {
+	i, err := m.view(r).inode(id)
+	switch {
+	case moraineKind(err) == moraine.NotFound:
+		return wire.FileType_FILE_TYPE_UNSPECIFIED, nil
+	case err != nil:
+		return 0, err
+	case i.nlink == 0:
+		return wire.FileType_FILE_TYPE_UNSPECIFIED, nil
+	}
+	return wire.FileType(i.typ), nil
+}
+
 // PathBelow returns the path of an inode from the directory top, by one of its
 // names, "" for top itself; false where it is not below it.
 func (m *Machine) PathBelow(r Reader, top, id moraine.InodeID) (path string, below bool, err error) {
