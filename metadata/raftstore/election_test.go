@@ -12,8 +12,11 @@ import (
 )
 
 // TestNextLeaderSoon takes leaders off the network, one after the other, under a
-// clock on which nothing else takes time. Half of the times another one leads
-// within one and a half heartbeat timeouts; raft's own timers take two and more.
+// clock on which nothing else takes time. Three times of four another one leads within what
+// the follower that waits longest waits: one and a half heartbeat timeouts, and three
+// looks at most (the one that first sees the silence, the one that sees its end, and
+// one for what comes after). Raft's own timers take two timeouts and more. That both
+// followers campaign at once, and take another round, is rare, whatever is drawn.
 func TestNextLeaderSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 500 * time.Millisecond
@@ -34,8 +37,9 @@ func TestNextLeaderSoon(t *testing.T) {
 			time.Sleep(3 * timeout)
 		}
 		slices.Sort(gaps)
-		t.Logf("until the next proposal is applied: median %v, worst %v", gaps[len(gaps)/2], gaps[len(gaps)-1])
-		require.LessOrEqual(t, gaps[len(gaps)/2], timeout*3/2)
+		const longest = timeout*3/2 + 3*timeout/raftstore.SilenceTicks
+		t.Logf("until the next proposal is applied: median %v, three quarters within %v, worst %v", gaps[len(gaps)/2], gaps[len(gaps)*3/4], gaps[len(gaps)-1])
+		require.LessOrEqual(t, gaps[len(gaps)*3/4], longest)
 		g.stopAll()
 	})
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
+// SilenceTicks is how many looks a follower takes per heartbeat timeout.
+const SilenceTicks = silenceTicks
+
 // TransferTo makes node the leader.
 func (s *Store) TransferTo(node string) error {
 	p, _ := s.cfg.peer(node)
