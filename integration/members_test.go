@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,6 +23,28 @@ func adminRun(t *testing.T, c *procs.Cluster, endpoint string, args ...string) (
 	out, err := command(t, nil, append(args, "--endpoint", endpoint, "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode())...).CombinedOutput()
 	t.Logf("moraine %s\n%s", strings.Join(args, " "), out)
 	return string(out), err
+}
+
+// awaitSeats waits until the state knows the directory of every metadata server of c.
+func awaitSeats(t *testing.T, c *procs.Cluster) {
+	t.Helper()
+	ops := connect(t, c, client.Config{})
+	want := len(c.Nodes(procs.Metadata))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for seated := 0; ; time.Sleep(50 * time.Millisecond) {
+		resp, err := ops.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
+		require.NoError(t, err, "the directories of %d of %d servers are recorded", seated, want)
+		seated = 0
+		for _, m := range resp.GetMembers().GetMembers() {
+			if m.GetSeated() {
+				seated++
+			}
+		}
+		if seated == want {
+			return
+		}
+	}
 }
 
 // connectVia opens a client that is told of one metadata server only.
@@ -51,7 +75,7 @@ func TestAllMetadataServersAreReplaced(t *testing.T) {
 		made++
 	}
 	mkdir()
-	time.Sleep(1500 * time.Millisecond) // the second in which each says who it is
+	awaitSeats(t, c)
 
 	wiped := c.Node("m3")
 	require.NoError(t, wiped.Kill())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,6 +66,18 @@ func TestRollingUpgrade(t *testing.T) {
 		return objects(t, works(t, settingsFor(c), append([]string{"cluster", "upgrade", "--json"}, args...)...))[0]
 	}
 	require.EqualValues(t, 2, upgrade()["feature_level"])
+	// finish asks for the new level until it is answered so: a leader of late does
+	// not know yet what the others speak, and says that.
+	finish := func(so func(outcome) bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+			o := invoke(t, settingsFor(c), "cluster", "upgrade", "--finish")
+			if so(o) {
+				return
+			}
+			require.True(t, time.Now().Before(end), "%d: %s", o.code, o.stderr)
+		}
+	}
 
 	restart := func(n *procs.Node) {
 		t.Helper()
@@ -83,21 +96,25 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 	}
 	for _, n := range append(order, c.Node(lead)) {
-		refused := invoke(t, settingsFor(c), "cluster", "upgrade", "--finish")
-		if n != order[0] { // some speak the new level, and not all
-			require.NotZero(t, refused.code)
-			require.Contains(t, refused.stderr, lead+" speaks 2")
+		if n == order[0] {
+			invoke(t, settingsFor(c), "cluster", "upgrade", "--finish") // there is nothing to raise it to
+		} else { // some speak the new level, and not all
+			finish(func(o outcome) bool {
+				require.NotZero(t, o.code)
+				return strings.Contains(o.stderr, lead+" speaks 2")
+			})
 		}
 		require.EqualValues(t, 2, upgrade()["feature_level"])
 		restart(n)
-		awaitLevels(t, upgrade)
+		awaitLevels(t, upgrade, 1)
 	}
-	require.EqualValues(t, 3, upgrade()["can_be_raised_to"])
-	require.EqualValues(t, 3, upgrade("--finish")["feature_level"])
+	awaitLevels(t, upgrade, 3)
+	finish(func(o outcome) bool { return o.code == 0 })
+	require.EqualValues(t, 3, upgrade()["feature_level"])
 	waitFor(t, &made, made.Load()+20)
 	// The command that the old build does not know is in the log: the directories
 	// of the servers are recorded.
-	time.Sleep(1500 * time.Millisecond)
+	awaitSeats(t, c)
 	n := c.Node(lead)
 	require.NoError(t, n.Stop(time.Minute))
 	n.Use(old)
@@ -117,12 +134,13 @@ func TestRollingUpgrade(t *testing.T) {
 	checkNames(t, cl, "/d", int(made.Load()))
 }
 
-// awaitLevels waits until every metadata server has said what it speaks.
-func awaitLevels(t *testing.T, upgrade func(...string) map[string]any) {
+// awaitLevels waits until every metadata server has said what it speaks, and all
+// speak level least.
+func awaitLevels(t *testing.T, upgrade func(...string) map[string]any, least float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for upgrade()["can_be_raised_to"] == 0.0 {
+	for upgrade()["can_be_raised_to"].(float64) < least {
 		require.NoError(t, ctx.Err(), "a server does not say its level: %v", fmt.Sprint(upgrade()))
 		time.Sleep(200 * time.Millisecond)
 	}
