@@ -48,6 +48,13 @@ func firstSeed(t testing.TB) uint64 {
 	return s
 }
 
+// clientConfig is that of every client of a history. It has no cache: a new leader
+// that waits for those who may hold leases hides that the last one still answers,
+// which is what a history is to find out.
+func clientConfig() client.Config {
+	return client.Config{AttemptTimeout: time.Second, CacheEntries: -1}
+}
+
 // options of a history.
 type options struct {
 	seed    uint64
@@ -93,9 +100,7 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 	var workers []*worker
 	for i := range o.clients {
 		node := fmt.Sprint("c", i+1)
-		// Without a cache: a new leader that waits for those who may hold leases hides
-		// that the last one still answers, which is what a history is to find out.
-		c, err := n.c.ClientWith(ctx, node, client.Config{AttemptTimeout: time.Second, CacheEntries: -1})
+		c, err := n.c.ClientWith(ctx, node, clientConfig())
 		if err != nil {
 			return out, err
 		}
@@ -272,7 +277,12 @@ func (blindReads) ReadBarrier(context.Context) error { return nil }
 // answer reads without asking anybody, and are deposed without noticing: it finds
 // out, in one of a few histories. The shipped servers pass the same ones.
 func TestReadsWithoutTheReadIndexAreCaught(t *testing.T) {
-	first := firstSeed(t)
+	// The first seed is one with which the choices lead to a wrong answer. That it
+	// comes about is up to the scheduler too, so that more seeds follow.
+	first := uint64(1)
+	if long() || os.Getenv("MORAINE_TEST_SEED") != "" {
+		first = firstSeed(t)
+	}
 	for seed := first; seed < first+40; seed++ {
 		o := options{seed: seed, clients: 8, arenas: 2, lasts: 5 * time.Second, deposes: true}
 		r, at := playOne(t, o).h.verdict()

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,10 +55,8 @@ func newSpaces(t *testing.T) *spaces {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("no ip command (iproute2) is here")
 	}
-	s := &spaces{t: t, prefix: fmt.Sprintf("mrn%d", os.Getpid()%100000), net: fmt.Sprintf("10.213.%d", os.Getpid()%250), dir: t.TempDir(), procs: map[string]*exec.Cmd{}}
-	if err := run("ip", "netns", "add", s.prefix+"hub"); err != nil {
-		t.Skip("network namespaces cannot be made here: ", err)
-	}
+	s := &spaces{t: t, dir: t.TempDir(), procs: map[string]*exec.Cmd{}}
+	s.claim()
 	t.Cleanup(s.remove)
 	hub := s.prefix + "hub"
 	for _, args := range [][]string{
@@ -83,6 +83,30 @@ func newSpaces(t *testing.T) *spaces {
 		}
 	}
 	return s
+}
+
+// claim takes the first name and subnet from this process's own number on that
+// nobody has, and makes the namespace of the bridge, which only one can make.
+func (s *spaces) claim() {
+	s.t.Helper()
+	const subnets = 250
+	addrs, err := net.InterfaceAddrs()
+	require.NoError(s.t, err)
+	for i := range subnets {
+		n := (os.Getpid() + i) % subnets
+		s.prefix, s.net = fmt.Sprintf("mrn%d", n), fmt.Sprintf("10.213.%d", n)
+		if slices.ContainsFunc(addrs, func(a net.Addr) bool { return strings.HasPrefix(a.String(), s.net+".") }) {
+			continue
+		}
+		err := run("ip", "netns", "add", s.prefix+"hub")
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "File exists") {
+			s.t.Skip("network namespaces cannot be made here: ", err)
+		}
+	}
+	s.t.Fatalf("all of 10.213.0.0/16 is taken: remove the namespaces mrn* that earlier runs left (ip netns list)")
 }
 
 // remove ends the processes and takes the network away.
@@ -177,7 +201,7 @@ func (s *spaces) connect(identity string) (*client.Client, *transport.Pool) {
 	pool, err := transport.NewPool(transport.PoolConfig{Mode: "crc"}, transport.PoolDeps{Identity: id})
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { pool.Close() })
-	cfg := client.Config{AttemptTimeout: time.Second}
+	cfg := clientConfig()
 	for _, m := range servers {
 		cfg.Metadata = append(cfg.Metadata, []string{s.address(m)})
 	}
