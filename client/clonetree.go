@@ -39,15 +39,24 @@ func (c *Client) cloneTree(ctx context.Context, src, dst string) (*wire.Job, err
 	return resp.GetJobs().Jobs[0], nil
 }
 
-// WaitJob waits until a job has ended, and returns it. ctx ends the waiting, not
-// the job.
-func (c *Client) WaitJob(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
+// WaitJob asks for a job several times a second until it has ended, and returns
+// it; whether it succeeded its State says. progress, unless nil, is told what each
+// answer says, also the last. ctx ends the waiting, not the job: Canceled or
+// Timeout then. NotFound: there is no such job, or it ended long ago. May be called
+// concurrently; progress is called by the caller's goroutine.
+func (c *Client) WaitJob(ctx context.Context, id moraine.JobID, progress func(*wire.Job)) (*wire.Job, error) {
 	for try := 0; ; try++ {
 		j, err := c.Job(ctx, id)
-		if err != nil || j.State != wire.JobState_JOB_STATE_PENDING && j.State != wire.JobState_JOB_STATE_RUNNING {
-			return j, err
+		if err != nil {
+			return nil, err
 		}
-		if !pause(ctx, c.clock, min(try, 4)) {
+		if progress != nil {
+			progress(j)
+		}
+		if j.State != wire.JobState_JOB_STATE_PENDING && j.State != wire.JobState_JOB_STATE_RUNNING {
+			return j, nil
+		}
+		if !pause(ctx, c.clock, min(try, 5)) { // up to 320 ms
 			return nil, wrap("client.WaitJob", id.String(), gaveUp(ctx, "wait for a job"))
 		}
 	}

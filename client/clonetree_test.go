@@ -37,7 +37,7 @@ func TestCloneTree(t *testing.T) {
 		require.NoError(t, err)
 		c.onMeta(nil)
 		c.elect("m2")
-		j, err = cl.WaitJob(c.ctx, moraine.JobID(j.Id))
+		j, err = cl.WaitJob(c.ctx, moraine.JobID(j.Id), nil)
 		require.NoError(t, err)
 		require.Equal(t, wire.JobState_JOB_STATE_DONE, j.State, j.Error)
 		for name, data := range files {
@@ -50,7 +50,7 @@ func TestCloneTree(t *testing.T) {
 		j, err = cl.CloneTree(c.ctx, "/src", "/other")
 		require.NoError(t, err)
 		require.NoError(t, admin.CancelJob(c.ctx, moraine.JobID(j.Id)))
-		j, err = cl.WaitJob(c.ctx, moraine.JobID(j.Id))
+		j, err = cl.WaitJob(c.ctx, moraine.JobID(j.Id), nil)
 		require.NoError(t, err)
 		if j.State == wire.JobState_JOB_STATE_CANCELED {
 			_, err = cl.Stat(c.ctx, "/other")

@@ -121,7 +121,9 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// CacheItems is how many names, attributes and leases the client keeps.
+// CacheItems is how many names, attributes and leases the client keeps now,
+// Config.CacheEntries at the most; 0 without a cache. It asks nobody, does not fail,
+// and may be called concurrently.
 func (c *Client) CacheItems() int {
 	if c.cache == nil {
 		return 0

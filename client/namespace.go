@@ -281,7 +281,10 @@ func (c *Client) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after st
 }
 
 // ReadDirPage returns up to limit entries (0: as many as the service gives at once)
-// whose names come after one.
+// whose names come after one, in order; More says that there are others. The reply
+// may come from the cache, and is shared: it must not be changed. NotFound,
+// NotDirectory: dir is no directory, PermissionDenied: the session may not see it.
+// May be called concurrently.
 func (c *Client) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
 	if limit <= 0 || limit > maxReadDirPage {
 		limit = maxReadDirPage

@@ -13,7 +13,8 @@ import (
 
 // Usage returns what is below a directory, or below the one of a file, and what
 // the quotas above leave. It costs one request, whatever is there. Unavailable:
-// the cluster does not count, or not yet.
+// the cluster does not count, or not yet. NotFound: there is no such inode.
+// PermissionDenied: the session may not see it. May be called concurrently.
 func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
 	if err == nil && resp.GetUsage().GetUsage() == nil {
@@ -23,7 +24,11 @@ func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageR
 }
 
 // SetQuota bounds the bytes and inodes below a directory, in place of the bounds
-// that it has; 0 is no bound. What is there already may stay.
+// that it has; 0 is no bound. What is there already may stay. PermissionDenied:
+// the caller is no administrator. NotFound, NotDirectory: dir is no directory.
+// TooLarge: a bound past 2^62, or too many directories have quotas. Busy: the
+// first count is under way, Unavailable: the cluster does not count. May be called
+// concurrently: the one that the service takes last holds.
 func (c *Client) SetQuota(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
 		Inode: uint64(dir), Bytes: bytes, Inodes: inodes}}})
@@ -58,7 +63,9 @@ func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 }
 
 // Recount starts a job that counts what is below every directory anew, and puts
-// right what was wrong; where one is under way it returns that.
+// right what was wrong; where one is under way it returns that. It does not wait:
+// WaitJob does. PermissionDenied: the caller is no administrator. Unavailable: the
+// cluster does not count. May be called concurrently.
 func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {

@@ -321,7 +321,7 @@ func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 	if u.rng.IntN(3) == 0 {
 		return nil
 	}
-	_, err = c.WaitJob(ctx, moraine.JobID(j.Id))
+	_, err = c.WaitJob(ctx, moraine.JobID(j.Id), nil)
 	return err
 }
 
@@ -352,7 +352,7 @@ func (d *day) settle(ctx context.Context, admin *incluster.Client) error {
 	}
 	j, err := admin.Recount(ctx)
 	if err == nil {
-		j, err = admin.WaitJob(ctx, moraine.JobID(j.Id))
+		j, err = admin.WaitJob(ctx, moraine.JobID(j.Id), nil)
 	}
 	if err != nil {
 		return err

@@ -181,7 +181,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) 
 		return false, err
 	}
 	id := moraine.JobID(j.Id)
-	if j, err = conn.WaitJob(ctx, id); err != nil {
+	if j, err = conn.WaitJob(ctx, id, nil); err != nil {
 		return false, fmt.Errorf("%w; the clone goes on (moraine job wait %s, moraine job cancel %s)", err, id, id)
 	}
 	if j.State != wire.JobState_JOB_STATE_DONE {

@@ -105,26 +105,6 @@ func (a *app) printJobs(jobs []*wire.Job) error {
 	})
 }
 
-// waitJob waits until a job has ended; progress is told what it is like now and
-// then.
-func waitJob(ctx context.Context, c *connection, id moraine.JobID, progress func(j *wire.Job)) (*wire.Job, error) {
-	for {
-		j, err := c.Job(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		progress(j)
-		switch j.State {
-		case wire.JobState_JOB_STATE_PENDING, wire.JobState_JOB_STATE_RUNNING:
-		default:
-			return j, nil
-		}
-		if err := sleep(ctx, waitPoll); err != nil {
-			return nil, err
-		}
-	}
-}
-
 func (a *app) jobWaitCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "wait ID...",
@@ -147,7 +127,7 @@ func (a *app) jobWaitCommand() *cobra.Command {
 			for i, arg := range args {
 				id := ids[i]
 				bar := a.startBar("job "+arg, 0)
-				j, err := waitJob(cmd.Context(), c, id, func(j *wire.Job) { bar.of(int64(j.Total)); bar.set(int64(j.Done)) })
+				j, err := c.WaitJob(cmd.Context(), id, func(j *wire.Job) { bar.of(int64(j.Total)); bar.set(int64(j.Done)) })
 				bar.finish(err)
 				if err != nil {
 					return err

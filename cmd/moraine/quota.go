@@ -262,7 +262,7 @@ func recounted(ctx context.Context, c *connection) (*wire.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.WaitJob(ctx, moraine.JobID(j.Id))
+	return c.WaitJob(ctx, moraine.JobID(j.Id), nil)
 }
 
 func (a *app) printCheck(i checkInfo) error {
