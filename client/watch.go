@@ -61,9 +61,9 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 			yield(Event{}, wrap("client.Watch", path, err))
 			return
 		}
-		after := uint64(0)
+		after, history := uint64(0), uint64(0)
 		for try := 0; ; try++ {
-			r, err := c.watchOnce(ctx, a.Inode, after)
+			r, err := c.watchOnce(ctx, &wire.Watch{Directory: a.Inode, After: after, History: history})
 			switch {
 			case err == nil:
 				try = -1
@@ -82,14 +82,14 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 					return
 				}
 			}
-			after = r.Next
+			after, history = r.Next, r.History
 		}
 	}
 }
 
-func (c *Client) watchOnce(ctx context.Context, dir, after uint64) (*wire.WatchReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
-		Directory: dir, After: after, WaitMillis: uint32(watchWait.Milliseconds())}}})
+func (c *Client) watchOnce(ctx context.Context, op *wire.Watch) (*wire.WatchReply, error) {
+	op.WaitMillis = uint32(watchWait.Milliseconds())
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: op}})
 	if err == nil && resp.GetWatch() == nil {
 		err = badReply("watch")
 	}

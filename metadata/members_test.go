@@ -407,6 +407,7 @@ func TestBackupBeginsANewHistory(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
 	at := g.made
+	var lost *wire.WatchReply
 	var out bytes.Buffer
 	var w *raftstore.BackupWriter
 	for id, offset := uint64(0), uint64(0); ; {
@@ -428,6 +429,7 @@ func TestBackupBeginsANewHistory(t *testing.T) {
 			w, err = raftstore.NewBackupWriter(&out, raftstore.BackupInfo{Cluster: clusterUUID, Incarnation: r.Incarnation, Applied: r.Applied, Term: r.Term, Taken: time.Now(), Bytes: int64(r.Size)})
 			require.NoError(t, err)
 			g.mkdirs(5) // not in the backup
+			lost = g.watch(nil)
 		}
 		if len(r.Data) == 0 {
 			break
@@ -455,12 +457,32 @@ func TestBackupBeginsANewHistory(t *testing.T) {
 	g.made = at
 	g.again()
 	g.allThere()
-	g.mkdirs(3)
+	// What a watch has seen of the history that is lost says nothing about this one,
+	// also once this one has as many entries.
+	for g.watch(nil).Next <= lost.Next {
+		g.mkdirs(1)
+	}
+	anew := g.watch(lost)
+	require.True(t, anew.Resync, "the watch was at %d of the history that is lost, this one is at %d", lost.Next, anew.Next)
+	g.mkdirs(1)
+	after := g.watch(anew)
+	require.False(t, after.Resync)
+	require.Len(t, after.Events, 1)
+	g.mkdirs(2)
 	g.join("m4")
 	g.insist(addReq("m4"))
 	g.votersBecome("m4", "m9")
 	g.mkdirs(3)
 	g.allThere()
+}
+
+// watch goes on with a watch of the root after its last answer, nil for none.
+func (g *growable) watch(last *wire.WatchReply) *wire.WatchReply {
+	g.t.Helper()
+	resp, err := g.user.do(&wire.MetaRequest{Session: g.user.session, Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
+		Directory: root, After: last.GetNext(), History: last.GetHistory()}}})
+	require.NoError(g.t, err)
+	return resp.GetWatch()
 }
 
 // again opens another session for the user.

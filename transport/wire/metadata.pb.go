@@ -7727,6 +7727,7 @@ type Watch struct {
 	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
 	After         uint64                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`                             // changes of entries of the log past this one; 0: from now on
 	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for one
+	History       uint64                 `protobuf:"varint,206,opt,name=history,proto3" json:"history,omitempty"`                       // that `after` is of: WatchReply.history
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7778,6 +7779,13 @@ func (x *Watch) GetAfter() uint64 {
 func (x *Watch) GetWaitMillis() uint32 {
 	if x != nil {
 		return x.WaitMillis
+	}
+	return 0
+}
+
+func (x *Watch) GetHistory() uint64 {
+	if x != nil {
+		return x.History
 	}
 	return 0
 }
@@ -7869,8 +7877,9 @@ func (x *WatchEvent) GetType() FileType {
 type WatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Events        []*WatchEvent          `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`     // what to give as `after` next
-	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"` // changes may be missing: look at the directory anew
+	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`         // what to give as `after` next
+	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"`     // changes may be missing: look at the directory anew
+	History       uint64                 `protobuf:"varint,206,opt,name=history,proto3" json:"history,omitempty"` // of the metadata, that `next` is of: give it as `history`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7924,6 +7933,13 @@ func (x *WatchReply) GetResync() bool {
 		return x.Resync
 	}
 	return false
+}
+
+func (x *WatchReply) GetHistory() uint64 {
+	if x != nil {
+		return x.History
+	}
+	return 0
 }
 
 type MemberAddress struct {
@@ -9629,12 +9645,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06leases\x18\x02 \x03(\x06R\x06leases\x12\x12\n" +
 	"\x04told\x18\x03 \x01(\bR\x04told\x12-\n" +
-	"\atouched\x18\x04 \x03(\v2\x13.moraine.wire.TouchR\atouched\"\\\n" +
+	"\atouched\x18\x04 \x03(\v2\x13.moraine.wire.TouchR\atouched\"w\n" +
 	"\x05Watch\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vwait_millis\x18\x03 \x01(\rR\n" +
-	"waitMillis\"\xc0\x01\n" +
+	"waitMillis\x12\x19\n" +
+	"\ahistory\x18\xce\x01 \x01(\x04R\ahistory\"\xc0\x01\n" +
 	"\n" +
 	"WatchEvent\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.moraine.wire.WatchKindR\x04kind\x12\x12\n" +
@@ -9642,12 +9659,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\bold_path\x18\x03 \x01(\tR\aoldPath\x12\x14\n" +
 	"\x05inode\x18\x04 \x01(\x06R\x05inode\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12*\n" +
-	"\x04type\x18\x06 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\"j\n" +
+	"\x04type\x18\x06 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\"\x85\x01\n" +
 	"\n" +
 	"WatchReply\x120\n" +
 	"\x06events\x18\x01 \x03(\v2\x18.moraine.wire.WatchEventR\x06events\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x16\n" +
-	"\x06resync\x18\x03 \x01(\bR\x06resync\"=\n" +
+	"\x06resync\x18\x03 \x01(\bR\x06resync\x12\x19\n" +
+	"\ahistory\x18\xce\x01 \x01(\x04R\ahistory\"=\n" +
 	"\rMemberAddress\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\"t\n" +

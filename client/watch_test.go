@@ -1,0 +1,49 @@
+package client_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A watch says of which history of the metadata its place in the log is: in another
+// one, it begins with a look at the directory, once.
+func TestAWatchCarriesTheHistory(t *testing.T) {
+	inCluster(t, 0, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		var other atomic.Bool
+		other.Store(true)
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetWatch() == nil || !other.Swap(false) {
+				return nil, nil
+			}
+			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
+				if err == nil {
+					resp.GetWatch().History += 6 // the first answer is of a history that is lost then
+				}
+				return resp, err
+			}, nil
+		})
+		ctx, stop := context.WithCancel(c.ctx)
+		defer stop()
+		var kinds []client.EventKind
+		for e, err := range cl.Watch(ctx, "/") {
+			require.NoError(t, err)
+			kinds = append(kinds, e.Kind)
+			if len(kinds) == 2 {
+				_, err := cl.Mkdir(c.ctx, "/d", 0)
+				require.NoError(t, err)
+			}
+			if len(kinds) == 3 {
+				break
+			}
+		}
+		require.Equal(t, []client.EventKind{client.EventResync, client.EventResync, client.EventCreated}, kinds)
+	})
+}
