@@ -410,6 +410,9 @@ func (c *cache) drop(touches []*wire.Touch) {
 		c.events.add(t.Inode)
 		if t.Name == "" {
 			c.dropAttr(t.Inode)
+			if l := c.leases[t.Inode]; l != nil && t.Gone {
+				c.empty(l) // that a directory is empty, or lacks a name, is no answer any more
+			}
 		} else if l := c.leases[t.Lease]; l != nil {
 			c.dropEntry(l, t.Name)
 		}

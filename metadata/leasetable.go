@@ -482,5 +482,6 @@ func (t *leaseTable) unhold(h *holder, lease moraine.InodeID) {
 }
 
 func touchToWire(t *state.Touch) *wire.Touch {
-	return &wire.Touch{Lease: uint64(t.Lease), Inode: uint64(t.Inode), Name: t.Name}
+	return &wire.Touch{Lease: uint64(t.Lease), Inode: uint64(t.Inode), Name: t.Name,
+		Gone: t.Name == "" && t.Change == state.Removed}
 }

@@ -304,6 +304,40 @@ func TestAClientThatIsCutOffTrustsNothing(t *testing.T) {
 	})
 }
 
+// A directory that was removed, by another client or this one, is not there: what
+// was known of its entries is no answer.
+func TestARemovedDirectoryIsNotListedFromTheCache(t *testing.T) {
+	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+		w, r := open(t, ctx, c, "w", client.Config{}), open(t, ctx, c, "r", cached)
+		defer w.Close()
+		defer r.Close()
+		warm(t, ctx, r)
+		for name, by := range map[string]*incluster.Client{"d/others": w, "d/own": r} {
+			_, err := w.MkdirAll(ctx, name, 0)
+			require.NoError(t, err)
+			attr, err := r.Stat(ctx, name)
+			require.NoError(t, err)
+			dir := moraine.InodeID(attr.Inode)
+			look := func() (hits uint64, listing, entry error) {
+				before := r.Stats().CacheHits
+				_, listing = r.ReadDirPage(ctx, dir, "", 0)
+				_, entry = r.LookupAt(ctx, dir, "x")
+				return r.Stats().CacheHits - before, listing, entry
+			}
+			_, err, _ = look()
+			require.NoError(t, err)
+			hits, err, _ := look()
+			require.NoError(t, err)
+			require.EqualValues(t, 2, hits, "%s is known", name)
+			require.NoError(t, by.Remove(ctx, name))
+			hits, err, missing := look()
+			require.ErrorIs(t, err, moraine.NotFound, name)
+			require.ErrorIs(t, missing, moraine.NotFound, name)
+			require.Zero(t, hits, "only the service knows that %s is gone", name)
+		}
+	})
+}
+
 // A watch tells each change once, in order, and goes on across a failover.
 func TestAWatchGoesOnAcrossAFailover(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {

@@ -323,7 +323,7 @@ func (t *tx) delInode(i *inode) error {
 	t.del(t.k.inode(i.id))
 	delete(t.inodes, i.id)
 	t.count[cInodes]--
-	t.touch(i)
+	t.touchAttr(i, Removed)
 	return nil
 }
 

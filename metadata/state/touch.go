@@ -27,8 +27,9 @@ type Change uint8
 const (
 	// Changed: attributes, or the content with its generation.
 	Changed Change = iota
-	// Added and Removed: an entry.
+	// Added: an entry.
 	Added
+	// Removed: an entry, or, without a name, the inode itself.
 	Removed
 )
 
@@ -42,14 +43,16 @@ func (i *inode) lease() moraine.InodeID {
 
 // touch notes that what clients may cache of an inode has changed. One that goes
 // from one lease to another is touched under both.
-func (t *tx) touch(i *inode) {
+func (t *tx) touch(i *inode) { t.touchAttr(i, Changed) }
+
+func (t *tx) touchAttr(i *inode, change Change) {
 	now := i.lease()
 	if t.touched == nil {
 		t.touched = make([]Touch, 0, 4) // enough for most commands
 	}
-	t.touched = append(t.touched, Touch{Lease: now, Inode: i.id})
+	t.touched = append(t.touched, Touch{Lease: now, Inode: i.id, Change: change})
 	if i.leased != now && i.leased != 0 {
-		t.touched = append(t.touched, Touch{Lease: i.leased, Inode: i.id})
+		t.touched = append(t.touched, Touch{Lease: i.leased, Inode: i.id, Change: change})
 	}
 	if i.typ == typeDirectory && i.leased != 0 && i.home != i.parent {
 		t.events.TreeMoved = true

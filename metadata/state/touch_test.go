@@ -70,9 +70,12 @@ func (b *bench) checkTouched(results []state.Result) {
 	if before == nil || now == nil {
 		return
 	}
-	touched := map[state.Touch]bool{}
+	touched, gone := map[state.Touch]bool{}, map[moraine.InodeID]bool{}
 	for _, r := range results {
 		for _, t := range r.Touched {
+			if t.Name == "" && t.Change == state.Removed {
+				gone[t.Inode] = true
+			}
 			t.Change = 0
 			if t.Name != "" {
 				t.Inode = 0
@@ -84,10 +87,24 @@ func (b *bench) checkTouched(results []state.Result) {
 		if now[what] != old && !touched[what] {
 			b.t.Errorf("entry %d changed %+v and did not say so: %v", b.index, what, results)
 		}
+		if _, is := now[what]; what.Name == "" && (!is || gone[what.Inode]) && gone[what.Inode] == b.there(what.Inode) {
+			b.t.Errorf("entry %d: inode %s is gone, or not: what was touched says otherwise: %v", b.index, what.Inode, results)
+		}
 	}
 	for what := range now {
 		if _, was := before[what]; !was && what.Name != "" && !touched[what] {
 			b.t.Errorf("entry %d made the entry %+v and did not say so: %v", b.index, what, results)
 		}
 	}
+}
+
+// there reports whether an inode has a record, under whatever lease.
+func (b *bench) there(id moraine.InodeID) bool {
+	b.t.Helper()
+	resp, err := b.m.Read(b.kv, &statepb.Caller{Role: "admin", Scope: "/"}, &wire.MetaRequest{Partition: b.partition,
+		Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(id)}}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return resp.GetError() == nil
 }

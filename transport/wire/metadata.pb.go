@@ -7597,6 +7597,7 @@ type Touch struct {
 	Lease         uint64                 `protobuf:"fixed64,1,opt,name=lease,proto3" json:"lease,omitempty"` // inode whose lease covers it
 	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // that has the attributes, or got or lost the name
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // of the entry; empty for attributes
+	Gone          bool                   `protobuf:"varint,206,opt,name=gone,proto3" json:"gone,omitempty"`  // of attributes: the inode itself was removed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7650,6 +7651,13 @@ func (x *Touch) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *Touch) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
 }
 
 // LeaseGrant comes with an answer.
@@ -9635,11 +9643,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06Recall\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\atouches\x18\x02 \x03(\v2\x13.moraine.wire.TouchR\atouches\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"G\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"\\\n" +
 	"\x05Touch\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x06R\x05lease\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"}\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x13\n" +
+	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"}\n" +
 	"\n" +
 	"LeaseGrant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
