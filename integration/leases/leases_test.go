@@ -376,7 +376,8 @@ func TestAWatchGoesOnAcrossAFailover(t *testing.T) {
 			}
 		}
 		e := <-events
-		require.Equal(t, client.Event{Kind: client.EventRenamed, OldPath: "e/3", Path: "three", Inode: e.Inode}, e)
+		require.Equal(t, client.Event{Kind: client.EventRenamed, OldPath: "e/3", Path: "three", Inode: e.Inode,
+			Type: wire.FileType_FILE_TYPE_DIRECTORY}, e)
 		require.NoError(t, w.RemoveAll(ctx, "d"))
 		stop()
 		<-ended
