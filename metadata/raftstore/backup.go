@@ -178,7 +178,8 @@ func backupInfo(r io.ReaderAt, size int64) (BackupInfo, error) {
 // Restore forms cfg.Dir, which must be empty or missing, as a group of one, this
 // node, with the state of a backup, and first, the first entry of its log after
 // that. The backup is checked before anything is written. Cut short, it may be
-// run again. deps.FSM and deps.Stream are not used.
+// run again. What it returns has the exact index of the last entry in the state.
+// deps.FSM and deps.Stream are not used.
 func Restore(cfg Config, deps Deps, backup io.ReaderAt, size int64, first []byte) (BackupInfo, error) {
 	const op = "raftstore.Restore"
 	cfg.setDefaults()
@@ -199,7 +200,7 @@ func Restore(cfg Config, deps Deps, backup io.ReaderAt, size int64, first []byte
 		return info, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.Exists,
 			Err: errors.New("a metadata server's directory is there: name an empty one, so that nothing is lost by mistake")}
 	}
-	err = form(&cfg, &deps, true, func(cfg *Config, deps *Deps) error { return fillFrom(cfg, deps, info, backup, first) })
+	err = form(&cfg, &deps, true, func(cfg *Config, deps *Deps) error { return fillFrom(cfg, deps, &info, backup, first) })
 	return info, wrap(op, cfg.Dir, err)
 }
 
@@ -208,17 +209,26 @@ func (c *Config) alone() raft.Configuration {
 	return raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(c.Node), Address: raft.ServerAddress(self.Address)}}}
 }
 
-// fillFrom writes the snapshot and the log of a restored node.
-func fillFrom(cfg *Config, deps *Deps, info BackupInfo, backup io.ReaderAt, first []byte) error {
+// fillFrom writes the snapshot and the log of a restored node. It sets
+// info.Applied to what the state has reached.
+func fillFrom(cfg *Config, deps *Deps, info *BackupInfo, backup io.ReaderAt, first []byte) error {
 	store, err := openSnapshots(cfg, deps, nil)
 	if err != nil {
 		return err
 	}
+	// The state may hold more entries than the backup says: its taker went on
+	// meanwhile. The log must begin after the last of them, or what it brings
+	// would be passed over.
+	reached, err := streamReach(cfg, deps, backupStream(backup, *info))
+	if err != nil {
+		return err
+	}
+	info.Applied = max(info.Applied, reached)
 	sink, err := store.Create(raft.SnapshotVersionMax, info.Applied, info.Term, cfg.alone(), info.Applied, nil)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(sink, backupStream(backup, info)); err != nil {
+	if _, err := io.Copy(sink, backupStream(backup, *info)); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
 	if err := sink.Close(); err != nil {
@@ -228,11 +238,48 @@ func fillFrom(cfg *Config, deps *Deps, info BackupInfo, backup io.ReaderAt, firs
 	if err != nil {
 		return err
 	}
-	err = log.StoreLog(&raft.Log{Index: info.Applied + 1, Term: info.Term, Type: raft.LogCommand, Data: first, AppendedAt: deps.Clock.Now()})
-	if err == nil {
-		err = log.SetUint64([]byte("CurrentTerm"), info.Term)
-	}
+	err = storeInNextTerm(log, info.Term, []*raft.Log{
+		{Index: info.Applied + 1, Type: raft.LogCommand, Data: first, AppendedAt: deps.Clock.Now()}})
 	return errors.Join(err, log.Close())
+}
+
+// storeInNextTerm appends entries under the term after term: in term itself
+// servers that were given up may have other entries of the same indexes. The
+// node's own term comes first: no log may hold an entry of a term that the node
+// could campaign in. A vote of a term before counts in no later one.
+func storeInNextTerm(log *raftLog, term uint64, entries []*raft.Log) error {
+	for _, e := range entries {
+		e.Term = term + 1
+	}
+	if err := log.SetUint64([]byte("CurrentTerm"), term+1); err != nil {
+		return err
+	}
+	return log.StoreLogs(entries)
+}
+
+// streamReach returns the index of the last entry in the state of a stream. It
+// lays the state out where the first database of the node will be, and removes
+// it again: cfg.Dir must have no state yet.
+func streamReach(cfg *Config, deps *Deps, stream io.Reader) (index uint64, err error) {
+	r, err := newStreamReader(stream, cfg.Cluster)
+	if err != nil {
+		return 0, err
+	}
+	s := &stateDB{fs: deps.FS, dir: filepath.Join(cfg.Dir, stateDir)}
+	dir := s.path(1)
+	if err := deps.FS.RemoveAll(dir); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, deps.FS.RemoveAll(dir)) }()
+	if err := r.extract(deps.FS, dir); err != nil {
+		return 0, err
+	}
+	db, err := openReadOnly(deps.FS, dir)
+	if err != nil {
+		return 0, err
+	}
+	index, err = applied(db)
+	return index, errors.Join(err, db.Close())
 }
 
 // Survey is what a node's directory holds, as it lies there.
@@ -293,14 +340,10 @@ func forceAlone(cfg *Config, deps *Deps, id Identity, entry []byte, confirm bool
 	}
 	term = max(term, sv.LastTerm)
 	now := deps.Clock.Now()
-	err = log.StoreLogs([]*raft.Log{
-		{Index: sv.LastIndex + 1, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(cfg.alone()), AppendedAt: now},
-		{Index: sv.LastIndex + 2, Term: term, Type: raft.LogCommand, Data: entry, AppendedAt: now},
+	return sv, storeInNextTerm(log, term, []*raft.Log{
+		{Index: sv.LastIndex + 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(cfg.alone()), AppendedAt: now},
+		{Index: sv.LastIndex + 2, Type: raft.LogCommand, Data: entry, AppendedAt: now},
 	})
-	if err == nil {
-		err = log.SetUint64([]byte("CurrentTerm"), term)
-	}
-	return sv, err
 }
 
 // survey reads what a log and the snapshots beside it hold.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +87,92 @@ func TestRestoreFaults(t *testing.T) {
 	require.EqualValues(t, 2, one.propose("add n"))
 	require.Equal(t, "before", one.nodes["m9"].get("a"))
 	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new history")
+}
+
+// Entries that are applied while a backup is taken may be in its state. The new
+// history begins after the last of them: its first entry is applied, and so is
+// each one after it.
+func TestRestoreOfBackupUnderLoad(t *testing.T) {
+	g := newGroup(t, 1, nil)
+	const meanwhile = 5
+	var armed atomic.Bool
+	g.fs["m1"] = vfs.NewFault(g.fs["m1"], func(op vfs.Op) error {
+		flushes := op.Kind == vfs.OpOpen && op.Flag&vfs.Create != 0 && strings.HasSuffix(op.Path, ".sst")
+		if flushes && armed.CompareAndSwap(true, false) { // the snapshot has looked how far the state is
+			for range meanwhile {
+				g.propose("add n")
+			}
+		}
+		return nil
+	})
+	g.bootstrap()
+	g.startAll()
+	g.propose("set a before")
+	armed.Store(true)
+	p := backupOf(t, g.leader())
+	require.False(t, armed.Load(), "entries came in meanwhile")
+	taken, err := raftstore.ReadBackup(bytes.NewReader(p), int64(len(p)))
+	require.NoError(t, err)
+	g.stopAll()
+
+	one := newGroup(t, 1, nil)
+	one.names = []string{"m9"}
+	one.fs["m9"] = vfs.NewMem(1)
+	restored, err := raftstore.Restore(one.config("m9"), raftstore.Deps{FS: one.fs["m9"]}, bytes.NewReader(p), int64(len(p)), []byte("set first entry"))
+	require.NoError(t, err)
+	require.Equal(t, taken.Applied+meanwhile, restored.Applied)
+	one.start("m9")
+	require.EqualValues(t, meanwhile+1, one.propose("add n"))
+	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new history")
+	require.EqualValues(t, meanwhile+2, one.propose("add n"))
+}
+
+// What a restored node, and one that was forced, adds to its log lies in a term
+// of which no server of before has entries.
+func TestNewHistoryBeginsInATermOfItsOwn(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	g.startAll()
+	g.propose("add n")
+	left := g.leader()
+	p := backupOf(t, left)
+	taken, err := raftstore.ReadBackup(bytes.NewReader(p), int64(len(p)))
+	require.NoError(t, err)
+	g.stopAll()
+	terms := func(fs vfs.FS, after uint64) (out []uint64) {
+		t.Helper()
+		require.NoError(t, raftstore.InspectLog(fs, "/node", func(e raftstore.EntryInfo) error {
+			require.NoError(t, e.Damage)
+			if e.Index > after {
+				out = append(out, e.Term)
+			}
+			return nil
+		}))
+		return out
+	}
+	current := func(fs vfs.FS) uint64 {
+		t.Helper()
+		l, err := raftstore.OpenLog(fs, "/node")
+		require.NoError(t, err)
+		term, err := l.GetUint64([]byte("CurrentTerm"))
+		require.NoError(t, errors.Join(err, l.Close()))
+		return term
+	}
+	used := current(g.fs[left.name]) // the end of a leader may have begun another
+	sv, err := raftstore.ForceAlone(g.config(left.name), raftstore.Deps{FS: g.fs[left.name]}, []byte("set history 2"), true)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{used + 1, used + 1}, terms(g.fs[left.name], sv.LastIndex))
+	require.Equal(t, used+1, current(g.fs[left.name]))
+
+	one := newGroup(t, 1, nil)
+	one.names = []string{"m9"}
+	one.fs["m9"] = vfs.NewMem(1)
+	_, err = raftstore.Restore(one.config("m9"), raftstore.Deps{FS: one.fs["m9"]}, bytes.NewReader(p), int64(len(p)), []byte("set first entry"))
+	require.NoError(t, err)
+	require.Equal(t, []uint64{taken.Term + 1}, terms(one.fs["m9"], 0))
+	require.Equal(t, taken.Term+1, current(one.fs["m9"]))
+	one.start("m9")
+	require.EqualValues(t, 2, one.propose("add n"))
 }
 
 // The last server of three goes on alone with what it has, and says how far that

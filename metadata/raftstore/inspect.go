@@ -245,7 +245,7 @@ func InspectState(fsys vfs.FS, dir string, fn func(r state.Reader, applied uint6
 		return wrap("raftstore.InspectState", dir, err)
 	}
 	s := &stateDB{fs: fsys, dir: filepath.Join(dir, stateDir)}
-	db, err := pebble.Open(s.path(number), &pebble.Options{FS: pebblevfs.New(fsys), ReadOnly: true, Logger: quietLog{}})
+	db, err := openReadOnly(fsys, s.path(number))
 	if err != nil {
 		return wrap("raftstore.InspectState", dir, err)
 	}
@@ -257,6 +257,11 @@ func InspectState(fsys vfs.FS, dir string, fn func(r state.Reader, applied uint6
 	snap := db.NewSnapshot()
 	defer func() { err = errors.Join(snap.Close(), err) }()
 	return fn(snapReader{snap}, index)
+}
+
+// openReadOnly opens the database in dir, to read it alone.
+func openReadOnly(fsys vfs.FS, dir string) (*pebble.DB, error) {
+	return pebble.Open(dir, &pebble.Options{FS: pebblevfs.New(fsys), ReadOnly: true, Logger: quietLog{}})
 }
 
 // quietLog drops what pebble says.
