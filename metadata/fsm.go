@@ -72,7 +72,9 @@ type Membership interface {
 	Directory() (name moraine.UUID, admitted bool, err error)
 	// Admit notes that it may, durably.
 	Admit() error
-	// Begun is whether the group has come further than its first configuration.
+	// Begun is whether the group may have come further than its first
+	// configuration; it may be called before Run, and is true where that is not
+	// known yet.
 	Begun() bool
 	// Settled is whether the members are known to be what a majority agreed to.
 	Settled() bool

@@ -77,11 +77,16 @@ func (s *Store) Admit() error {
 	return wrap("raftstore.Admit", s.cfg.Dir, err)
 }
 
-// Begun reports whether this node's group has come further than its first
-// configuration, as far as this node knows. Before Run is ready it is false.
+// Begun reports whether this node's group may have come further than its first
+// configuration, as far as this node knows. Until Run has opened the log of a node
+// that was admitted it is true: what lies there is not known yet. One that was not
+// has never taken part, and has nothing.
 func (s *Store) Begun() bool {
-	r := s.started.Load()
-	return r != nil && r.LastIndex() > 1
+	if r := s.started.Load(); r != nil {
+		return r.LastIndex() > 1
+	}
+	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	return err != nil || id.admitted
 }
 
 // memberTimeout bounds how long a change of the configuration waits to be

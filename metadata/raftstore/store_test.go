@@ -559,3 +559,33 @@ func TestReadsGoOnWhileANodeIsSilent(t *testing.T) {
 		})
 	}
 }
+
+// A node that was admitted may have begun until its log says otherwise: it tells
+// nobody that it is fresh while it starts. One that never took part is, and one
+// that has not got further than its first configuration is again once it runs, or
+// a group that is being formed would wait for itself.
+func TestBegunIsKnownBeforeTheNodeRuns(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	idle := func(name string) *raftstore.Store {
+		deps := g.deps(name)
+		deps.Stream = g.net.node(name)
+		s, err := raftstore.New(g.config(name), deps)
+		require.NoError(t, err)
+		return s
+	}
+	require.False(t, idle("m1").Begun(), "it has never taken part")
+	for _, name := range g.names {
+		require.NoError(t, idle(name).Admit())
+	}
+	require.True(t, idle("m1").Begun(), "what its log has is not known yet")
+	n := g.start("m1")
+	<-n.store.Ready()
+	require.False(t, n.store.Begun(), "alone it has not come further")
+	g.start("m2")
+	g.start("m3")
+	g.propose("add n")
+	require.True(t, g.leader().store.Begun())
+	g.stopAll()
+	require.True(t, idle("m1").Begun())
+}
