@@ -20,7 +20,7 @@ import (
 const (
 	// maxVoters bounds the servers of a cluster: more make every change slower.
 	maxVoters = 9
-	// maxMembers bounds the servers that the leader remembers of; see newsOf.
+	// maxMembers bounds the servers that the leader remembers of; see note.
 	maxMembers = 64
 	// caughtUp is how many entries a member may lack and still be given a vote:
 	// what comes in within some milliseconds.
@@ -45,13 +45,27 @@ type memberHeard struct {
 
 func newMemberNews() *memberNews { return &memberNews{heard: make(map[string]memberHeard)} }
 
-func (n *memberNews) note(id string, h memberHeard) {
+// note remembers what was heard of a server. Where that would be one too many,
+// the one that is no member and was not heard of for longest is forgotten.
+func (n *memberNews) note(id string, h memberHeard, members func() []Member) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, known := n.heard[id]; !known && len(n.heard) >= maxMembers {
-		return
+		n.evict(members())
 	}
 	n.heard[id] = h
+}
+
+// evict forgets one; nobody where all are members, of which there are few.
+func (n *memberNews) evict(members []Member) {
+	oldest := ""
+	for id, h := range n.heard {
+		member := slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
+		if !member && (oldest == "" || h.at.Before(n.heard[oldest].at)) {
+			oldest = id
+		}
+	}
+	delete(n.heard, oldest)
 }
 
 // of returns what was heard of a server lately.
@@ -107,7 +121,7 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 			return err
 		}
 	}
-	l.news.note(beat.Id, memberHeard{status: beat.Status, directory: dir, at: l.deps.Clock.Now()})
+	l.news.note(beat.Id, memberHeard{status: beat.Status, directory: dir, at: l.deps.Clock.Now()}, l.store.Members)
 	l.countFullDisks()
 	reply.Accepted = true
 	return nil

@@ -259,6 +259,28 @@ func TestReplaceFaults(t *testing.T) {
 	}
 }
 
+// Servers that are no members and tell of themselves, however many, do not keep
+// the leader from hearing one that is to be added.
+func TestStrangersDoNotDrownANewMember(t *testing.T) {
+	g := newGrowable(t)
+	for i := range 80 {
+		id := fmt.Sprintf("stranger%d", i)
+		dial := g.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleMetadata, Node: id})
+		beat := &wire.MetaRequest{Op: &wire.MetaRequest_MemberBeat{MemberBeat: &wire.MemberBeat{
+			Id: id, Directory: bytes.Repeat([]byte{byte(i + 1)}, 16), Status: &wire.MemberStatus{Level: moraine.FeatureLevel}}}}
+		require.Eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+			defer cancel()
+			resp, err := dial.Metadata([]string{memnet.Address(g.leader())}).Do(ctx, beat)
+			return err == nil && resp.GetMemberBeat().Accepted
+		}, 30*time.Second, 10*time.Millisecond)
+	}
+	g.join("m4")
+	g.insist(addReq("m4"))
+	g.votersBecome("m1", "m2", "m3", "m4")
+	g.allThere()
+}
+
 // restart stops a server and starts it again. What its Run returned meanwhile is
 // not what refused tells of.
 func (g *growable) restart(name string) {
