@@ -170,12 +170,15 @@ that sessions, grants and tokens of before are refused, and chunks that nothing 
 now are kept and listed, not deleted. No metadata server of before may run again on its
 old --data.
 
-If the metadata was restored or forced before, since the backup, name the number of that
-history by --after-history ("incarnation" of "metadata status"): no number of it may be
-given out again.`,
-		Example: "  moraine metadata restore metadata.backup --id m1 --data /var/lib/moraine --address host1:7400",
+Say by --after-history the highest number that a history of this cluster ever had
+("incarnation" of "metadata status"), also one that you give up now, and one that came of
+this same backup: the new one gets the number after it. The file cannot tell what came
+after it. Where a number is given out twice, stripes and sessions of two histories have
+the same names, and the bytes of one may be taken for those of the other, or deleted. If
+you do not know it, give one that is surely not below it; there are 254.`,
+		Example: "  moraine metadata restore metadata.backup --id m1 --data /var/lib/moraine --address host1:7400 --after-history 1",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := o.config()
 			if err != nil {
 				return err
@@ -189,6 +192,9 @@ given out again.`,
 			if err != nil {
 				return err
 			}
+			if !cmd.Flags().Changed("after-history") {
+				return historyNeeded(args[0], f, st.Size())
+			}
 			first, err := metadata.NextHistory(after)
 			if err != nil {
 				return err
@@ -200,13 +206,25 @@ given out again.`,
 			if err := a.printBackup("restored from", args[0], info, nil); err != nil {
 				return err
 			}
+			a.note("the new history has the number %d: for every later restore, also of this same backup, give --after-history %[1]d or more", max(info.Incarnation, uint64(after))+1)
 			a.note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
 			return nil
 		},
 	}
 	o.flags(cmd)
-	cmd.Flags().Uint8Var(&after, "after-history", 0, "the highest number of a history since the backup, where there was one")
+	cmd.Flags().Uint8Var(&after, "after-history", 0, "the highest number that a history of this cluster ever had, also one made from this backup (needed)")
 	return cmd
+}
+
+// historyNeeded says what to give as --after-history, once the backup was found
+// to be whole.
+func historyNeeded(name string, f io.ReaderAt, size int64) error {
+	info, err := raftstore.ReadBackup(f, size)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return usageError("--after-history is needed: the highest number that a history of this cluster ever had. The backup is of history %d: "+
+		"give %[1]d only if the metadata was never restored or forced since, not from this backup either", info.Incarnation)
 }
 
 // forceReport is what `metadata force-quorum` prints.
@@ -218,7 +236,9 @@ type forceReport struct {
 	LastIndex uint64   `json:"last_index"`
 	LastTerm  uint64   `json:"last_term"`
 	Appended  string   `json:"last_appended"`
-	Forced    bool     `json:"forced"`
+	// Warning is what is lost where it is done, or was.
+	Warning string `json:"warning"`
+	Forced  bool   `json:"forced"`
 }
 
 func (a *app) metadataForceCommand() *cobra.Command {
@@ -229,7 +249,9 @@ func (a *app) metadataForceCommand() *cobra.Command {
 		Long: `After the disks of a majority of the metadata servers are lost for good: let the one
 whose --data is left go on, alone. It works on the directory; no server may run on it.
 Of several that are left take the one whose last entry is the newest: without
---i-accept-the-loss the command changes nothing, and says how far the directory goes.
+--i-accept-the-loss the command changes nothing, and says how far the directory goes
+and what is lost. With --json that is one report, with a "warning": look at one without
+the flag first.
 
 What the lost servers had acknowledged, and this one had not got, is lost. The history
 gets a new number, as with "metadata restore". None of the other servers may ever run
@@ -247,32 +269,46 @@ func (a *app) forceQuorum(o offlineOptions) error {
 	if err != nil {
 		return err
 	}
-	entry, err := metadata.NextHistory(0)
-	if err != nil {
-		return err
-	}
-	sv, err := raftstore.ForceAlone(cfg, raftstore.Deps{}, entry, o.yes)
+	sv, err := raftstore.ForceAlone(cfg, raftstore.Deps{}, nil, false) // it only looks
 	if err != nil {
 		return err
 	}
 	r := forceReport{Node: sv.Node, Cluster: sv.Cluster.String(), Members: sv.Members, Voters: sv.Voters, LastIndex: sv.LastIndex,
-		LastTerm: sv.LastTerm, Forced: o.yes}
+		LastTerm: sv.LastTerm, Warning: "what the others acknowledged after that entry is lost; the others must never run again on their --data"}
 	old := "at a time that its log does not tell"
 	if !sv.Appended.IsZero() {
 		r.Appended = sv.Appended.UTC().Format(time.RFC3339)
 		old = fmt.Sprintf("at %s, %v ago", r.Appended, time.Since(sv.Appended).Round(time.Second))
+	}
+	a.note("%s of cluster %s; members: %s", sv.Node, sv.Cluster, strings.Join(sv.Members, ", "))
+	a.note("its last entry is %d of term %d, appended %s", sv.LastIndex, sv.LastTerm, old)
+	a.note("WARNING: %s", r.Warning)
+	if o.yes {
+		if a.global.json { // the report comes when it is done
+			fmt.Fprintf(a.err, "WARNING: %s\n", r.Warning)
+		}
+		if err := force(cfg); err != nil {
+			return err
+		}
+		r.Forced = true
 	}
 	if a.global.json {
 		if err := printJSON(a.out, r); err != nil {
 			return err
 		}
 	}
-	a.note("%s of cluster %s; members: %s", sv.Node, sv.Cluster, strings.Join(sv.Members, ", "))
-	a.note("its last entry is %d of term %d, appended %s", sv.LastIndex, sv.LastTerm, old)
-	a.note("WARNING: what the others acknowledged after that entry is lost; the others must never run again on their --data")
 	if !o.yes {
 		return &exitError{code: exitWrongUse, err: fmt.Errorf("nothing was changed: give --i-accept-the-loss to let %s go on alone with what it has", sv.Node)}
 	}
 	a.note("%s goes on alone: start it, and add others with `moraine metadata add`", sv.Node)
 	return nil
+}
+
+func force(cfg raftstore.Config) error {
+	entry, err := metadata.NextHistory(0)
+	if err != nil {
+		return err
+	}
+	_, err = raftstore.ForceAlone(cfg, raftstore.Deps{}, entry, true)
+	return err
 }
