@@ -41,6 +41,7 @@ func newGrowable(t *testing.T) *growable {
 	g.user = g.caller("c1")
 	g.user.open()
 	g.mkdirs(10)
+	g.seated("m1", "m2", "m3") // two of them may lead before the third was let in
 	return g
 }
 
