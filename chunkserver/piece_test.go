@@ -94,8 +94,10 @@ func TestManyReadersCostOneGet(t *testing.T) {
 	}
 	// One who gives up does not take the piece from the others.
 	gone, cancel := context.WithCancel(t.Context())
-	wg.Go(func() { require.Error(t, s.read(gone, t, 0, 1)) })
+	gave := make(chan error, 1)
+	go func() { gave <- s.read(gone, t, 0, 1) }()
 	cancel()
+	require.Error(t, <-gave) // before the piece is there: then even a canceled read has it
 	close(open)
 	wg.Wait()
 	require.Equal(t, int32(1), gets.Load())
