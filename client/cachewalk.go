@@ -44,7 +44,7 @@ func (w *cacheWalk) walk(path string) (*wire.WalkReply, error) {
 		return nil, nil
 	}
 	links := 0
-	for name, rest := nextName(path); name != ""; name, rest = nextName(rest) {
+	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
 		if w.at.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 			return nil, nil
 		}
@@ -55,7 +55,7 @@ func (w *cacheWalk) walk(path string) (*wire.WalkReply, error) {
 			continue
 		}
 		inode, known := w.c.find(w.at.Inode, name)
-		last, _ := nextName(rest)
+		last, _ := moraine.NextName(rest)
 		switch {
 		case !known:
 			return nil, nil
@@ -87,17 +87,6 @@ func (w *cacheWalk) jump(inode uint64) bool {
 	}
 	w.parent, w.name = w.at.Parent, ""
 	return true
-}
-
-// nextName splits the first component off a path; it skips empty ones and ".".
-func nextName(path string) (name, rest string) {
-	for path != "" {
-		name, path, _ = strings.Cut(path, "/")
-		if name != "" && name != "." {
-			return name, path
-		}
-	}
-	return "", ""
 }
 
 // isName reports whether the service takes a path of just this for one entry.

@@ -7,18 +7,6 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// nextName splits the first component off a slash separated path; it skips
-// empty components and ".".
-func nextName(path string) (name, rest string) {
-	for path != "" {
-		name, path, _ = strings.Cut(path, "/")
-		if name != "" && name != "." {
-			return name, path
-		}
-	}
-	return "", ""
-}
-
 // checkName holds a new entry's name against what a name may be.
 func checkName(op, name string) error {
 	switch {

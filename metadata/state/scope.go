@@ -50,10 +50,10 @@ func (t *tx) enterWithout(req *wire.MetaRequest) error {
 func covers(outer, inner string) bool {
 	for {
 		var a, b string
-		if a, outer = nextName(outer); a == "" {
+		if a, outer = moraine.NextName(outer); a == "" {
 			return true
 		}
-		if b, inner = nextName(inner); a != b {
+		if b, inner = moraine.NextName(inner); a != b {
 			return false
 		}
 	}
@@ -101,7 +101,7 @@ func (v *view) readScope(caller *statepb.Caller, id moraine.SessionID) (scope, e
 // Symbolic links are not followed: a scope is what it says.
 func (v *view) resolveScope(path string) (moraine.InodeID, error) {
 	at := moraine.RootInode
-	for name, rest := nextName(path); name != ""; name, rest = nextName(rest) {
+	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
 		e, ok, err := v.lookup(at, name)
 		if err != nil {
 			return 0, err

@@ -164,8 +164,8 @@ func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
 // walk goes down path from w.at. It returns false where only the last
 // component is missing.
 func (w *walker) walk(path string) (bool, error) {
-	for name, rest := nextName(path); name != ""; name, rest = nextName(rest) {
-		last, _ := nextName(rest)
+	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
+		last, _ := moraine.NextName(rest)
 		if w.at.typ != typeDirectory {
 			return false, fail(moraine.NotDirectory, "walk", w.name, "")
 		}
