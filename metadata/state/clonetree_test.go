@@ -129,6 +129,9 @@ func TestCloneTree(t *testing.T) {
 			if n, err := bn.m.Counters(bn.kv); err != nil || n.Stripes != 0 || n.Inodes != 1 {
 				t.Errorf("%d stripes and %d inodes are left (%v)", n.Stripes, n.Inodes, err)
 			}
+			if *rewriteLogs && limit == 3 {
+				bn.writeLog("v3-clone-tree")
+			}
 		})
 	}
 }

@@ -219,6 +219,9 @@ func TestQuota(t *testing.T) {
 	c.ok(c.remove(&wire.Remove{Parent: in, Name: "k"}))
 	c.ok(c.remove(&wire.Remove{Parent: team, Name: "in", Directory: true})) // with its quota
 	bn.check()
+	if *rewriteLogs {
+		bn.writeLog("v3-quotas")
+	}
 }
 
 // file2 is file where the size may be refused.
