@@ -230,6 +230,15 @@ func TestForceAlone(t *testing.T) {
 }
 
 func TestBackupGolden(t *testing.T) {
+	p := sampleBackup(t)
+	golden(t, "backup-v1.golden", p)
+	info, err := raftstore.ReadBackup(bytes.NewReader(p), int64(len(p)))
+	require.NoError(t, err)
+	require.EqualValues(t, 42, info.Applied)
+	require.EqualValues(t, 2, info.Incarnation)
+}
+
+func sampleBackup(t testing.TB) []byte {
 	stream := sampleStream(t)
 	var out bytes.Buffer
 	w, err := raftstore.NewBackupWriter(&out, raftstore.BackupInfo{Cluster: cluster, Incarnation: 2, Applied: 42, Term: 3,
@@ -238,9 +247,19 @@ func TestBackupGolden(t *testing.T) {
 	_, err = w.Write(stream)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
-	golden(t, "backup-v1.golden", out.Bytes())
-	info, err := raftstore.ReadBackup(bytes.NewReader(out.Bytes()), int64(out.Len()))
-	require.NoError(t, err)
-	require.EqualValues(t, 42, info.Applied)
-	require.EqualValues(t, 2, info.Incarnation)
+	return out.Bytes()
+}
+
+// Whatever bytes are given for a backup are refused, or hold what they say.
+func FuzzBackup(f *testing.F) {
+	whole := sampleBackup(f)
+	for _, n := range []int{len(whole), len(whole) - 1, 40, 0} {
+		f.Add(whole[:n])
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		info, err := raftstore.ReadBackup(bytes.NewReader(p), int64(len(p)))
+		if err == nil && (info.Bytes <= 0 || info.Bytes >= int64(len(p))) {
+			t.Errorf("a stream of %d bytes in %d", info.Bytes, len(p))
+		}
+	})
 }
