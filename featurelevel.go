@@ -6,4 +6,4 @@ package moraine
 // can speak. What a cluster uses is in its state: that of the build that began
 // it, and higher only once all its servers can speak more, by `moraine cluster
 // upgrade --finish`.
-const FeatureLevel = 3
+const FeatureLevel = 4

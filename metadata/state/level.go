@@ -30,6 +30,9 @@ const (
 	// LevelMembers: the state knows the directories of the metadata servers
 	// (SetMember). A leader proposes none below it: an earlier build would stop.
 	LevelMembers = 3
+
+	// Level 4 is the release that is being made. Its changes have a constant each
+	// too.
 )
 
 // speaks reports whether the state has reached a feature level.
