@@ -52,17 +52,22 @@ func (s *search) next() (moraine.DeviceID, bool) {
 // cost judges a host; false means that none of its devices may take a chunk.
 func (s *search) cost(h int) (cost, bool) {
 	host := &s.t.hosts[h]
+	onHost := s.onHost(h)
 	best, ok := 0, false
 	for i := range host.devices {
 		d := &host.devices[i]
 		if !s.room(d) {
 			continue
 		}
-		if n := s.devices[d.ID]; !ok || n < best {
+		if onHost == 0 {
+			best, ok = 0, true
+			break
+		}
+		if n := s.onDevice(d.ID); !ok || n < best {
 			best, ok = n, true
 		}
 	}
-	return cost{onHost: s.hosts[h], rackFull: s.racks[host.rack] >= s.rackCap, onDevice: best}, ok
+	return cost{onHost: onHost, rackFull: s.onRack(host.rack) >= s.rackCap, onDevice: best}, ok
 }
 
 // scan looks at every host and chooses, by weight, one of those that cost least.
@@ -99,7 +104,7 @@ func (s *search) scan() (int, cost, bool) {
 // chunk and have used chunks of this stripe.
 func (s *search) device(h, used int) moraine.DeviceID {
 	devices := s.t.hosts[h].devices
-	fits := func(d *Device) bool { return s.room(d) && s.devices[d.ID] == used }
+	fits := func(d *Device) bool { return s.room(d) && s.onDevice(d.ID) == used }
 	var sum uint64
 	for i := range devices {
 		if fits(&devices[i]) {

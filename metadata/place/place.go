@@ -223,27 +223,60 @@ type search struct {
 	random  uint64 // state of the generator
 	rackCap int    // chunks that one rack may take
 
-	hosts   map[int]int // chunks by index of host
-	racks   map[int]int
-	devices map[moraine.DeviceID]int
+	// taken is where the stripe's chunks are so far: a handful, which is looked
+	// through more quickly than maps are made.
+	taken []taken
+}
+
+// taken is the place of one chunk; host and rack are -1 where none is known.
+type taken struct {
+	device     moraine.DeviceID
+	host, rack int
 }
 
 func newSearch(t *Topology, req Request) *search {
 	return &search{
 		t: t, req: req, random: uint64(req.Stripe), rackCap: t.rackCap(req.Scheme),
-		hosts: make(map[int]int), racks: make(map[int]int), devices: make(map[moraine.DeviceID]int),
+		taken: make([]taken, 0, req.Scheme.Chunks()),
 	}
 }
 
 // occupy counts a chunk on device.
 func (s *search) occupy(device moraine.DeviceID) {
-	s.devices[device]++
+	at := taken{device: device, host: -1, rack: -1}
 	if l, ok := s.t.at[device]; ok {
-		s.racks[l.rack]++
-		if l.host >= 0 {
-			s.hosts[l.host]++
+		at.host, at.rack = l.host, l.rack
+	}
+	s.taken = append(s.taken, at)
+}
+
+// onHost returns how many chunks of the stripe are on host h, onRack on a rack,
+// and onDevice on a device.
+func (s *search) onHost(h int) (n int) {
+	for i := range s.taken {
+		if s.taken[i].host == h {
+			n++
 		}
 	}
+	return n
+}
+
+func (s *search) onRack(rack int) (n int) {
+	for i := range s.taken {
+		if s.taken[i].rack == rack {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *search) onDevice(device moraine.DeviceID) (n int) {
+	for i := range s.taken {
+		if s.taken[i].device == device {
+			n++
+		}
+	}
+	return n
 }
 
 // rackCap returns how many chunks of a stripe one rack may take. Racks are
@@ -254,17 +287,13 @@ func (t *Topology) rackCap(scheme moraine.Scheme) int {
 	if t.racks < 2 || m == 0 {
 		return n
 	}
-	hosts := make([]int, t.racks)
-	weights := make([]uint64, t.racks)
-	for i := range t.hosts {
-		hosts[t.hosts[i].rack]++
-		weights[t.hosts[i].rack] += t.hosts[i].weight
-	}
 	least := 1
 	for ; least <= m; least++ {
 		room := 0
-		for _, h := range hosts {
-			room += min(least, h)
+		for _, h := range t.rackHosts {
+			if room += min(least, h); room >= n {
+				break
+			}
 		}
 		if room >= n {
 			break
@@ -275,7 +304,7 @@ func (t *Topology) rackCap(scheme moraine.Scheme) int {
 	}
 	share := n
 	if total := t.total(); total > 0 {
-		share = int((uint64(n)*slices.Max(weights) + total - 1) / total)
+		share = int((uint64(n)*t.heaviestRack + total - 1) / total)
 	}
 	return min(max(share, least), m)
 }

@@ -34,6 +34,10 @@ type Topology struct {
 	sums  []uint64 // sums[i] is the weight of hosts[:i+1]
 	at    map[moraine.DeviceID]location
 	racks int // number of rack indexes in use
+	// rackHosts has the hosts that may take chunks by rack, heaviestRack the
+	// weight of the rack that has most.
+	rackHosts    []int
+	heaviestRack uint64
 
 	registeredHosts, registeredDevices int
 }
@@ -72,6 +76,15 @@ func NewTopology(hosts []Host) *Topology {
 		t.add(h, rack)
 	}
 	t.racks = len(racks)
+	t.rackHosts = make([]int, t.racks)
+	weights := make([]uint64, t.racks)
+	for i := range t.hosts {
+		t.rackHosts[t.hosts[i].rack]++
+		weights[t.hosts[i].rack] += t.hosts[i].weight
+	}
+	if len(weights) > 0 {
+		t.heaviestRack = slices.Max(weights)
+	}
 	return t
 }
 
