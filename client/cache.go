@@ -9,7 +9,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
-	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -81,13 +80,6 @@ type cachedAttr struct {
 	under *leased
 }
 
-// A lease that is recalled more than maxLeaseRecalls times in recallWindow is
-// returned: others work there.
-const (
-	maxLeaseRecalls = 8
-	recallWindow    = time.Second
-)
-
 func newCache(limit int, clk clock.Clock, m *Metrics) *cache {
 	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1)}
 	c.clear()
@@ -102,15 +94,21 @@ func (c *cache) clear() {
 	c.events.all()
 }
 
-// usable reports whether the leases are trusted now. A machine that slept has a
-// clock that did not go on, and a wall clock that did: the longer time counts.
-// The mutex is held.
+// clockSlip is how far the wall clock and the monotonic one may come apart between
+// two renewals without one of them having been stopped or set.
+const clockSlip = 100 * time.Millisecond
+
+// usable reports whether the leases are trusted now. While a machine sleeps its
+// monotonic clock may stand still, and its wall clock may be set at any time: where
+// the two disagree nobody can tell how much time has passed, so that nothing is
+// trusted until the next renewal. The mutex is held.
 func (c *cache) usable() bool {
 	if c == nil || !c.standing.trusted {
 		return false
 	}
 	now := c.clock.Now()
-	return max(now.Sub(c.standing.sent), now.Round(0).Sub(c.standing.sent.Round(0))) < c.standing.trust
+	measured, shown := now.Sub(c.standing.sent), now.Round(0).Sub(c.standing.sent.Round(0))
+	return (shown - measured).Abs() <= clockSlip && max(measured, shown) < c.standing.trust
 }
 
 // free reports whether an inode is not put aside. The mutex is held.
@@ -235,278 +233,6 @@ func (c *cache) listing(dir uint64, after string, limit int) *wire.ReadDirReply 
 	return r
 }
 
-// asking is what a read that may fill the cache takes along.
-type asking struct {
-	epoch uint64 // 0: nothing will be kept
-	event uint64
-}
-
-func (c *cache) ask() asking {
-	if c == nil {
-		return asking{}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.usable() {
-		return asking{}
-	}
-	return asking{c.standing.epoch, c.events.next}
-}
-
-// filling is an answer that goes into the cache. The mutex is held meanwhile.
-type filling struct {
-	c       *cache
-	granted map[uint64]bool
-	stale   map[uint64]struct{}
-}
-
-// fill keeps of an answer what put gives, as far as it is leased and nothing
-// happened to it since it was asked for.
-func (c *cache) fill(t asking, g *wire.LeaseGrant, put func(*filling)) {
-	if c == nil || t.epoch == 0 || g == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if g.Epoch != t.epoch || c.standing.epoch != t.epoch || !c.usable() {
-		return
-	}
-	f := &filling{c: c, granted: make(map[uint64]bool, len(g.Leases))}
-	for _, id := range g.Leases {
-		if _, ok := c.returning[id]; ok {
-			continue
-		}
-		f.granted[id] = true
-		if c.leases[id] == nil {
-			l := &leased{id: id, entries: map[string]uint64{}, attrs: map[uint64]struct{}{}}
-			l.at = c.recent.PushFront(l)
-			c.leases[id] = l
-			c.items++ // a lease counts, too
-		}
-	}
-	var known bool
-	if f.stale, known = c.events.since(t.event); known {
-		put(f)
-	}
-	for c.items > c.limit && c.recent.Len() > 0 {
-		c.giveBack(c.recent.Back().Value.(*leased))
-	}
-}
-
-// fresh reports whether what has to do with an inode may be kept.
-func (f *filling) fresh(inode uint64) bool {
-	_, stale := f.stale[inode]
-	return !stale && f.c.free(inode)
-}
-
-// leaseOf returns the inode whose lease covers attributes, 0 for none.
-func leaseOf(a *wire.Attr) uint64 {
-	if a.Type == wire.FileType_FILE_TYPE_DIRECTORY || a.ManyLinks {
-		return a.Inode
-	}
-	return a.Parent
-}
-
-func (f *filling) attr(a *wire.Attr) {
-	lease := leaseOf(a)
-	if !f.granted[lease] || !f.fresh(lease) || !f.fresh(a.Inode) {
-		return
-	}
-	f.c.dropAttr(a.Inode)
-	l := f.c.leases[lease]
-	l.attrs[a.Inode] = struct{}{}
-	f.c.attrs[a.Inode] = cachedAttr{a, l}
-	f.c.items++
-}
-
-// entry keeps that name in dir is what a describes, or, for nil, nothing.
-func (f *filling) entry(dir uint64, name string, a *wire.Attr) bool {
-	if !f.granted[dir] || !f.fresh(dir) {
-		return false
-	}
-	l := f.c.leases[dir]
-	if _, ok := l.entries[name]; !ok {
-		f.c.items++
-	}
-	l.entries[name] = a.GetInode()
-	if a != nil {
-		f.attr(a)
-	}
-	return true
-}
-
-// page keeps one page of a directory. Pages in order make a listing.
-func (f *filling) page(dir uint64, after string, r *wire.ReadDirReply) {
-	if !f.granted[dir] || !f.fresh(dir) {
-		return
-	}
-	l := f.c.leases[dir]
-	if after == "" {
-		l.partial = []string{}
-	} else if n := len(l.partial); n == 0 || l.partial[n-1] != after {
-		l.partial = nil
-	}
-	if len(r.Entries) > f.c.limit/4 || len(l.partial) > f.c.limit/4 {
-		l.partial = nil // it would push out everything else
-		return
-	}
-	for _, e := range r.Entries {
-		f.entry(dir, e.Name, e.Attr)
-	}
-	if l.partial == nil {
-		return
-	}
-	for _, e := range r.Entries {
-		l.partial = append(l.partial, e.Name)
-	}
-	if !r.More {
-		l.names, l.listed, l.partial = l.partial, true, nil
-	}
-}
-
-// dropAttr, dropEntry and giveBack take something out. The mutex is held.
-func (c *cache) dropAttr(inode uint64) {
-	if a, ok := c.attrs[inode]; ok {
-		delete(c.attrs, inode)
-		delete(a.under.attrs, inode)
-		c.items--
-	}
-}
-
-func (l *leased) unlist() { l.names, l.listed, l.partial = nil, false, nil }
-
-func (c *cache) dropEntry(l *leased, name string) {
-	if _, ok := l.entries[name]; ok {
-		delete(l.entries, name)
-		c.items--
-	}
-	l.unlist()
-}
-
-// empty drops all that is kept under a lease, and not the lease.
-func (c *cache) empty(l *leased) {
-	for inode := range l.attrs {
-		delete(c.attrs, inode)
-	}
-	c.items -= len(l.attrs) + len(l.entries)
-	clear(l.attrs)
-	clear(l.entries)
-	l.unlist()
-}
-
-func (c *cache) giveBack(l *leased) {
-	c.empty(l)
-	c.recent.Remove(l.at)
-	delete(c.leases, l.id)
-	c.items--
-	c.returning[l.id] = struct{}{}
-	c.back = append(c.back, l.id)
-}
-
-// drop carries out what touches say. The mutex is held.
-func (c *cache) drop(touches []*wire.Touch) {
-	for _, t := range touches {
-		c.events.add(t.Lease)
-		c.events.add(t.Inode)
-		if t.Name == "" {
-			c.dropAttr(t.Inode)
-			if l := c.leases[t.Inode]; l != nil && t.Gone {
-				c.empty(l) // that a directory is empty, or lacks a name, is no answer any more
-			}
-		} else if l := c.leases[t.Lease]; l != nil {
-			c.dropEntry(l, t.Name)
-		}
-	}
-}
-
-// recall carries out recalls that have not been yet. The mutex is held.
-func (c *cache) recall(recalls []*wire.Recall) {
-	now := c.clock.Now()
-	for _, r := range recalls {
-		if r.Number <= c.standing.carried {
-			continue
-		}
-		c.standing.carried = r.Number
-		c.metrics.CacheRecalls.Inc()
-		if r.All {
-			c.clear()
-			continue
-		}
-		c.drop(r.Touches)
-		counted := map[uint64]bool{}
-		for _, t := range r.Touches {
-			if counted[t.Lease] {
-				continue
-			}
-			counted[t.Lease] = true
-			l := c.leases[t.Lease]
-			if l == nil { // a grant whose answer was not kept
-				if _, ok := c.returning[t.Lease]; !ok {
-					c.returning[t.Lease] = struct{}{}
-					c.back = append(c.back, t.Lease)
-				}
-				continue
-			}
-			if now.Sub(l.since) > recallWindow {
-				l.recalls, l.since = 0, now
-			}
-			if l.recalls++; l.recalls > maxLeaseRecalls {
-				c.giveBack(l)
-			}
-		}
-	}
-}
-
-// putAside begins a request that may change what has to do with the inodes that it
-// names; the epoch returned goes with it.
-func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64, epoch uint64) {
-	if c == nil {
-		return nil, 0
-	}
-	named = transport.Named(req)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, inode := range named {
-		c.aside[inode]++
-	}
-	if c.standing.session == session {
-		epoch = c.standing.epoch
-	}
-	return named, epoch
-}
-
-// takeUp ends what putAside began: with what the request changed, or without
-// (unsure) where nobody knows, or ever will. Then it may still be applied: the
-// standing begins anew, so that it is recalled from this client as from any other.
-func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, inode := range named {
-		if c.aside[inode]--; c.aside[inode] == 0 {
-			delete(c.aside, inode)
-		}
-		c.events.add(inode)
-	}
-	switch {
-	case g.GetTold():
-		c.drop(g.Touched)
-	case failed && !unsure: // nothing was changed
-	default:
-		for _, inode := range named {
-			c.dropAttr(inode)
-			if l := c.leases[inode]; l != nil {
-				c.empty(l)
-			}
-		}
-	}
-	if failed && unsure {
-		c.doubt()
-	}
-}
-
 // doubt ends the standing. The mutex is held.
 func (c *cache) doubt() {
 	c.standing.trusted = false
@@ -526,39 +252,6 @@ func (c *cache) reset() {
 	c.clear()
 	c.standing = standing{}
 	c.doubt()
-}
-
-// eventLog remembers to which inodes something happened lately.
-type eventLog struct {
-	next  uint64 // number of the next event
-	floor uint64 // events before it are forgotten
-	ring  [4096]uint64
-}
-
-func (e *eventLog) add(inode uint64) {
-	e.ring[e.next%uint64(len(e.ring))] = inode
-	e.next++
-	if e.next-e.floor > uint64(len(e.ring)) {
-		e.floor = e.next - uint64(len(e.ring))
-	}
-}
-
-// all notes that something happened to everything.
-func (e *eventLog) all() { e.next++; e.floor = e.next }
-
-// since returns what happened from an event on; false where that is not known.
-func (e *eventLog) since(event uint64) (map[uint64]struct{}, bool) {
-	if event < e.floor {
-		return nil, false
-	}
-	var inodes map[uint64]struct{}
-	for n := event; n < e.next; n++ {
-		if inodes == nil {
-			inodes = map[uint64]struct{}{}
-		}
-		inodes[e.ring[n%uint64(len(e.ring))]] = struct{}{}
-	}
-	return inodes, true
 }
 
 // held returns the leases held, in order. The mutex is held.

@@ -204,7 +204,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		if try == 0 {
 			// Only now: an attempt is bounded by itself, and most requests make one.
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, began.Add(m.patience+wait))
+			ctx, cancel = context.WithTimeout(ctx, m.patience+wait-m.clock.Since(began))
 			defer cancel()
 		}
 		if ctx.Err() != nil {

@@ -23,6 +23,10 @@ func (l *leader) leases(ctx context.Context, c *call) (*wire.MetaResponse, error
 		}
 	}
 	ses, err := l.sessions.live(c.req.Session)
+	if err == nil && (req.Begin || req.Renew) {
+		// Whose leases hold has a session: see leaseTerm.
+		ses, err = l.sessions.renew(c.req.Session, began)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +42,7 @@ func (l *leader) leases(ctx context.Context, c *call) (*wire.MetaResponse, error
 	if err != nil {
 		return nil, err
 	}
-	reply.TermMillis = uint64(leaseTerm.Milliseconds())
+	reply.TermMillis = uint64(l.lease.term.Milliseconds())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Leases{Leases: reply}}, nil
 }
 
@@ -212,130 +216,6 @@ func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *
 	}
 	t.metrics.LeasesGranted.Add(float64(len(g.Leases)))
 	return g
-}
-
-// settle returns once nothing is pending that find finds, and the recovery is over.
-func (l *leader) settle(ctx context.Context, find func(*leaseTable) *pending) error {
-	t := l.lease
-	if t.quiet.Load() {
-		return nil
-	}
-	for waited := false; ; waited = true {
-		t.mu.Lock()
-		if !t.leading {
-			t.mu.Unlock()
-			return errStopped
-		}
-		over, until := t.blocked(find)
-		now := t.now()
-		t.mu.Unlock()
-		if over == nil {
-			return nil
-		}
-		if !waited {
-			t.metrics.LeaseWaits.Inc()
-		}
-		select {
-		case <-over:
-		case <-l.deps.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
-		case <-ctx.Done():
-			return contextError("metadata.settle", ctx)
-		case <-l.done:
-			return errStopped
-		}
-	}
-}
-
-// blocked returns what is to be waited for, and when it ends by itself; nil where
-// nothing is. The mutex is held.
-func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struct{}, until time.Time) {
-	if !t.settleRecovery() {
-		return t.recovered, t.recoverBy
-	}
-	for {
-		p := find(t)
-		if p == nil {
-			return nil, until
-		}
-		now := t.now()
-		until = time.Time{}
-		for _, h := range p.holders {
-			if t.sessions[h.id] != h || t.ranOut(h, now) {
-				continue
-			}
-			if end := h.renewed.Add(leaseTerm); until.IsZero() || end.Before(until) {
-				until = end
-			}
-		}
-		if p.left > 0 {
-			return p.done, until
-		}
-	}
-}
-
-// settleSeen waits until what an answer shows may be known.
-func (l *leader) settleSeen(ctx context.Context, seen *state.Seen) error {
-	if seen.All {
-		return l.settleAll(ctx)
-	}
-	return l.settle(ctx, func(t *leaseTable) *pending {
-		if len(t.pendings) == 0 {
-			return nil
-		}
-		return t.showing(seen.Touches)
-	})
-}
-
-// settleResult waits until a command's answer may be known.
-func (l *leader) settleResult(ctx context.Context, r *state.Result) error {
-	if r.Repeated {
-		return l.settleAll(ctx)
-	}
-	if len(r.Touched)+len(r.Read) == 0 {
-		return nil // it shows nothing that anybody caches
-	}
-	return l.settle(ctx, func(t *leaseTable) *pending {
-		if len(t.pendings) == 0 {
-			return nil
-		}
-		for _, id := range r.Read {
-			if ps := t.shown[shownKey{inode: id}]; len(ps) > 0 {
-				return ps[0]
-			}
-		}
-		return t.showing(r.Touched)
-	})
-}
-
-// settleAll waits until everything that is pending now may be known.
-func (l *leader) settleAll(ctx context.Context) error {
-	if l.lease.quiet.Load() {
-		return nil
-	}
-	var now []*pending
-	l.lease.mu.Lock()
-	for p := range l.lease.pendings {
-		now = append(now, p)
-	}
-	l.lease.mu.Unlock()
-	return l.settle(ctx, func(*leaseTable) *pending {
-		for _, p := range now {
-			if p.left > 0 {
-				return p
-			}
-		}
-		return nil
-	})
-}
-
-// showing finds a pending change that one of touches shows. The mutex is held.
-func (t *leaseTable) showing(touches []state.Touch) *pending {
-	for i := range touches {
-		if ps := t.shown[keyOf(&touches[i])]; len(ps) > 0 {
-			return ps[0]
-		}
-	}
-	return nil
 }
 
 // told tells a session that has a cache what its own command changed.

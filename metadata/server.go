@@ -72,7 +72,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.NewStore == nil {
 		return nil, &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("no store was given")}
 	}
-	lease := newLeaseTable(deps.Metrics, deps.Clock.Now)
+	lease := newLeaseTable(deps.Metrics, deps.Clock.Now, cfg.SessionTimeout)
 	s := &Server{cfg: cfg, deps: deps, lease: lease, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
 		diverged: make(chan struct{}, 1)}
 	for _, p := range cfg.Peers {

@@ -72,6 +72,7 @@ type input struct {
 	slot, to   int    // of a name
 	id, source uint64 // of an inode
 	dir        int
+	byPath     bool // of lookup
 	exclusive  bool
 	noReplace  bool
 	exchange   bool

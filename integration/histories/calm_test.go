@@ -6,13 +6,15 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/internal/testseed"
 )
 
 // TestNothingIsUnknownInPeace holds the model against a cluster on which nothing
 // goes wrong: every operation is answered, as the model says.
 func TestNothingIsUnknownInPeace(t *testing.T) {
-	seed := firstSeed(t)
-	out := playOne(t, options{seed: seed, clients: 8, arenas: 4, lasts: 3 * time.Second, calm: true})
+	seed := testseed.First(t)
+	out := playOne(t, options{seed: seed, clients: 8, cached: 4, arenas: 4, lasts: 3 * time.Second, calm: true})
 	r, at := out.h.verdict()
 	require.Equal(t, porcupine.Ok, r, "seed %d, arena %d", seed, at)
 	t.Logf("seed %d: %d operations, %d of unknown outcome", seed, out.ops, out.unknown)

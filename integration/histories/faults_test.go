@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/clock/clocktest"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/transport/memnet"
 )
@@ -23,8 +25,12 @@ type nemesis struct {
 	clients []string
 	hangs   bool // disks do
 	deposes bool // nothing goes wrong but leaders that do not notice that they are none
+	cuts    bool // nothing goes wrong but that clients are cut off
 	disks   stall
-	clocks  *wallClocks
+	clocks  clocks
+	naps    []*nap   // of the clients
+	wakes   []func() // end what sleeps
+	cached  bool     // some clients have caches
 	did     []string
 }
 
@@ -37,8 +43,15 @@ func (n *nemesis) run(ctx context.Context) error {
 	if n.hangs {
 		faults = append(faults, n.hang, n.splitHung, n.splitHung)
 	}
+	if n.cached {
+		faults = append(faults, n.sleepClient, n.sleepClient, n.suspend, n.cutClient)
+	}
 	if n.deposes {
 		faults = []func(victim string) error{n.splitHung}
+	}
+	longest := 4 * time.Second
+	if n.cuts {
+		faults, longest = []func(victim string) error{n.cutClient}, 8*time.Second
 	}
 	for ctx.Err() == nil {
 		victim := n.c.Leader()
@@ -48,7 +61,7 @@ func (n *nemesis) run(ctx context.Context) error {
 		if err := faults[n.rng.IntN(len(faults))](victim); err != nil {
 			return err
 		}
-		n.wait(ctx, 300*time.Millisecond, 4*time.Second)
+		n.wait(ctx, 300*time.Millisecond, longest)
 		if err := n.heal(); err != nil {
 			return err
 		}
@@ -70,6 +83,7 @@ func (n *nemesis) note(format string, args ...any) {
 
 // heal ends every fault; servers that are down are started.
 func (n *nemesis) heal() error {
+	n.wake()
 	n.disks.release()
 	n.c.Net.Heal()
 	n.c.Net.SetFaults("*", "*", memnet.Faults{MaxDelay: 2 * time.Millisecond})
@@ -152,10 +166,10 @@ func (n *nemesis) hang(victim string) error {
 	return nil
 }
 
-// setClocks sets the wall clocks of all servers, each by another amount.
+// setClocks sets the wall clocks of all machines, each by another amount.
 func (n *nemesis) setClocks(string) error {
 	n.note("clocks")
-	for _, s := range servers {
+	for _, s := range append(slices.Clone(servers), n.clients...) {
 		n.clocks.set(s, time.Duration(n.rng.IntN(7200)-3600)*time.Second)
 	}
 	return nil
@@ -214,28 +228,61 @@ func (s *stall) release() {
 	}
 }
 
-// wallClocks are the clocks of servers, whose hands can be moved.
-type wallClocks struct{ ahead [3]atomic.Int64 }
+// clocks are those of machines, whose hands can be moved.
+type clocks struct {
+	worse map[string]*wallClock
+	own   map[string]*clocktest.Hands
+}
 
-func (w *wallClocks) of(node string) clock.Clock {
-	for i, s := range servers {
-		if s == node {
-			return wallClock{ahead: &w.ahead[i]}
+// newClocks makes the clocks of a history. Where some clients have caches they are
+// those of real machines, by whose monotonic readings leases run out. Else the
+// servers' are worse.
+func newClocks(cached bool) clocks {
+	c := clocks{worse: map[string]*wallClock{}, own: map[string]*clocktest.Hands{}}
+	for _, s := range servers {
+		if cached {
+			c.own[s] = &clocktest.Hands{}
+		} else {
+			c.worse[s] = &wallClock{}
 		}
+	}
+	return c
+}
+
+// of is incluster.Options.Clock; nil is the bubble's.
+func (c clocks) of(node string) clock.Clock {
+	if h := c.own[node]; h != nil {
+		return h
+	}
+	if w := c.worse[node]; w != nil {
+		return w
 	}
 	return nil
 }
 
-func (w *wallClocks) set(node string, ahead time.Duration) {
-	w.of(node).(wallClock).ahead.Store(int64(ahead))
+// hands gives a client a clock of its own.
+func (c clocks) hands(client string) *clocktest.Hands {
+	if c.own[client] == nil {
+		c.own[client] = &clocktest.Hands{}
+	}
+	return c.own[client]
+}
+
+func (c clocks) set(node string, ahead time.Duration) {
+	if h := c.own[node]; h != nil {
+		h.Set(ahead)
+	}
+	if w := c.worse[node]; w != nil {
+		w.ahead.Store(int64(ahead))
+	}
 }
 
 // wallClock is a clock that is ahead. What it says of the past moves with it,
 // which a machine's monotonic clock would not: that is the worse case.
 type wallClock struct {
 	clock.System
-	ahead *atomic.Int64
+	ahead atomic.Int64
 }
 
-func (c wallClock) Now() time.Time                  { return time.Now().Add(time.Duration(c.ahead.Load())) }
-func (c wallClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+func (c *wallClock) Now() time.Time                  { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *wallClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }

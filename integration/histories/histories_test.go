@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -28,30 +27,18 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-func long() bool { return os.Getenv("MORAINE_TEST_LONG") != "" }
-
-// firstSeed returns the first seed of a random test.
-func firstSeed(t testing.TB) uint64 {
-	t.Helper()
-	v := os.Getenv("MORAINE_TEST_SEED")
-	if v == "" {
-		return uint64(time.Now().UnixNano()) % 1e9
+// clientConfig is that of a client of a history.
+func clientConfig(cached bool) client.Config {
+	if cached {
+		return client.Config{AttemptTimeout: time.Second, CacheEntries: cacheEntries}
 	}
-	s, err := strconv.ParseUint(v, 10, 64)
-	require.NoError(t, err)
-	return s
-}
-
-// clientConfig is that of every client of a history. It has no cache: a new leader
-// that waits for those who may hold leases hides that the last one still answers,
-// which is what a history is to find out.
-func clientConfig() client.Config {
 	return client.Config{AttemptTimeout: time.Second, CacheEntries: -1}
 }
 
@@ -59,11 +46,14 @@ func clientConfig() client.Config {
 type options struct {
 	seed    uint64
 	clients int
+	cached  int // of them have a cache, under leases
 	arenas  int
 	lasts   time.Duration
 	store   func(node string, s metadata.Store) metadata.Store
-	calm    bool // nothing goes wrong
-	deposes bool // nothing but that leaders do not notice that they are deposed
+	client  requests // what the requests of clients with caches go through; nil: nothing
+	calm    bool     // nothing goes wrong
+	deposes bool     // nothing but that leaders do not notice that they are deposed
+	cuts    bool     // nothing but that clients are cut off
 }
 
 // outcome of a history.
@@ -72,11 +62,12 @@ type outcome struct {
 	did     []string
 	ops     int
 	unknown int
+	hits    uint64 // answers from caches
 }
 
 // play has a history happen on a cluster in this process; it runs in a bubble.
 func play(ctx context.Context, o options) (out outcome, err error) {
-	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: &wallClocks{}, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes}
+	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: newClocks(o.cached > 0), cached: o.cached > 0, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes, cuts: o.cuts}
 	snapshots := uint64(200)
 	if n.hangs {
 		snapshots = 1 << 40
@@ -99,14 +90,13 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 	h := &history{}
 	var workers []*worker
 	for i := range o.clients {
-		node := fmt.Sprint("c", i+1)
-		c, err := n.c.ClientWith(ctx, node, clientConfig())
+		w, err := n.worker(ctx, o, i)
 		if err != nil {
 			return out, err
 		}
-		defer c.Close() //nolint:errcheck // its session ends with the cluster
-		n.clients = append(n.clients, node)
-		workers = append(workers, &worker{h: h, id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), meta: c, devices: devices})
+		defer w.meta.(*incluster.Client).Close() //nolint:errcheck // its session ends with the cluster
+		w.h, w.devices = h, devices
+		workers = append(workers, w)
 	}
 	if err := makeArenas(ctx, h, workers[0].meta, o.arenas); err != nil {
 		return out, err
@@ -115,6 +105,30 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 		return out, err
 	}
 	return out, n.c.Check()
+}
+
+// worker opens the i-th client. The first ones have caches, every second of which
+// only looks: what a client changes itself it does not answer from its cache.
+func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error) {
+	node, cached := clientName(i), i < o.cached
+	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &nap{}, looks: cached && i%2 == 0}
+	do := requests(plain)
+	if cached {
+		n.clocks.hands(node)
+		if o.client != nil {
+			do = o.client
+		}
+	}
+	c, err := n.c.ClientOver(ctx, node, clientConfig(cached), func(d transport.Dialer) transport.Dialer { return through{d, w.nap, do} })
+	if err != nil {
+		return nil, err
+	}
+	w.meta = c
+	if cached {
+		w.cache = c.Client
+	}
+	n.clients, n.naps = append(n.clients, node), append(n.naps, w.nap)
+	return w, nil
 }
 
 // run has the workers work while the nemesis does, and then everybody look at what
@@ -137,6 +151,9 @@ func (out *outcome) run(ctx context.Context, o options, n *nemesis, workers []*w
 			w.lookAround(p)
 		}
 		out.ops, out.unknown = out.ops+w.done, out.unknown+w.unknown
+		if w.cache != nil {
+			out.hits += w.cache.Stats().CacheHits
+		}
 	}
 	out.did = n.did
 	return err
@@ -163,8 +180,9 @@ func makeArenas(ctx context.Context, h *history, c service, count int) error {
 	for i := range count {
 		p := &playground{}
 		for d := range dirsOfArena {
+			p.paths[d] = fmt.Sprintf("arena-%d-%d", i, d)
 			resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: uint64(moraine.RootInode),
-				Name: fmt.Sprintf("arena-%d-%d", i, d), Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Exclusive: true}}})
+				Name: p.paths[d], Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Exclusive: true}}})
 			if err != nil {
 				return err
 			}
@@ -224,21 +242,14 @@ func playOne(t *testing.T, o options) (out outcome) {
 // TestEverythingIsLinearizable plays histories of everything that may go wrong;
 // porcupine finds an order for each.
 func TestEverythingIsLinearizable(t *testing.T) {
-	count, lasts := 2, 6*time.Second
-	if long() {
-		count, lasts = 500, 14*time.Second
-	}
-	if v := os.Getenv("MORAINE_TEST_RUNS"); v != "" {
-		var err error
-		count, err = strconv.Atoi(v)
-		require.NoError(t, err)
-	}
-	first := firstSeed(t)
+	count, lasts := testseed.Runs(t, 2, 500), testseed.Of(6*time.Second, 14*time.Second)
+	first := testseed.First(t)
+	var hits uint64
 	var ops, unknown, undecided int
 	did := map[string]int{}
 	for seed := first; seed < first+uint64(count); seed++ {
-		out := playOne(t, options{seed: seed, clients: 8, arenas: 4, lasts: lasts})
-		ops, unknown = ops+out.ops, unknown+out.unknown
+		out := playOne(t, options{seed: seed, clients: 8, cached: cachedOf(seed), arenas: 4, lasts: lasts})
+		ops, unknown, hits = ops+out.ops, unknown+out.unknown, hits+out.hits
 		for _, what := range out.did {
 			did[what]++
 		}
@@ -251,10 +262,15 @@ func TestEverythingIsLinearizable(t *testing.T) {
 			undecided++
 		}
 	}
-	t.Logf("seeds %d to %d: %d histories, %d operations, %d of unknown outcome; 0 violations, %d undecided; %v",
-		first, first+uint64(count)-1, count, ops, unknown, undecided, did)
+	t.Logf("seeds %d to %d: %d histories, %d operations, %d answers from caches, %d of unknown outcome; 0 violations, %d undecided; %v",
+		first, first+uint64(count)-1, count, ops, hits, unknown, undecided, did)
 	require.Zero(t, undecided, "arenas for which no order was found or refuted within %v", checkPatience)
 }
+
+// cachedOf is how many of eight clients have a cache. With some seeds none has: a
+// new leader that waits for those who may hold leases hides that the last one still
+// answers, which a history is to find out, too.
+func cachedOf(seed uint64) int { return []int{0, 4, 6}[seed%3] }
 
 // show writes a picture of an arena's history.
 func (h *history) show(t *testing.T, at int) string {
@@ -279,10 +295,7 @@ func (blindReads) ReadBarrier(context.Context) error { return nil }
 func TestReadsWithoutTheReadIndexAreCaught(t *testing.T) {
 	// The first seed is one with which the choices lead to a wrong answer. That it
 	// comes about is up to the scheduler too, so that more seeds follow.
-	first := uint64(1)
-	if long() || os.Getenv("MORAINE_TEST_SEED") != "" {
-		first = firstSeed(t)
-	}
+	first := testseed.From(t, 1)
 	for seed := first; seed < first+40; seed++ {
 		o := options{seed: seed, clients: 8, arenas: 2, lasts: 5 * time.Second, deposes: true}
 		r, at := playOne(t, o).h.verdict()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -194,14 +195,14 @@ func (s *spaces) fault(rng *rand.Rand, m string) (what string, mend func() error
 }
 
 // connect opens a client, as an identity of the cluster.
-func (s *spaces) connect(identity string) (*client.Client, *transport.Pool) {
+func (s *spaces) connect(identity string, cached bool) (*client.Client, *transport.Pool) {
 	s.t.Helper()
 	id, err := pki.LoadIdentity(pki.FilesIn(filepath.Join(s.dir, "certs"), identity))
 	require.NoError(s.t, err)
 	pool, err := transport.NewPool(transport.PoolConfig{Mode: "crc"}, transport.PoolDeps{Identity: id})
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { pool.Close() })
-	cfg := clientConfig()
+	cfg := clientConfig(cached)
 	for _, m := range servers {
 		cfg.Metadata = append(cfg.Metadata, []string{s.address(m)})
 	}
@@ -217,7 +218,7 @@ func (s *spaces) connect(identity string) (*client.Client, *transport.Pool) {
 func (s *spaces) register() (devices []uint32) {
 	for i := range 3 {
 		node := fmt.Sprint("n", i+1)
-		c, _ := s.connect(node)
+		c, _ := s.connect(node, false)
 		resp, err := c.Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
 			Host: &wire.Host{Id: node, Addresses: []string{"127.0.0.1:1"}, Devices: []*wire.Device{{Uuid: fmt.Appendf(nil, "device of %-6s", node), Capacity: 1 << 40}}}}}})
 		require.NoError(s.t, err)
@@ -230,10 +231,7 @@ func (s *spaces) register() (devices []uint32) {
 // signals and a real network fall.
 func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
-	lasts := 8 * time.Second
-	if long() {
-		lasts = 5 * time.Minute
-	}
+	lasts := testseed.Of(8*time.Second, 5*time.Minute)
 	s.binary = filepath.Join(s.dir, "moraine")
 	require.NoError(t, run("go", "build", "-o", s.binary, "github.com/morainefs/moraine/cmd/moraine"))
 	require.NoError(t, procs.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
@@ -248,13 +246,17 @@ func TestProcessesAreLinearizable(t *testing.T) {
 		}
 	}()
 	devices := s.register()
-	seed := firstSeed(t)
+	seed := testseed.First(t)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	h := &history{}
 	var workers []*worker
 	for i := range 8 {
-		c, _ := s.connect("admin")
-		workers = append(workers, &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c, devices: devices})
+		c, _ := s.connect("admin", i < 4)
+		w := &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c, devices: devices}
+		if i < 4 {
+			w.cache = c
+		}
+		workers = append(workers, w)
 	}
 	require.NoError(t, makeArenas(t.Context(), h, workers[0].meta, 1+int(lasts/(4*time.Second))))
 	working, stop := context.WithTimeout(t.Context(), lasts)
@@ -279,11 +281,14 @@ func TestProcessesAreLinearizable(t *testing.T) {
 			w.lookAround(p)
 		}
 		out.ops, out.unknown = out.ops+w.done, out.unknown+w.unknown
+		if w.cache != nil {
+			out.hits += w.cache.Stats().CacheHits
+		}
 	}
 	r, at := h.verdict()
 	if r == porcupine.Illegal {
 		t.Fatalf("seed %d, arena %d: no order explains the answers; what went wrong: %v; see %s", seed, at, did, h.show(t, at))
 	}
 	require.Equal(t, porcupine.Ok, r)
-	t.Logf("seed %d: %d operations, %d of unknown outcome, 0 violations; %v", seed, out.ops, out.unknown, did)
+	t.Logf("seed %d: %d operations, %d answers from caches, %d of unknown outcome, 0 violations; %v", seed, out.ops, out.hits, out.unknown, did)
 }

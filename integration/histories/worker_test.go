@@ -11,6 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -32,7 +33,8 @@ type history struct {
 
 // playground is an arena of the history.
 type playground struct {
-	dirs [dirsOfArena]uint64
+	dirs  [dirsOfArena]uint64
+	paths [dirsOfArena]string
 
 	mu  sync.Mutex
 	ops []porcupine.Operation
@@ -102,6 +104,9 @@ type worker struct {
 	id      int
 	rng     *rand.Rand
 	meta    service
+	cache   *client.Client // meta, where it has a cache
+	nap     *nap           // of its process; nil: it never sleeps
+	looks   bool           // it changes nothing
 	devices []uint32
 	stripes []uint64 // granted and not used
 	done    int
@@ -136,8 +141,11 @@ func (w *worker) do(p *playground) {
 
 // ask carries an operation out and records it.
 func (w *worker) ask(ctx context.Context, p *playground, in input) output {
+	if w.nap != nil {
+		w.nap.sleep()
+	}
 	call := w.h.clock.Add(1)
-	resp, err := w.meta.Meta(ctx, request(p, in, w.devices))
+	resp, err := w.serve(ctx, p, in)
 	end := w.h.clock.Add(1)
 	out := answer(in, resp, err)
 	if moraine.KindOf(err) == moraine.SessionExpired {
@@ -154,8 +162,11 @@ func (w *worker) ask(ctx context.Context, p *playground, in input) output {
 // choose draws an operation.
 func (w *worker) choose(p *playground) (in input, ok bool) {
 	rng := w.rng
-	in = input{verb: verb(rng.IntN(int(verbs))), slot: rng.IntN(slots), to: rng.IntN(slots), dir: rng.IntN(dirsOfArena), mode: uint32(0o600 + rng.IntN(0o100))}
-	if rng.IntN(4) == 0 {
+	in = input{verb: verb(rng.IntN(int(verbs))), byPath: rng.IntN(2) == 0, slot: rng.IntN(slots), to: rng.IntN(slots), dir: rng.IntN(dirsOfArena), mode: uint32(0o600 + rng.IntN(0o100))}
+	switch {
+	case w.looks:
+		in.verb = []verb{lookup, lookup, stat, stat, readdir, getxattr}[rng.IntN(6)]
+	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
 	}
 	switch in.verb {

@@ -46,7 +46,11 @@ func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cf
 	if wrap != nil {
 		d = wrap(d)
 	}
-	cl, err := client.Dial(ctx, cfg, client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)})
+	deps := client.Deps{Dialer: d, Log: c.opts.Log.With("node", node)}
+	if c.opts.Clock != nil {
+		deps.Clock = c.opts.Clock(node)
+	}
+	cl, err := client.Dial(ctx, cfg, deps)
 	if err != nil {
 		d.Close()
 		return nil, err

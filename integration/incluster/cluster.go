@@ -56,7 +56,8 @@ type Options struct {
 	// Rule is asked before each call of a node's file system, after it was
 	// counted; nil: none.
 	Rule func(node string, op vfs.Op) error
-	// Clock is that of a metadata server's service; nil: the bubble's.
+	// Clock is that of a metadata server's service, or of a client; nil, and where
+	// it returns nil, the bubble's.
 	Clock func(node string) clock.Clock
 	// Store is put between a metadata server and its log; nil: nothing is.
 	Store func(node string, s metadata.Store) metadata.Store

@@ -60,10 +60,15 @@ func (m hookedMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.Me
 // inCluster runs fn in a bubble of time with a cluster without chunkservers.
 func inCluster(t *testing.T, seed uint64, fn func(ctx context.Context, c *incluster.Cluster)) {
 	t.Helper()
+	inClusterWith(t, incluster.Options{Seed: seed, Chunkservers: 1}, fn)
+}
+
+func inClusterWith(t *testing.T, opts incluster.Options, fn func(ctx context.Context, c *incluster.Cluster)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		c, err := incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 1})
+		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))

@@ -35,10 +35,7 @@ const (
 
 // lease returns the inode whose lease covers the inode's attributes, 0 for none.
 func (i *inode) lease() moraine.InodeID {
-	if i.typ == typeDirectory || i.manyLinks {
-		return i.id
-	}
-	return i.parent
+	return moraine.InodeID(wire.LeaseOver(uint64(i.id), uint64(i.parent), i.typ == typeDirectory, i.manyLinks))
 }
 
 // touch notes that what clients may cache of an inode has changed. One that goes

@@ -1,0 +1,248 @@
+package histories_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/testseed"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// cacheEntries bounds the caches of those clients that have one.
+const cacheEntries = 1000
+
+// serve carries an operation out: with a cache those that it may answer through
+// what asks it, all others as requests.
+func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.MetaResponse, error) {
+	if w.cache == nil {
+		return w.meta.Meta(ctx, request(p, in, w.devices))
+	}
+	switch in.verb {
+	case lookup:
+		dir := p.dirs[in.slot/namesOfDir]
+		name := names[in.slot%namesOfDir]
+		if in.byPath {
+			return entry(w.cache.Stat(ctx, p.paths[in.slot/namesOfDir]+"/"+name))
+		}
+		return entry(w.cache.LookupAt(ctx, moraine.InodeID(dir), name))
+	case stat:
+		return entry(w.cache.StatInode(ctx, moraine.InodeID(in.id)))
+	case readdir:
+		return listing(ctx, w.cache, moraine.InodeID(p.dirs[in.dir]))
+	case getxattr:
+		v, err := w.cache.GetXattr(ctx, moraine.InodeID(in.id), "user.x")
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: &wire.XattrReply{Value: v}}}, err
+	}
+	return w.cache.Meta(ctx, request(p, in, w.devices))
+}
+
+func entry(a *wire.Attr, err error) (*wire.MetaResponse, error) {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: a}}}, err
+}
+
+// listing reads a directory of an arena, which fits a page.
+func listing(ctx context.Context, c *client.Client, dir moraine.InodeID) (*wire.MetaResponse, error) {
+	r := &wire.ReadDirReply{}
+	for e, err := range c.ReadDirInode(ctx, dir) {
+		if err != nil {
+			return nil, err
+		}
+		r.Entries = append(r.Entries, e)
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: r}}, nil
+}
+
+// nap is the sleep of a client's process: while it lasts the client neither sends,
+// nor takes what was sent to it, nor does anything else.
+type nap struct {
+	mu    sync.Mutex
+	awake chan struct{} // closed when it ends; nil: the client is awake
+}
+
+func (n *nap) begin() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.awake == nil {
+		n.awake = make(chan struct{})
+	}
+}
+
+func (n *nap) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.awake != nil {
+		close(n.awake)
+		n.awake = nil
+	}
+}
+
+// sleep returns when the client is awake, whatever its caller had in mind.
+func (n *nap) sleep() {
+	n.mu.Lock()
+	awake := n.awake
+	n.mu.Unlock()
+	if awake != nil {
+		<-awake
+	}
+}
+
+// requests is what every request of a client to the metadata service goes through.
+type requests func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error)
+
+func plain(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return m.Do(ctx, req)
+}
+
+// through is a network whose requests to the metadata service sleep when the client
+// does, and go through do.
+type through struct {
+	transport.Dialer
+	nap *nap
+	do  requests
+}
+
+func (d through) Metadata(addrs []string) transport.Metadata {
+	return throughMetadata{d.Dialer.Metadata(addrs), d}
+}
+
+type throughMetadata struct {
+	transport.Metadata
+	d through
+}
+
+func (m throughMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	m.d.nap.sleep()
+	resp, err := m.d.do(ctx, m.Metadata, req)
+	m.d.nap.sleep()
+	return resp, err
+}
+
+// tooLong is the mutant that only clients which nobody reaches give away.
+const tooLong = "a client that trusts its leases for too long"
+
+// Mutants of leases. In each a holder of leases lets a change be known that it goes
+// on to contradict, as it would under a broken server or client.
+var leaseMutants = map[string]requests{
+	// A leader that does not wait until a recall has been carried out: the recall is
+	// acknowledged before the client hears of it.
+	"a leader that does not wait for recalls": func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		resp, err := m.Do(ctx, req)
+		if l := resp.GetLeases(); err == nil && len(l.GetRecalls()) > 0 {
+			ack := &wire.MetaRequest{Session: req.Session, Op: &wire.MetaRequest_Leases{Leases: &wire.Leases{
+				Epoch: req.GetLeases().Epoch, Ack: l.Recalls[len(l.Recalls)-1].Number}}}
+			if _, err := m.Do(ctx, ack); err != nil {
+				return nil, err
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		return resp, err
+	},
+	// A client that trusts its leases for longer than three quarters of the term.
+	tooLong: func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		resp, err := m.Do(ctx, req)
+		if l := resp.GetLeases(); err == nil && l != nil {
+			l.TermMillis *= 4
+		}
+		return resp, err
+	},
+	// A client that says that it has begun anew, and trusts what it held before as
+	// well: of what it is to drop it drops nothing.
+	"a client that keeps what it was to drop": func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		resp, err := m.Do(ctx, req)
+		if l := resp.GetLeases(); err == nil && req.GetLeases().GetBegin() {
+			for _, r := range l.GetRecalls() {
+				r.All, r.Touches = false, nil
+			}
+		}
+		return resp, err
+	},
+}
+
+// TestBrokenLeasesAreCaught holds the checker against leases that are broken in one
+// place: it finds each out in one of a few histories. What the shipped servers and
+// clients do with the same choices is held by TestEverythingIsLinearizable.
+func TestBrokenLeasesAreCaught(t *testing.T) {
+	first, most := testseed.From(t, 1), uint64(testseed.Of(40, 200))
+	for name, mutant := range leaseMutants {
+		t.Run(name, func(t *testing.T) {
+			for seed := first; seed < first+most; seed++ {
+				o := options{seed: seed, clients: 8, cached: 6, arenas: 2, lasts: 10 * time.Second, client: mutant, cuts: name == tooLong}
+				if r, _ := playOne(t, o).h.verdict(); r == porcupine.Illegal {
+					t.Logf("found with seed %d, the %d. history", seed, seed-first+1)
+					return
+				}
+			}
+			t.Fatalf("nobody noticed, seeds %d to %d", first, first+most-1)
+		})
+	}
+}
+
+// TestCachesAnswerInHistories holds that the histories do have answers from caches.
+func TestCachesAnswerInHistories(t *testing.T) {
+	seed := testseed.First(t)
+	out := playOne(t, options{seed: seed, clients: 8, cached: 8, arenas: 4, lasts: 5 * time.Second, calm: true})
+	r, at := out.h.verdict()
+	require.Equal(t, porcupine.Ok, r, "arena %d", at)
+	require.Positive(t, out.hits, "of %d operations none was answered from a cache", out.ops)
+	t.Logf("%d operations, %d answers from caches", out.ops, out.hits)
+}
+
+// sleepClient stops the process of a client: time goes on without it.
+func (n *nemesis) sleepClient(string) error {
+	c := n.rng.IntN(len(n.clients))
+	n.note("%s sleeps", n.clients[c])
+	n.naps[c].begin()
+	return nil
+}
+
+// suspend stops the machine of a client: its monotonic clock stands still, too.
+func (n *nemesis) suspend(string) error {
+	c := n.rng.IntN(len(n.clients))
+	n.note("%s is suspended", n.clients[c])
+	began := time.Now()
+	n.naps[c].begin()
+	n.wakes = append(n.wakes, func() {
+		n.clocks.hands(n.clients[c]).Slept(time.Since(began))
+		n.naps[c].end()
+	})
+	return nil
+}
+
+// cutClient takes a client off the network, in both directions or in one.
+func (n *nemesis) cutClient(string) error {
+	c := n.clients[n.rng.IntN(len(n.clients))]
+	how := n.rng.IntN(3)
+	n.note("%s is cut off, %d", c, how)
+	for _, s := range servers {
+		if how != 1 {
+			n.c.Net.Cut(c, s)
+		}
+		if how != 2 {
+			n.c.Net.Cut(s, c)
+		}
+	}
+	return nil
+}
+
+// wake ends every sleep.
+func (n *nemesis) wake() {
+	for _, wake := range n.wakes {
+		wake()
+	}
+	n.wakes = nil
+	for _, nap := range n.naps {
+		nap.end()
+	}
+}
+
+// clientName is what the i-th client is called.
+func clientName(i int) string { return fmt.Sprint("c", i+1) }

@@ -1,0 +1,143 @@
+package metadata
+
+import (
+	"slices"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// holder is one session's standing.
+type holder struct {
+	id       uint64
+	slot     uint32
+	epoch    uint64
+	confined bool
+	renewed  time.Time
+	leases   map[moraine.InodeID]struct{}
+
+	sent, acked uint64 // numbers of the last recall, and of the last carried out
+	recalls     []*wire.Recall
+	waits       []wait // pending changes that wait for this session, in order
+	wake        chan struct{}
+	// told is the last recall that any answer carried, mark that as of the last
+	// renewal: who has not carried that out by the next is not renewed.
+	told, mark uint64
+	returns    uint64 // number of the last request that returned leases
+	// ended says that the session has to begin anew. Until it does, or its term has
+	// ended, it may still trust what it holds.
+	ended bool
+}
+
+// ranOut drops a session's standing where its term has ended. The mutex is held.
+func (t *leaseTable) ranOut(h *holder, now time.Time) bool {
+	if now.Sub(h.renewed) <= t.term {
+		return false
+	}
+	t.metrics.LeasesRanOut.Inc()
+	t.drop(h)
+	return true
+}
+
+// sweep drops the standings that have ended, so that they take no memory.
+func (t *leaseTable) sweep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	for _, h := range t.sessions {
+		t.ranOut(h, now)
+	}
+	for lease, h := range t.heat {
+		if now.Sub(h.since) > hotPause {
+			delete(t.heat, lease)
+		}
+	}
+	t.metrics.Leases.Set(float64(t.held))
+	t.metrics.LeaseSessions.Set(float64(len(t.sessions)))
+}
+
+// drop ends a standing, nil for none. The mutex is held.
+func (t *leaseTable) drop(h *holder) {
+	if h == nil || t.sessions[h.id] != h {
+		return
+	}
+	delete(t.sessions, h.id)
+	t.release(h)
+	t.slots[h.slot] = nil
+	t.free = append(t.free, h.slot)
+	for _, w := range h.waits {
+		t.satisfy(w.p)
+	}
+	h.waits, h.recalls = nil, nil
+	close(h.wake)
+}
+
+// release takes back all leases of a session. The mutex is held.
+func (t *leaseTable) release(h *holder) {
+	for lease := range h.leases {
+		t.unhold(h, lease)
+	}
+}
+
+// add enters a standing that holds nothing. The mutex is held.
+func (t *leaseTable) add(h *holder) {
+	if n := len(t.free); n > 0 {
+		h.slot, t.free = t.free[n-1], t.free[:n-1]
+		t.slots[h.slot] = h
+	} else {
+		h.slot = uint32(len(t.slots))
+		t.slots = append(t.slots, h)
+	}
+	h.leases, h.wake = make(map[moraine.InodeID]struct{}), make(chan struct{})
+	t.sessions[h.id] = h
+}
+
+// holdersOf returns the slots of who holds a lease. The mutex is held.
+func (t *leaseTable) holdersOf(lease moraine.InodeID) []uint32 {
+	if slot, ok := t.one[lease]; ok {
+		return []uint32{slot}
+	}
+	return t.many[lease]
+}
+
+// holds enters a lease; false where the session has too many. The mutex is held.
+func (t *leaseTable) holds(h *holder, lease moraine.InodeID) bool {
+	if _, ok := h.leases[lease]; ok {
+		return true
+	}
+	if len(h.leases) >= maxLeases {
+		return false
+	}
+	h.leases[lease] = struct{}{}
+	t.held++
+	if other, ok := t.one[lease]; ok {
+		delete(t.one, lease)
+		t.many[lease] = []uint32{other, h.slot}
+	} else if others, ok := t.many[lease]; ok {
+		t.many[lease] = append(others, h.slot)
+	} else {
+		t.one[lease] = h.slot
+	}
+	return true
+}
+
+// unhold takes a lease back. The mutex is held.
+func (t *leaseTable) unhold(h *holder, lease moraine.InodeID) {
+	if _, ok := h.leases[lease]; !ok {
+		return
+	}
+	delete(h.leases, lease)
+	t.held--
+	if slot, ok := t.one[lease]; ok && slot == h.slot {
+		delete(t.one, lease)
+		return
+	}
+	rest := slices.DeleteFunc(t.many[lease], func(s uint32) bool { return s == h.slot })
+	if len(rest) == 1 {
+		delete(t.many, lease)
+		t.one[lease] = rest[0]
+	} else {
+		t.many[lease] = rest
+	}
+}

@@ -1,0 +1,208 @@
+package metadata
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// wait is a pending change that ends with the acknowledgement of a number.
+type wait struct {
+	p      *pending
+	number uint64
+}
+
+// pending is what a command changed and not everybody knows of.
+type pending struct {
+	keys []shownKey
+	left int
+	done chan struct{}
+	// holders may have been dropped since.
+	holders []*holder
+}
+
+// shownKey names attributes ("" as the name) or an entry.
+type shownKey struct {
+	inode moraine.InodeID
+	name  string
+}
+
+func keyOf(t *state.Touch) shownKey {
+	if t.Name != "" {
+		return shownKey{t.Lease, t.Name}
+	}
+	return shownKey{inode: t.Inode}
+}
+
+// hold keeps back what shows the change. The mutex is held.
+func (t *leaseTable) hold(p *pending, touches []state.Touch) {
+	for i := range touches {
+		key := keyOf(&touches[i])
+		if !slices.Contains(p.keys, key) {
+			p.keys = append(p.keys, key)
+			t.shown[key] = append(t.shown[key], p)
+		}
+	}
+	t.pendings[p] = struct{}{}
+	t.quiet.Store(false)
+}
+
+// satisfy ends one wait of a pending change. The mutex is held.
+func (t *leaseTable) satisfy(p *pending) {
+	if p.left--; p.left > 0 {
+		return
+	}
+	close(p.done)
+	delete(t.pendings, p)
+	t.quiet.Store(t.leading && t.recovered == nil && len(t.pendings) == 0)
+	for _, key := range p.keys {
+		if rest := slices.DeleteFunc(t.shown[key], func(o *pending) bool { return o == p }); len(rest) > 0 {
+			t.shown[key] = rest
+		} else {
+			delete(t.shown, key)
+		}
+	}
+}
+
+// ack notes that a session has carried out its recalls up to a number. The mutex
+// is held.
+func (t *leaseTable) ack(h *holder, number uint64) {
+	if number = min(number, h.sent); number <= h.acked {
+		return
+	}
+	h.acked = number
+	for len(h.recalls) > 0 && h.recalls[0].Number <= number {
+		h.recalls = h.recalls[1:]
+	}
+	for len(h.waits) > 0 && h.waits[0].number <= number {
+		t.satisfy(h.waits[0].p)
+		h.waits = h.waits[1:]
+	}
+}
+
+// settle returns once nothing is pending that find finds, and the recovery is over.
+func (l *leader) settle(ctx context.Context, find func(*leaseTable) *pending) error {
+	t := l.lease
+	if t.quiet.Load() {
+		return nil
+	}
+	for waited := false; ; waited = true {
+		t.mu.Lock()
+		if !t.leading {
+			t.mu.Unlock()
+			return errStopped
+		}
+		over, until := t.blocked(find)
+		now := t.now()
+		t.mu.Unlock()
+		if over == nil {
+			return nil
+		}
+		if !waited {
+			t.metrics.LeaseWaits.Inc()
+		}
+		select {
+		case <-over:
+		case <-l.deps.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
+		case <-ctx.Done():
+			return contextError("metadata.settle", ctx)
+		case <-l.done:
+			return errStopped
+		}
+	}
+}
+
+// blocked returns what is to be waited for, and when it ends by itself; nil where
+// nothing is. The mutex is held.
+func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struct{}, until time.Time) {
+	if !t.settleRecovery() {
+		return t.recovered, t.recoverBy
+	}
+	for {
+		p := find(t)
+		if p == nil {
+			return nil, until
+		}
+		now := t.now()
+		until = time.Time{}
+		for _, h := range p.holders {
+			if t.sessions[h.id] != h || t.ranOut(h, now) {
+				continue
+			}
+			if end := h.renewed.Add(t.term); until.IsZero() || end.Before(until) {
+				until = end
+			}
+		}
+		if p.left > 0 {
+			return p.done, until
+		}
+	}
+}
+
+// settleSeen waits until what an answer shows may be known.
+func (l *leader) settleSeen(ctx context.Context, seen *state.Seen) error {
+	if seen.All {
+		return l.settleAll(ctx)
+	}
+	return l.settle(ctx, func(t *leaseTable) *pending {
+		if len(t.pendings) == 0 {
+			return nil
+		}
+		return t.showing(seen.Touches)
+	})
+}
+
+// settleResult waits until a command's answer may be known.
+func (l *leader) settleResult(ctx context.Context, r *state.Result) error {
+	if r.Repeated {
+		return l.settleAll(ctx)
+	}
+	if len(r.Touched)+len(r.Read) == 0 {
+		return nil // it shows nothing that anybody caches
+	}
+	return l.settle(ctx, func(t *leaseTable) *pending {
+		if len(t.pendings) == 0 {
+			return nil
+		}
+		for _, id := range r.Read {
+			if ps := t.shown[shownKey{inode: id}]; len(ps) > 0 {
+				return ps[0]
+			}
+		}
+		return t.showing(r.Touched)
+	})
+}
+
+// settleAll waits until everything that is pending now may be known.
+func (l *leader) settleAll(ctx context.Context) error {
+	if l.lease.quiet.Load() {
+		return nil
+	}
+	var now []*pending
+	l.lease.mu.Lock()
+	for p := range l.lease.pendings {
+		now = append(now, p)
+	}
+	l.lease.mu.Unlock()
+	return l.settle(ctx, func(*leaseTable) *pending {
+		for _, p := range now {
+			if p.left > 0 {
+				return p
+			}
+		}
+		return nil
+	})
+}
+
+// showing finds a pending change that one of touches shows. The mutex is held.
+func (t *leaseTable) showing(touches []state.Touch) *pending {
+	for i := range touches {
+		if ps := t.shown[keyOf(&touches[i])]; len(ps) > 0 {
+			return ps[0]
+		}
+	}
+	return nil
+}
