@@ -22,15 +22,19 @@ func (l *leader) getCluster(ctx context.Context, _ *call) (*wire.MetaResponse, e
 		return nil, err
 	}
 	reply := &wire.ClusterReply{}
-	err := l.store.View(func(r state.Reader, applied uint64) error {
+	v := l.topology.view()
+	topology := v.wire
+	err := l.store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Metadata = l.server.nodes(applied)
+		if topology, err = l.countDraining(r, topology); err != nil {
+			return err
+		}
 		return l.count(r, reply)
 	})
 	if err != nil {
 		return nil, err
 	}
-	v := l.topology.view()
-	reply.Topology, reply.DefaultScheme = v.wire, schemeToWire(v.defaultScheme())
+	reply.Topology, reply.DefaultScheme = topology, schemeToWire(v.defaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
@@ -52,7 +56,10 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if reply.RepairRunning, err = l.machine.RepairRunning(r); err != nil {
 		return err
 	}
-	reply.StripesBySpare, err = l.machine.StripesBySpare(r)
+	if reply.StripesBySpare, err = l.machine.StripesBySpare(r); err != nil {
+		return err
+	}
+	reply.Healing, err = l.healingNow(r, reply.RepairQueued)
 	return err
 }
 

@@ -25,6 +25,6 @@ func PlanRepair(hosts []*wire.Host, s *moraine.Stripe, bad uint32) []*wire.Inten
 			t.heard(h.Id, nil, now.Add(time.Minute))
 		}
 	}
-	t.judge(now.Add(time.Minute), time.Hour)
+	t.judge(now.Add(time.Minute), time.Hour, 0)
 	return planRepair(t.view(), s, bad)
 }

@@ -156,7 +156,7 @@ func (l *leader) followDevices(ctx context.Context) {
 // declares devices out of service and in again.
 func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 	before := l.topology.view()
-	changes := l.topology.judge(now, l.cfg.RepairGrace)
+	changes := l.topology.judge(now, l.cfg.RepairGrace, l.clusterTime())
 	v := l.topology.view()
 	if v.wire.Version != before.wire.Version {
 		l.repairs.set()

@@ -39,6 +39,7 @@ type leader struct {
 	topology *topology
 	tokens   *signer
 	reports  *reports
+	healing  healing
 	lease    *leaseTable
 
 	// fullDisks: those of so many metadata servers are nearly full that the others

@@ -91,7 +91,7 @@ func serving(name string, serve serveFunc) op {
 
 // opTable has the op of each request that this build knows, by the number of
 // its field in wire.MetaRequest.
-type opTable [256]op
+type opTable [512]op
 
 func newOpTable(m *Metrics) *opTable {
 	t := &opTable{
@@ -135,7 +135,7 @@ func newOpTable(m *Metrics) *opTable {
 		83: asking("list_jobs", (*leader).listJobs),
 		84: {name: "cancel_job", may: admins, serve: (*leader).mutate},
 		85: serving("begin_repair", (*leader).beginRepair),
-		86: serving("commit_repair", (*leader).mutate),
+		86: serving("commit_repair", (*leader).commitRepair),
 		87: serving("end_intents", (*leader).mutate),
 
 		100: {name: "open_run", may: anyone, session: true, grows: true, serve: (*leader).mutate},
@@ -175,6 +175,8 @@ func newOpTable(m *Metrics) *opTable {
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},
 		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
+		450: {name: "set_maintenance", may: admins, serve: (*leader).setMaintenance},
+		451: {name: "set_host_state", may: admins, serve: (*leader).setHostState},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}
 	for i := range t {

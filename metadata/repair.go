@@ -64,7 +64,11 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	var queued, running uint64
 	var out look
 	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		if queued, running, err = l.repairCounts(r); err != nil || queued == running {
+		queued, running, err = l.repairCounts(r)
+		if err == nil {
+			l.healing.note(l.deps.Clock.Now(), queued)
+		}
+		if err != nil || queued == running {
 			return err
 		}
 		waiting, out.next, err = l.machine.RepairQueue(r, at, repairLook)

@@ -24,6 +24,9 @@ type topology struct {
 	version uint64 // the term in the upper half: it rises across leaders
 	hosts   map[string]*host
 	stale   bool // usage has changed since the view was made
+	slow    slowness
+	// clusterTime is that of the last judgement.
+	clusterTime uint64
 
 	current atomic.Pointer[topologyView]
 }
@@ -51,6 +54,19 @@ type host struct {
 type usage struct {
 	capacity, used, chunks uint64
 	failed                 bool // its server took it out of service itself
+	distrusted             bool // for good
+	why                    string
+	putMicros, corrupt     uint64
+	scrub                  scrubbed
+	health                 string // encoded
+}
+
+// scrubbed is a wire.Scrub that can be compared.
+type scrubbed struct {
+	lastDone, started                  int64
+	lastBytes, lastBad                 uint64
+	chunks, bytes, bad, bytesPerSecond uint64
+	running                            bool
 }
 
 func newTopology(term uint64, suspect time.Duration) *topology {
@@ -95,7 +111,7 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 	}
 	h.heard = now
 	for _, d := range devices {
-		u := usage{capacity: d.Capacity, used: d.Used, chunks: d.Chunks, failed: d.State == deviceOut}
+		u := usageOf(d)
 		if h.usage[d.Id] != u {
 			h.usage[d.Id], t.stale = u, true
 		}
@@ -125,19 +141,27 @@ func (t *topology) boots(id string) {
 // have been silent for longer than grace, and those that their server took out,
 // go out of service; those that went out for silence alone come back with their
 // host.
-func (t *topology) judge(now time.Time, grace time.Duration) []*wire.SetDeviceState {
+func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64) []*wire.SetDeviceState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var sets []*wire.SetDeviceState
-	changed := false
+	changed := t.awayEnded(clusterTime)
+	t.clusterTime = clusterTime
+	slow := t.slow.judge(now, t.hosts)
 	for _, h := range t.hosts {
 		silent := now.Sub(h.heard)
 		if h.alive && silent > t.suspect {
 			h.alive, changed = false, true
 		}
+		away := h.record.MaintenanceUntil > clusterTime
 		for _, d := range h.record.Devices {
-			if state, reason := h.judge(d, silent > grace); state != d.State {
-				sets = append(sets, &wire.SetDeviceState{Device: d.Id, State: state, Reason: reason})
+			set := h.judge(d, silent > grace && !away)
+			if set == nil && d.Id == slow && d.State == deviceIn {
+				set = &wire.SetDeviceState{State: deviceOut, Reason: reasonSlow, Keep: true}
+			}
+			if set != nil {
+				set.Device = d.Id
+				sets = append(sets, set)
 			}
 		}
 	}
@@ -151,6 +175,17 @@ func (t *topology) judge(now time.Time, grace time.Duration) []*wire.SetDeviceSt
 	return sets
 }
 
+// awayEnded reports whether the maintenance of a host ended between the last
+// judgement and now.
+func (t *topology) awayEnded(now uint64) bool {
+	for _, h := range t.hosts {
+		if u := h.record.MaintenanceUntil; t.clusterTime < u && u <= now {
+			return true
+		}
+	}
+	return false
+}
+
 // The reasons of states that a leader sets, and, of the first, unsets.
 const (
 	reasonSilent = "its host is silent"
@@ -158,18 +193,22 @@ const (
 	reasonBack   = "its host is back"
 )
 
-// judge returns the state that a device should have, and why.
-func (h *host) judge(d *wire.Device, gone bool) (wire.DeviceState, string) {
+// judge returns the change of state that a device should have, nil for none.
+func (h *host) judge(d *wire.Device, gone bool) *wire.SetDeviceState {
 	u, heard := h.usage[d.Id]
 	switch {
 	case gone && d.State == deviceIn:
-		return deviceOut, reasonSilent
+		return &wire.SetDeviceState{State: deviceOut, Reason: reasonSilent}
 	case heard && u.failed && (d.State == deviceIn || d.State == deviceDraining):
-		return deviceOut, reasonFailed
+		set := &wire.SetDeviceState{State: deviceOut, Reason: reasonFailed, Keep: u.distrusted}
+		if u.why != "" {
+			set.Reason = (reasonFailed + ": " + u.why)[:min(len(reasonFailed)+2+len(u.why), moraine.MaxNameLen)]
+		}
+		return set
 	case heard && h.alive && !u.failed && d.State == deviceOut && d.Reason == reasonSilent:
-		return deviceIn, reasonBack
+		return &wire.SetDeviceState{State: deviceIn, Reason: reasonBack}
 	}
-	return d.State, ""
+	return nil
 }
 
 const (
@@ -207,20 +246,28 @@ func (t *topology) publish() {
 		hosts: make(map[string]*wire.Host, len(t.hosts)), devices: make(map[uint32]*wire.Device),
 	}
 	for _, h := range t.hosts {
-		v.add(h)
+		v.add(h, t.clusterTime)
 	}
 	slices.SortFunc(v.wire.Hosts, func(a, b *wire.Host) int { return strings.Compare(a.Id, b.Id) })
-	v.place = place.NewTopology(placeHosts(v.wire.Hosts))
+	v.place = place.NewTopology(placeHosts(v.wire.Hosts, t.clusterTime))
 	t.current.Store(v)
 }
 
-func (v *topologyView) add(h *host) {
+// add puts a host into the view, unless nothing of it is left: it is silent, and
+// all its devices are retired.
+func (v *topologyView) add(h *host, clusterTime uint64) {
+	if !h.alive && retired(h.record) {
+		return
+	}
 	w := proto.CloneOf(h.record)
 	w.Alive = h.alive
+	if w.MaintenanceUntil <= clusterTime {
+		w.MaintenanceUntil, w.MaintenanceReason = 0, ""
+	}
 	counts := 0
 	for _, d := range w.Devices {
 		if u, ok := h.usage[d.Id]; ok {
-			d.Capacity, d.Used, d.Chunks = u.capacity, u.used, u.chunks
+			u.describe(d)
 		}
 		d.Alive = h.alive && d.State != deviceOut
 		v.devices[d.Id] = d
@@ -240,7 +287,8 @@ func (v *topologyView) add(h *host) {
 }
 
 // placeHosts turns hosts into what placement chooses from.
-func placeHosts(hosts []*wire.Host) []place.Host {
+// A host that is announced to be away takes nothing new.
+func placeHosts(hosts []*wire.Host, clusterTime uint64) []place.Host {
 	out := make([]place.Host, 0, len(hosts))
 	for _, h := range hosts {
 		p := place.Host{ID: h.Id, Rack: h.Rack, Alive: h.Alive}
@@ -250,7 +298,7 @@ func placeHosts(hosts []*wire.Host) []place.Host {
 			}
 			p.Devices = append(p.Devices, place.Device{
 				ID: moraine.DeviceID(d.Id), Capacity: d.Capacity, Free: d.Capacity - min(d.Used, d.Capacity),
-				Takes: d.State == deviceIn,
+				Takes: d.State == deviceIn && h.MaintenanceUntil <= clusterTime,
 			})
 		}
 		out = append(out, p)

@@ -29,6 +29,7 @@ type clusterStatus struct {
 	PendingBytes uint64           `json:"pending_bytes"`
 	LeakedBytes  uint64           `json:"leaked_bytes"`
 	LostStripes  uint64           `json:"lost_stripes"`
+	Healing      *healingStatus   `json:"healing,omitempty"`
 	Commands     uint64           `json:"commands"`
 	Entries      uint64           `json:"entries"`
 
@@ -55,6 +56,18 @@ type hostStatus struct {
 	Capacity uint64 `json:"capacity_bytes"`
 	Used     uint64 `json:"used_bytes"`
 	Chunks   uint64 `json:"chunks"`
+	State    string `json:"state"` // as `host ls` says it
+}
+
+// healingStatus is how the repair goes.
+type healingStatus struct {
+	Done        uint64 `json:"done"`
+	Total       uint64 `json:"total"`
+	PerMinute   uint64 `json:"stripes_per_minute"`
+	BytesPerSec uint64 `json:"bytes_per_second"`
+	ETASeconds  uint64 `json:"eta_seconds"` // 0: not known yet
+	Elapsed     uint64 `json:"elapsed_seconds"`
+	Scanning    uint32 `json:"devices_being_looked_through"`
 }
 
 // Health, worst last.
@@ -78,7 +91,7 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 		s.Cluster = moraine.UUID(c.Cluster).String()
 	}
 	s.judgeMetadata(c.Metadata)
-	s.judgeHosts(c.Topology.GetHosts())
+	s.judgeHosts(c.Topology.GetHosts(), c.ClusterTimeMillis)
 	s.judgeScheme(c.DefaultScheme)
 	s.judgeStripes(c)
 	return s
@@ -124,9 +137,11 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 	}
 }
 
-func (s *clusterStatus) judgeHosts(hosts []*wire.Host) {
+func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 	for _, h := range hosts {
-		hs := hostStatus{ID: h.Id, Rack: h.Rack, Alive: h.Alive, Devices: len(h.Devices)}
+		row := describeHost(h, clusterTime)
+		hs := hostStatus{ID: h.Id, Rack: h.Rack, Alive: h.Alive, Devices: len(h.Devices), State: row.State}
+		away := h.MaintenanceUntil > clusterTime
 		silent, room := false, false
 		for _, d := range h.Devices {
 			if d.State == wire.DeviceState_DEVICE_STATE_IN {
@@ -148,8 +163,14 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host) {
 			if d.State == wire.DeviceState_DEVICE_STATE_OUT {
 				s.worse(healthDegraded, "device %d of host %s is out", d.Id, h.Id)
 			}
+			if d.Health.GetFailing() {
+				s.worse(healthDegraded, "the disk of device %d of host %s says that it is failing (%s): drain it (`moraine device set %d draining`) and replace it", d.Id, h.Id, d.Health.Text, d.Id)
+			}
 		}
-		if !h.Alive {
+		switch {
+		case !h.Alive && away:
+			s.worse(healthDegraded, "host %s is down for maintenance (%d s left)", h.Id, row.AwaySeconds)
+		case !h.Alive:
 			s.worse(healthDegraded, "host %s is down", h.Id)
 		}
 		if silent {
@@ -211,7 +232,8 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		s.Survives = append(s.Survives, fmt.Sprintf("what %s down still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",
 			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
 	}
-	waiting := c.RepairQueued + c.RepairRunning
+	s.judgeHealing(c.Healing)
+	waiting := c.RepairQueued
 	if waiting == 0 {
 		if c.LostStripes == 0 && s.silent == 0 {
 			s.Survives = append(s.Survives, "every stripe has the full protection of its scheme, as far as chunkservers have reported")
@@ -228,6 +250,21 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of %s", n, are(spare, "more host", "more hosts")))
 			return
 		}
+	}
+}
+
+// judgeHealing says how far the repair is.
+func (s *clusterStatus) judgeHealing(h *wire.Healing) {
+	if h == nil {
+		return
+	}
+	s.Healing = &healingStatus{Done: h.Done, Total: h.Total, PerMinute: h.PerMinute, BytesPerSec: h.BytesPerSecond,
+		ETASeconds: (h.EtaMillis + 999) / 1000, Elapsed: h.ElapsedMillis / 1000, Scanning: h.Scanning}
+	if h.Scanning > 0 {
+		s.worse(healthDegraded, "%s still looked through for stripes to repair", are(int(h.Scanning), "device is", "devices are"))
+	}
+	if h.PerMinute > 0 || h.EtaMillis > 0 {
+		s.Findings = append(s.Findings, fmt.Sprintf("repair: %d of %d stripes done, %d a minute, %s/s%s", h.Done, h.Total, h.PerMinute, size(h.BytesPerSecond), etaOf(h)))
 	}
 }
 

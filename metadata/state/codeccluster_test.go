@@ -67,6 +67,7 @@ var clusterCodecs = []codec{
 	{"job", (&job{kind: wire.JobKind_JOB_KIND_COMMIT_STEP, state: wire.JobState_JOB_STATE_RUNNING, holder: "n2", epoch: 3, until: 15000, done: 1,
 		total: 4, err: "no memory", created: 10, updated: 20, subject: "attempt-1/step-10", step: stepID{1<<40 | 9, 1, 10}, target: 8,
 		cursor: []byte{1, 2}, leases: 3, tries: 2, after: 12000, stripes: []moraine.StripeID{1<<40 | 1}}).encode(), again(func() *job { return &job{} })},
+	{"host-away", (&host{addresses: []string{"10.0.0.1:7000"}, away: 90_000, awayWhy: "new kernel"}).encode(), again(func() *host { return &host{} })},
 	{"host-with-bucket", (&host{addresses: []string{"10.0.0.1:7000"}, bucket: "s3://b/p"}).encode(), again(func() *host { return &host{} })},
 	{"flush-job", (&job{kind: wire.JobKind_JOB_KIND_FLUSH, state: wire.JobState_JOB_STATE_RUNNING, holder: "n2", epoch: 3, until: 15000, subject: "f", target: 1<<40 | 9,
 		parent: 1<<40 | 3, again: true, made: true, ending: wire.JobState_JOB_STATE_CANCELED}).encode(), again(func() *job { return &job{} })},

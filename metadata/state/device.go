@@ -124,6 +124,9 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 	had := h.devices
 	h.rack, h.addresses, h.admin, h.release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
 	h.bucket = w.GetBucket()
+	if err := m.backFromMaintenance(t, h, w); err != nil {
+		return nil, err
+	}
 	reply := &wire.RegisterHostReply{}
 	for _, wd := range w.GetDevices() {
 		d, err := m.registerDevice(t, h, wd)
@@ -189,6 +192,9 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 		return d, nil
 	}
 	if d.host != h.id {
+		if gone, err := m.wentElsewhere(t, d, w); err != nil || gone {
+			return d, err
+		}
 		if err := m.moveDevice(t, d, h); err != nil {
 			return nil, err
 		}
@@ -329,6 +335,8 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 	d.state, d.reason = op.GetState(), op.GetReason()
 	if t.caller.GetRole() == roleAdmin {
 		d.asked = m.asks(t, d.state)
+	} else if err := m.distrust(t, d, op); err != nil {
+		return nil, err
 	}
 	if err := m.scanDevice(t, d); err != nil {
 		return nil, err

@@ -14,6 +14,10 @@ func (m *Machine) mutateCluster(t *tx, req *wire.MetaRequest) (*wire.MetaRespons
 		return m.registerHost(t, op.RegisterHost)
 	case *wire.MetaRequest_SetDeviceState:
 		return m.setDeviceState(t, op.SetDeviceState)
+	case *wire.MetaRequest_SetHostState:
+		return m.setHostState(t, op.SetHostState)
+	case *wire.MetaRequest_SetMaintenance:
+		return m.setMaintenance(t, op.SetMaintenance)
 	case *wire.MetaRequest_DeletedChunks:
 		return m.deletedChunks(t, op.DeletedChunks)
 	case *wire.MetaRequest_ReportBadChunks:

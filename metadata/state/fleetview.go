@@ -20,7 +20,8 @@ func (m *Machine) Hosts(r Reader) ([]*wire.Host, error) {
 		if bad = h.decode(value); bad != nil {
 			return false
 		}
-		w := &wire.Host{Id: h.id, Rack: h.rack, Addresses: h.addresses, AdminAddress: h.admin, Bucket: h.bucket}
+		w := &wire.Host{Id: h.id, Rack: h.rack, Addresses: h.addresses, AdminAddress: h.admin, Bucket: h.bucket,
+			MaintenanceUntil: h.away, MaintenanceReason: h.awayWhy}
 		out, byID[h.id] = append(out, w), w
 		return true
 	})

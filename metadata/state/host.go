@@ -16,18 +16,26 @@ type host struct {
 	devices   []moraine.DeviceID // those that were last seen on it, in order
 	live      uint32             // how many of them are not retired
 	bucket    string             // that its mover serves; a record with one is of version 2
+	// away is until when, in cluster time, its silence is planned, and why; a
+	// record with it is of version 3.
+	away    uint64
+	awayWhy string
 }
 
 // marks and the fleet are of version 1.
 const (
-	hostVersion  = 2
+	hostVersion  = 3
+	hostVersion2 = 2
 	hostVersion1 = 1
 )
 
 func (h *host) encode() []byte {
 	version := byte(hostVersion1)
-	if h.bucket != "" {
+	switch {
+	case h.away != 0:
 		version = hostVersion
+	case h.bucket != "":
+		version = hostVersion2
 	}
 	b := putString([]byte{version}, h.rack)
 	b = putUvarint(b, uint64(len(h.addresses)))
@@ -41,8 +49,11 @@ func (h *host) encode() []byte {
 		b = putUvarint(b, uint64(d))
 	}
 	b = putUvarint(b, uint64(h.live))
-	if h.bucket != "" {
+	if version > hostVersion1 {
 		b = putString(b, h.bucket)
+	}
+	if version > hostVersion2 {
+		b = putString(putUvarint(b, h.away), h.awayWhy)
 	}
 	return b
 }
@@ -61,8 +72,13 @@ func (h *host) decode(b []byte) error {
 	}
 	h.live = d.u32()
 	if version > hostVersion1 {
-		if h.bucket = d.string(); h.bucket == "" {
+		if h.bucket = d.string(); h.bucket == "" && version == hostVersion2 {
 			d.fail(errors.New("version 2 without need"))
+		}
+	}
+	if version > hostVersion2 {
+		if h.away, h.awayWhy = d.uvarint(), d.string(); h.away == 0 {
+			d.fail(errors.New("version 3 without need"))
 		}
 	}
 	return d.end("host")

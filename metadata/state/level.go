@@ -33,6 +33,12 @@ const (
 
 	// Level 4 is the release that is being made. Its changes have a constant each
 	// too.
+
+	// LevelHosts: hosts are announced to be away, and change state as a whole
+	// (SetMaintenance, SetHostState; a leader proposes none below it), the leader
+	// can take a device out for good, and a host that lost a device to another one
+	// does not take it back.
+	LevelHosts = 4
 )
 
 // speaks reports whether the state has reached a feature level.

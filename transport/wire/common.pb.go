@@ -742,17 +742,24 @@ func (x *Attr) GetXattrs() bool {
 
 // Device is one disk of one host.
 type Device struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`    // 0 until registered
-	Uuid          []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes, written on the device when it was formatted
-	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // node id of its chunkserver
-	State         DeviceState            `protobuf:"varint,4,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
-	Capacity      uint64                 `protobuf:"varint,5,opt,name=capacity,proto3" json:"capacity,omitempty"` // bytes
-	Used          uint64                 `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"`         // bytes
-	Epoch         uint64                 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch
-	Alive         bool                   `protobuf:"varint,8,opt,name=alive,proto3" json:"alive,omitempty"`       // its host's heartbeats arrive (leader's memory, not state)
-	Chunks        uint64                 `protobuf:"varint,9,opt,name=chunks,proto3" json:"chunks,omitempty"`     // chunks held, as last reported
-	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // of its state, where one was given
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`    // 0 until registered
+	Uuid     []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes, written on the device when it was formatted
+	Host     string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // node id of its chunkserver
+	State    DeviceState            `protobuf:"varint,4,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
+	Capacity uint64                 `protobuf:"varint,5,opt,name=capacity,proto3" json:"capacity,omitempty"` // bytes
+	Used     uint64                 `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"`         // bytes
+	Epoch    uint64                 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch
+	Alive    bool                   `protobuf:"varint,8,opt,name=alive,proto3" json:"alive,omitempty"`       // its host's heartbeats arrive (leader's memory, not state)
+	Chunks   uint64                 `protobuf:"varint,9,opt,name=chunks,proto3" json:"chunks,omitempty"`     // chunks held, as last reported
+	Reason   string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // of its state, where one was given
+	// What follows is the leader's memory of what the device's server says, not state.
+	Health        *DiskHealth `protobuf:"bytes,450,opt,name=health,proto3" json:"health,omitempty"` // where the disk tells
+	Scrub         *Scrub      `protobuf:"bytes,451,opt,name=scrub,proto3" json:"scrub,omitempty"`
+	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros,proto3" json:"put_micros,omitempty"`             // median time of a durable put of late; 0: too few
+	CorruptChunks uint64      `protobuf:"varint,453,opt,name=corrupt_chunks,json=corruptChunks,proto3" json:"corrupt_chunks,omitempty"` // found by reads and scrubs since its server started
+	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted,proto3" json:"distrusted,omitempty"`                            // with state OUT: what it answers is not to be believed, its server's next start does not change that
+	Claimed       uint64      `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"`                                  // of one that is draining, in ClusterReply: chunks that stripes have on it, 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -857,22 +864,276 @@ func (x *Device) GetReason() string {
 	return ""
 }
 
-type Host struct {
+func (x *Device) GetHealth() *DiskHealth {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+func (x *Device) GetScrub() *Scrub {
+	if x != nil {
+		return x.Scrub
+	}
+	return nil
+}
+
+func (x *Device) GetPutMicros() uint64 {
+	if x != nil {
+		return x.PutMicros
+	}
+	return 0
+}
+
+func (x *Device) GetCorruptChunks() uint64 {
+	if x != nil {
+		return x.CorruptChunks
+	}
+	return 0
+}
+
+func (x *Device) GetDistrusted() bool {
+	if x != nil {
+		return x.Distrusted
+	}
+	return false
+}
+
+func (x *Device) GetClaimed() uint64 {
+	if x != nil {
+		return x.Claimed
+	}
+	return 0
+}
+
+// DiskHealth is what a disk says of itself (SMART).
+type DiskHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // node id, as in its certificate
-	Rack          string                 `protobuf:"bytes,2,opt,name=rack,proto3" json:"rack,omitempty"`
-	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"` // host:port or unix:PATH, several for several NICs
-	Alive         bool                   `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
-	Devices       []*Device              `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
-	AdminAddress  string                 `protobuf:"bytes,6,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"` // metrics and health
-	Bucket        string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                 // that its mover serves, as s3://BUCKET/PREFIX; empty: none
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Failing       bool                   `protobuf:"varint,2,opt,name=failing,proto3" json:"failing,omitempty"`                               // the disk says that it fails, or soon will
+	WornPercent   uint32                 `protobuf:"varint,3,opt,name=worn_percent,json=wornPercent,proto3" json:"worn_percent,omitempty"`    // of its life, by the maker's estimate; may pass 100
+	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent,proto3" json:"spare_percent,omitempty"` // of the spare blocks that are left
+	Celsius       int32                  `protobuf:"varint,5,opt,name=celsius,proto3" json:"celsius,omitempty"`
+	MediaErrors   uint64                 `protobuf:"varint,6,opt,name=media_errors,json=mediaErrors,proto3" json:"media_errors,omitempty"`
+	PowerOnHours  uint64                 `protobuf:"varint,7,opt,name=power_on_hours,json=powerOnHours,proto3" json:"power_on_hours,omitempty"`
+	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"` // why it is failing, in words
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *DiskHealth) Reset() {
+	*x = DiskHealth{}
+	mi := &file_common_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskHealth) ProtoMessage() {}
+
+func (x *DiskHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_common_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskHealth.ProtoReflect.Descriptor instead.
+func (*DiskHealth) Descriptor() ([]byte, []int) {
+	return file_common_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DiskHealth) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *DiskHealth) GetFailing() bool {
+	if x != nil {
+		return x.Failing
+	}
+	return false
+}
+
+func (x *DiskHealth) GetWornPercent() uint32 {
+	if x != nil {
+		return x.WornPercent
+	}
+	return 0
+}
+
+func (x *DiskHealth) GetSparePercent() uint32 {
+	if x != nil {
+		return x.SparePercent
+	}
+	return 0
+}
+
+func (x *DiskHealth) GetCelsius() int32 {
+	if x != nil {
+		return x.Celsius
+	}
+	return 0
+}
+
+func (x *DiskHealth) GetMediaErrors() uint64 {
+	if x != nil {
+		return x.MediaErrors
+	}
+	return 0
+}
+
+func (x *DiskHealth) GetPowerOnHours() uint64 {
+	if x != nil {
+		return x.PowerOnHours
+	}
+	return 0
+}
+
+func (x *DiskHealth) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// Scrub is how far a device is with reading all that it holds.
+type Scrub struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	LastDone       int64                  `protobuf:"varint,1,opt,name=last_done,json=lastDone,proto3" json:"last_done,omitempty"` // wall clock, seconds since the epoch; 0: never
+	LastBytes      uint64                 `protobuf:"varint,2,opt,name=last_bytes,json=lastBytes,proto3" json:"last_bytes,omitempty"`
+	LastBad        uint64                 `protobuf:"varint,3,opt,name=last_bad,json=lastBad,proto3" json:"last_bad,omitempty"` // chunks that the last whole pass found bad
+	Running        bool                   `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	Started        int64                  `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"` // of the pass under way
+	Chunks         uint64                 `protobuf:"varint,6,opt,name=chunks,proto3" json:"chunks,omitempty"`   // that it has read
+	Bytes          uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Bad            uint64                 `protobuf:"varint,8,opt,name=bad,proto3" json:"bad,omitempty"`
+	BytesPerSecond uint64                 `protobuf:"varint,9,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // the bound
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Scrub) Reset() {
+	*x = Scrub{}
+	mi := &file_common_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scrub) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scrub) ProtoMessage() {}
+
+func (x *Scrub) ProtoReflect() protoreflect.Message {
+	mi := &file_common_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scrub.ProtoReflect.Descriptor instead.
+func (*Scrub) Descriptor() ([]byte, []int) {
+	return file_common_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Scrub) GetLastDone() int64 {
+	if x != nil {
+		return x.LastDone
+	}
+	return 0
+}
+
+func (x *Scrub) GetLastBytes() uint64 {
+	if x != nil {
+		return x.LastBytes
+	}
+	return 0
+}
+
+func (x *Scrub) GetLastBad() uint64 {
+	if x != nil {
+		return x.LastBad
+	}
+	return 0
+}
+
+func (x *Scrub) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+func (x *Scrub) GetStarted() int64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *Scrub) GetChunks() uint64 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *Scrub) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Scrub) GetBad() uint64 {
+	if x != nil {
+		return x.Bad
+	}
+	return 0
+}
+
+func (x *Scrub) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+type Host struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Id                string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // node id, as in its certificate
+	Rack              string                 `protobuf:"bytes,2,opt,name=rack,proto3" json:"rack,omitempty"`
+	Addresses         []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"` // host:port or unix:PATH, several for several NICs
+	Alive             bool                   `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
+	Devices           []*Device              `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
+	AdminAddress      string                 `protobuf:"bytes,6,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`                // metrics and health
+	Bucket            string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                                // that its mover serves, as s3://BUCKET/PREFIX; empty: none
+	MaintenanceUntil  uint64                 `protobuf:"varint,450,opt,name=maintenance_until,json=maintenanceUntil,proto3" json:"maintenance_until,omitempty"` // cluster time: until then its silence is planned; 0: none was announced
+	MaintenanceReason string                 `protobuf:"bytes,451,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
 func (x *Host) Reset() {
 	*x = Host{}
-	mi := &file_common_proto_msgTypes[7]
+	mi := &file_common_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1145,7 @@ func (x *Host) String() string {
 func (*Host) ProtoMessage() {}
 
 func (x *Host) ProtoReflect() protoreflect.Message {
-	mi := &file_common_proto_msgTypes[7]
+	mi := &file_common_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1158,7 @@ func (x *Host) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Host.ProtoReflect.Descriptor instead.
 func (*Host) Descriptor() ([]byte, []int) {
-	return file_common_proto_rawDescGZIP(), []int{7}
+	return file_common_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Host) GetId() string {
@@ -949,6 +1210,20 @@ func (x *Host) GetBucket() string {
 	return ""
 }
 
+func (x *Host) GetMaintenanceUntil() uint64 {
+	if x != nil {
+		return x.MaintenanceUntil
+	}
+	return 0
+}
+
+func (x *Host) GetMaintenanceReason() string {
+	if x != nil {
+		return x.MaintenanceReason
+	}
+	return ""
+}
+
 // Topology is every host and device, as the leader sees them.
 type Topology struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -960,7 +1235,7 @@ type Topology struct {
 
 func (x *Topology) Reset() {
 	*x = Topology{}
-	mi := &file_common_proto_msgTypes[8]
+	mi := &file_common_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1247,7 @@ func (x *Topology) String() string {
 func (*Topology) ProtoMessage() {}
 
 func (x *Topology) ProtoReflect() protoreflect.Message {
-	mi := &file_common_proto_msgTypes[8]
+	mi := &file_common_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1260,7 @@ func (x *Topology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topology.ProtoReflect.Descriptor instead.
 func (*Topology) Descriptor() ([]byte, []int) {
-	return file_common_proto_rawDescGZIP(), []int{8}
+	return file_common_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Topology) GetVersion() uint64 {
@@ -1015,7 +1290,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_common_proto_msgTypes[9]
+	mi := &file_common_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1302,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_common_proto_msgTypes[9]
+	mi := &file_common_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1315,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_common_proto_rawDescGZIP(), []int{9}
+	return file_common_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Placement) GetStripe() uint64 {
@@ -1137,7 +1412,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x1e\n" +
 	"\n" +
 	"many_links\x18\xc8\x01 \x01(\bR\tmanyLinks\x12\x17\n" +
-	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xfd\x01\n" +
+	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xe0\x03\n" +
 	"\x06Device\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x12\n" +
@@ -1149,7 +1424,37 @@ const file_common_proto_rawDesc = "" +
 	"\x05alive\x18\b \x01(\bR\x05alive\x12\x16\n" +
 	"\x06chunks\x18\t \x01(\x04R\x06chunks\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\"\xcb\x01\n" +
+	" \x01(\tR\x06reason\x121\n" +
+	"\x06health\x18\xc2\x03 \x01(\v2\x18.moraine.wire.DiskHealthR\x06health\x12*\n" +
+	"\x05scrub\x18\xc3\x03 \x01(\v2\x13.moraine.wire.ScrubR\x05scrub\x12\x1e\n" +
+	"\n" +
+	"put_micros\x18\xc4\x03 \x01(\x04R\tputMicros\x12&\n" +
+	"\x0ecorrupt_chunks\x18\xc5\x03 \x01(\x04R\rcorruptChunks\x12\x1f\n" +
+	"\n" +
+	"distrusted\x18\xc6\x03 \x01(\bR\n" +
+	"distrusted\x12\x19\n" +
+	"\aclaimed\x18\xc7\x03 \x01(\x04R\aclaimed\"\xfb\x01\n" +
+	"\n" +
+	"DiskHealth\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
+	"\afailing\x18\x02 \x01(\bR\afailing\x12!\n" +
+	"\fworn_percent\x18\x03 \x01(\rR\vwornPercent\x12#\n" +
+	"\rspare_percent\x18\x04 \x01(\rR\fsparePercent\x12\x18\n" +
+	"\acelsius\x18\x05 \x01(\x05R\acelsius\x12!\n" +
+	"\fmedia_errors\x18\x06 \x01(\x04R\vmediaErrors\x12$\n" +
+	"\x0epower_on_hours\x18\a \x01(\x04R\fpowerOnHours\x12\x12\n" +
+	"\x04text\x18\b \x01(\tR\x04text\"\xfc\x01\n" +
+	"\x05Scrub\x12\x1b\n" +
+	"\tlast_done\x18\x01 \x01(\x03R\blastDone\x12\x1d\n" +
+	"\n" +
+	"last_bytes\x18\x02 \x01(\x04R\tlastBytes\x12\x19\n" +
+	"\blast_bad\x18\x03 \x01(\x04R\alastBad\x12\x18\n" +
+	"\arunning\x18\x04 \x01(\bR\arunning\x12\x18\n" +
+	"\astarted\x18\x05 \x01(\x03R\astarted\x12\x16\n" +
+	"\x06chunks\x18\x06 \x01(\x04R\x06chunks\x12\x14\n" +
+	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x10\n" +
+	"\x03bad\x18\b \x01(\x04R\x03bad\x12(\n" +
+	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\xa9\x02\n" +
 	"\x04Host\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12\x1c\n" +
@@ -1157,7 +1462,9 @@ const file_common_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\bR\x05alive\x12.\n" +
 	"\adevices\x18\x05 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
 	"\radmin_address\x18\x06 \x01(\tR\fadminAddress\x12\x16\n" +
-	"\x06bucket\x18\a \x01(\tR\x06bucket\"N\n" +
+	"\x06bucket\x18\a \x01(\tR\x06bucket\x12,\n" +
+	"\x11maintenance_until\x18\xc2\x03 \x01(\x04R\x10maintenanceUntil\x12.\n" +
+	"\x12maintenance_reason\x18\xc3\x03 \x01(\tR\x11maintenanceReason\"N\n" +
 	"\bTopology\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12(\n" +
 	"\x05hosts\x18\x02 \x03(\v2\x12.moraine.wire.HostR\x05hosts\"\x87\x01\n" +
@@ -1191,7 +1498,7 @@ func file_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_common_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_common_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_common_proto_goTypes = []any{
 	(FileType)(0),      // 0: moraine.wire.FileType
 	(DeviceState)(0),   // 1: moraine.wire.DeviceState
@@ -1202,23 +1509,27 @@ var file_common_proto_goTypes = []any{
 	(*Extent)(nil),     // 6: moraine.wire.Extent
 	(*Attr)(nil),       // 7: moraine.wire.Attr
 	(*Device)(nil),     // 8: moraine.wire.Device
-	(*Host)(nil),       // 9: moraine.wire.Host
-	(*Topology)(nil),   // 10: moraine.wire.Topology
-	(*Placement)(nil),  // 11: moraine.wire.Placement
+	(*DiskHealth)(nil), // 9: moraine.wire.DiskHealth
+	(*Scrub)(nil),      // 10: moraine.wire.Scrub
+	(*Host)(nil),       // 11: moraine.wire.Host
+	(*Topology)(nil),   // 12: moraine.wire.Topology
+	(*Placement)(nil),  // 13: moraine.wire.Placement
 }
 var file_common_proto_depIdxs = []int32{
-	3, // 0: moraine.wire.Stripe.scheme:type_name -> moraine.wire.Scheme
-	4, // 1: moraine.wire.Stripe.chunks:type_name -> moraine.wire.ChunkState
-	0, // 2: moraine.wire.Attr.type:type_name -> moraine.wire.FileType
-	1, // 3: moraine.wire.Device.state:type_name -> moraine.wire.DeviceState
-	8, // 4: moraine.wire.Host.devices:type_name -> moraine.wire.Device
-	9, // 5: moraine.wire.Topology.hosts:type_name -> moraine.wire.Host
-	3, // 6: moraine.wire.Placement.scheme:type_name -> moraine.wire.Scheme
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	3,  // 0: moraine.wire.Stripe.scheme:type_name -> moraine.wire.Scheme
+	4,  // 1: moraine.wire.Stripe.chunks:type_name -> moraine.wire.ChunkState
+	0,  // 2: moraine.wire.Attr.type:type_name -> moraine.wire.FileType
+	1,  // 3: moraine.wire.Device.state:type_name -> moraine.wire.DeviceState
+	9,  // 4: moraine.wire.Device.health:type_name -> moraine.wire.DiskHealth
+	10, // 5: moraine.wire.Device.scrub:type_name -> moraine.wire.Scrub
+	8,  // 6: moraine.wire.Host.devices:type_name -> moraine.wire.Device
+	11, // 7: moraine.wire.Topology.hosts:type_name -> moraine.wire.Host
+	3,  // 8: moraine.wire.Placement.scheme:type_name -> moraine.wire.Scheme
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_common_proto_init() }
@@ -1232,7 +1543,7 @@ func file_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_proto_rawDesc), len(file_common_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -415,6 +415,8 @@ type MetaRequest struct {
 	//	*MetaRequest_RemoveMember
 	//	*MetaRequest_FinishUpgrade
 	//	*MetaRequest_ReadBackup
+	//	*MetaRequest_SetMaintenance
+	//	*MetaRequest_SetHostState
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1165,6 +1167,24 @@ func (x *MetaRequest) GetReadBackup() *ReadBackup {
 	return nil
 }
 
+func (x *MetaRequest) GetSetMaintenance() *SetMaintenance {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetMaintenance); ok {
+			return x.SetMaintenance
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetSetHostState() *SetHostState {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetHostState); ok {
+			return x.SetHostState
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1475,6 +1495,15 @@ type MetaRequest_ReadBackup struct {
 	ReadBackup *ReadBackup `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,proto3,oneof"`
 }
 
+type MetaRequest_SetMaintenance struct {
+	// Hosts as a whole.
+	SetMaintenance *SetMaintenance `protobuf:"bytes,450,opt,name=set_maintenance,json=setMaintenance,proto3,oneof"`
+}
+
+type MetaRequest_SetHostState struct {
+	SetHostState *SetHostState `protobuf:"bytes,451,opt,name=set_host_state,json=setHostState,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1622,6 +1651,10 @@ func (*MetaRequest_RemoveMember) isMetaRequest_Op() {}
 func (*MetaRequest_FinishUpgrade) isMetaRequest_Op() {}
 
 func (*MetaRequest_ReadBackup) isMetaRequest_Op() {}
+
+func (*MetaRequest_SetMaintenance) isMetaRequest_Op() {}
+
+func (*MetaRequest_SetHostState) isMetaRequest_Op() {}
 
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2713,6 +2746,7 @@ type ClusterReply struct {
 	Commands          uint64                 `protobuf:"varint,16,opt,name=commands,proto3" json:"commands,omitempty"`                          // applied in all
 	Entries           uint64                 `protobuf:"varint,17,opt,name=entries,proto3" json:"entries,omitempty"`                            // Raft entries that held them
 	LostStripes       uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes,proto3" json:"lost_stripes,omitempty"` // fewer than k chunks left
+	Healing           *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -2873,6 +2907,249 @@ func (x *ClusterReply) GetLostStripes() uint64 {
 	return 0
 }
 
+func (x *ClusterReply) GetHealing() *Healing {
+	if x != nil {
+		return x.Healing
+	}
+	return nil
+}
+
+// Healing is how the repair goes, as the leader has seen it since the queue was
+// last empty.
+type Healing struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Done           uint64                 `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`                                             // stripes that left the queue
+	Total          uint64                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`                                           // those and the ones on it: it grows while devices are still being looked through
+	PerMinute      uint64                 `protobuf:"varint,3,opt,name=per_minute,json=perMinute,proto3" json:"per_minute,omitempty"`                  // stripes, of late
+	BytesPerSecond uint64                 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // rebuilt, of late
+	EtaMillis      uint64                 `protobuf:"varint,5,opt,name=eta_millis,json=etaMillis,proto3" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
+	ElapsedMillis  uint64                 `protobuf:"varint,6,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"`
+	Scanning       uint32                 `protobuf:"varint,7,opt,name=scanning,proto3" json:"scanning,omitempty"` // devices whose stripes are not all judged yet
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Healing) Reset() {
+	*x = Healing{}
+	mi := &file_metadata_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Healing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Healing) ProtoMessage() {}
+
+func (x *Healing) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Healing.ProtoReflect.Descriptor instead.
+func (*Healing) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Healing) GetDone() uint64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *Healing) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Healing) GetPerMinute() uint64 {
+	if x != nil {
+		return x.PerMinute
+	}
+	return 0
+}
+
+func (x *Healing) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Healing) GetEtaMillis() uint64 {
+	if x != nil {
+		return x.EtaMillis
+	}
+	return 0
+}
+
+func (x *Healing) GetElapsedMillis() uint64 {
+	if x != nil {
+		return x.ElapsedMillis
+	}
+	return 0
+}
+
+func (x *Healing) GetScanning() uint32 {
+	if x != nil {
+		return x.Scanning
+	}
+	return 0
+}
+
+// SetMaintenance announces that a host will be away: for that long its silence
+// has nothing rebuilt, and nothing new is put on it. It ends when the host
+// registers after a boot. Refused where a stripe would be left without a chunk to
+// spare.
+type SetMaintenance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	Millis        uint64                 `protobuf:"varint,2,opt,name=millis,proto3" json:"millis,omitempty"` // from now; 0 ends it
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`  // even if stripes are left without redundancy
+	Others        []string               `protobuf:"bytes,5,rep,name=others,proto3" json:"others,omitempty"` // filled in by the service: the hosts under maintenance that it judged by
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMaintenance) Reset() {
+	*x = SetMaintenance{}
+	mi := &file_metadata_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMaintenance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMaintenance) ProtoMessage() {}
+
+func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
+func (*SetMaintenance) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SetMaintenance) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SetMaintenance) GetMillis() uint64 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
+func (x *SetMaintenance) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetMaintenance) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *SetMaintenance) GetOthers() []string {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+// SetHostState sets the state of all devices of a host that are not retired, in
+// one step, as SetDeviceState does.
+type SetHostState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetHostState) Reset() {
+	*x = SetHostState{}
+	mi := &file_metadata_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetHostState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetHostState) ProtoMessage() {}
+
+func (x *SetHostState) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
+func (*SetHostState) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SetHostState) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SetHostState) GetState() DeviceState {
+	if x != nil {
+		return x.State
+	}
+	return DeviceState_DEVICE_STATE_UNSPECIFIED
+}
+
+func (x *SetHostState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type GetTopology struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Known         uint64                 `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // answered at once with the present one
@@ -2882,7 +3159,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +3171,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +3184,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{10}
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -2927,7 +3204,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3216,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3229,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{11}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -2978,7 +3255,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3267,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3280,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -3026,7 +3303,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3315,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3328,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -3095,7 +3372,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3107,7 +3384,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3120,7 +3397,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -3169,7 +3446,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3458,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3471,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -3227,7 +3504,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3239,7 +3516,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3252,7 +3529,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -3273,7 +3550,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3562,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3575,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -3332,7 +3609,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3621,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3634,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DirEntry) GetName() string {
@@ -3384,7 +3661,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3673,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3686,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -3444,7 +3721,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3733,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3746,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -3557,7 +3834,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3846,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3859,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -3647,7 +3924,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3936,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3949,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -3712,7 +3989,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3724,7 +4001,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3737,7 +4014,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -3759,7 +4036,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3771,7 +4048,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3784,7 +4061,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -3819,7 +4096,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3831,7 +4108,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3844,7 +4121,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -3869,7 +4146,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +4158,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3894,7 +4171,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -3950,7 +4227,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3962,7 +4239,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3975,7 +4252,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -4002,7 +4279,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4014,7 +4291,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4027,7 +4304,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -4055,7 +4332,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4344,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4357,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -4113,7 +4390,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4402,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4415,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -4212,7 +4489,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4501,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4514,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -4289,7 +4566,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4301,7 +4578,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4314,7 +4591,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -4369,7 +4646,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4381,7 +4658,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4394,7 +4671,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -4418,7 +4695,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4430,7 +4707,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4443,7 +4720,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -4490,7 +4767,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4779,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4515,7 +4792,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -4546,7 +4823,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4558,7 +4835,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4571,7 +4848,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -4663,7 +4940,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4675,7 +4952,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4688,7 +4965,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -4739,7 +5016,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4751,7 +5028,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4764,7 +5041,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -4828,7 +5105,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4840,7 +5117,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4853,7 +5130,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -4895,7 +5172,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4907,7 +5184,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4920,7 +5197,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -4956,7 +5233,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4968,7 +5245,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4981,7 +5258,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -5025,7 +5302,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5037,7 +5314,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5050,7 +5327,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -5098,7 +5375,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5110,7 +5387,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5123,7 +5400,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -5146,7 +5423,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5158,7 +5435,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5171,7 +5448,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -5219,7 +5496,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5231,7 +5508,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5244,7 +5521,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -5274,7 +5551,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5286,7 +5563,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5299,7 +5576,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -5348,7 +5625,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5360,7 +5637,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5373,7 +5650,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -5411,7 +5688,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5423,7 +5700,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5436,7 +5713,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -5494,7 +5771,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5506,7 +5783,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5519,7 +5796,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -5560,7 +5837,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5572,7 +5849,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5585,7 +5862,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -5609,7 +5886,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5621,7 +5898,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5634,7 +5911,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -5685,7 +5962,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5697,7 +5974,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5710,7 +5987,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -5759,7 +6036,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5771,7 +6048,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5784,7 +6061,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -5813,13 +6090,14 @@ type SetDeviceState struct {
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"` // out until an administrator says otherwise, also after its server's next start
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5831,7 +6109,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5844,7 +6122,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -5866,6 +6144,13 @@ func (x *SetDeviceState) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *SetDeviceState) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
 }
 
 type Job struct {
@@ -5896,7 +6181,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5908,7 +6193,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5921,7 +6206,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Job) GetId() uint64 {
@@ -6077,7 +6362,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6089,7 +6374,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6102,7 +6387,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -6153,7 +6438,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6165,7 +6450,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6178,7 +6463,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -6223,7 +6508,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6235,7 +6520,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6248,7 +6533,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -6304,7 +6589,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6316,7 +6601,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6329,7 +6614,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -6365,7 +6650,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6377,7 +6662,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6390,7 +6675,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -6433,7 +6718,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6445,7 +6730,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6458,7 +6743,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -6501,7 +6786,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6513,7 +6798,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6526,7 +6811,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -6566,7 +6851,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6578,7 +6863,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6591,7 +6876,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -6614,7 +6899,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6626,7 +6911,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6639,7 +6924,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -6668,7 +6953,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6680,7 +6965,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6693,7 +6978,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -6726,7 +7011,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6738,7 +7023,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6751,7 +7036,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -6774,7 +7059,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6786,7 +7071,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6799,7 +7084,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -6833,7 +7118,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6845,7 +7130,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6858,7 +7143,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -6885,7 +7170,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6897,7 +7182,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6910,7 +7195,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -6937,7 +7222,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6949,7 +7234,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6962,7 +7247,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -7016,7 +7301,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7028,7 +7313,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7041,7 +7326,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -7064,7 +7349,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7076,7 +7361,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7089,7 +7374,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -7139,7 +7424,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7151,7 +7436,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7164,7 +7449,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -7198,7 +7483,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7210,7 +7495,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7223,7 +7508,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -7251,7 +7536,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7263,7 +7548,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7276,7 +7561,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -7310,7 +7595,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7322,7 +7607,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7335,7 +7620,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -7360,7 +7645,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7372,7 +7657,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7385,7 +7670,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -7466,7 +7751,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7478,7 +7763,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7491,7 +7776,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -7541,7 +7826,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7553,7 +7838,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7566,7 +7851,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -7604,7 +7889,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7616,7 +7901,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7629,7 +7914,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -7673,7 +7958,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7685,7 +7970,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7698,7 +7983,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -7742,7 +8027,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7754,7 +8039,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7767,7 +8052,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -7812,7 +8097,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7824,7 +8109,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7837,7 +8122,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -7894,7 +8179,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7906,7 +8191,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7919,7 +8204,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -7960,7 +8245,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7972,7 +8257,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7985,7 +8270,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -8015,7 +8300,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8027,7 +8312,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8040,7 +8325,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -8078,7 +8363,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8090,7 +8375,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8103,7 +8388,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -8170,7 +8455,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8182,7 +8467,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8195,7 +8480,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -8303,7 +8588,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8315,7 +8600,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8328,7 +8613,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -8367,7 +8652,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8379,7 +8664,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8392,7 +8677,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 type Member struct {
@@ -8415,7 +8700,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8427,7 +8712,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8440,7 +8725,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Member) GetId() string {
@@ -8545,7 +8830,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8557,7 +8842,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8570,7 +8855,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -8654,7 +8939,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8666,7 +8951,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8679,7 +8964,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *CommandCount) GetName() string {
@@ -8715,7 +9000,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8727,7 +9012,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8740,7 +9025,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *AddMember) GetId() string {
@@ -8767,7 +9052,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8779,7 +9064,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8792,7 +9077,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -8812,7 +9097,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8824,7 +9109,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8837,7 +9122,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -8860,7 +9145,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8872,7 +9157,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8885,7 +9170,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -8921,7 +9206,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8933,7 +9218,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8946,7 +9231,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -8978,7 +9263,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8990,7 +9275,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9003,7 +9288,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -9059,7 +9344,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x90#\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x9f$\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -9168,7 +9453,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\rremove_member\x18\xf3\x01 \x01(\v2\x1a.moraine.wire.RemoveMemberH\x00R\fremoveMember\x12E\n" +
 	"\x0efinish_upgrade\x18\xf4\x01 \x01(\v2\x1b.moraine.wire.FinishUpgradeH\x00R\rfinishUpgrade\x12<\n" +
 	"\vread_backup\x18\xf5\x01 \x01(\v2\x18.moraine.wire.ReadBackupH\x00R\n" +
-	"readBackupB\x04\n" +
+	"readBackup\x12H\n" +
+	"\x0fset_maintenance\x18\xc2\x03 \x01(\v2\x1c.moraine.wire.SetMaintenanceH\x00R\x0esetMaintenance\x12C\n" +
+	"\x0eset_host_state\x18\xc3\x03 \x01(\v2\x1a.moraine.wire.SetHostStateH\x00R\fsetHostStateB\x04\n" +
 	"\x02op\"\xbc\x0f\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
@@ -9246,7 +9533,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xad\x05\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xdf\x05\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -9266,7 +9553,28 @@ const file_metadata_proto_rawDesc = "" +
 	"\astripes\x18\x0f \x01(\x04R\astripes\x12\x1a\n" +
 	"\bcommands\x18\x10 \x01(\x04R\bcommands\x12\x18\n" +
 	"\aentries\x18\x11 \x01(\x04R\aentries\x12!\n" +
-	"\flost_stripes\x18\x12 \x01(\x04R\vlostStripes\"#\n" +
+	"\flost_stripes\x18\x12 \x01(\x04R\vlostStripes\x120\n" +
+	"\ahealing\x18\xc2\x03 \x01(\v2\x15.moraine.wire.HealingR\ahealing\"\xde\x01\n" +
+	"\aHealing\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\x04R\x04done\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1d\n" +
+	"\n" +
+	"per_minute\x18\x03 \x01(\x04R\tperMinute\x12(\n" +
+	"\x10bytes_per_second\x18\x04 \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
+	"\n" +
+	"eta_millis\x18\x05 \x01(\x04R\tetaMillis\x12%\n" +
+	"\x0eelapsed_millis\x18\x06 \x01(\x04R\relapsedMillis\x12\x1a\n" +
+	"\bscanning\x18\a \x01(\rR\bscanning\"\x82\x01\n" +
+	"\x0eSetMaintenance\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
+	"\x06millis\x18\x02 \x01(\x04R\x06millis\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12\x16\n" +
+	"\x06others\x18\x05 \x03(\tR\x06others\"k\n" +
+	"\fSetHostState\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12/\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"#\n" +
 	"\vGetTopology\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\x04R\x05known\"4\n" +
 	"\x06Lookup\x12\x16\n" +
@@ -9496,11 +9804,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x11ReportChunksReply\x124\n" +
 	"\tdeletions\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\x04R\aunknown\x12\x18\n" +
-	"\amissing\x18\x03 \x01(\x04R\amissing\"q\n" +
+	"\amissing\x18\x03 \x01(\x04R\amissing\"\x86\x01\n" +
 	"\x0eSetDeviceState\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xf7\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x13\n" +
+	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\"\xf7\x04\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.moraine.wire.JobKindR\x04kind\x12,\n" +
@@ -9824,7 +10133,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 100)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 103)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -9841,327 +10150,334 @@ var file_metadata_proto_goTypes = []any{
 	(*GetCluster)(nil),        // 12: moraine.wire.GetCluster
 	(*MetadataNode)(nil),      // 13: moraine.wire.MetadataNode
 	(*ClusterReply)(nil),      // 14: moraine.wire.ClusterReply
-	(*GetTopology)(nil),       // 15: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 16: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 17: moraine.wire.EntryReply
-	(*Walk)(nil),              // 18: moraine.wire.Walk
-	(*WalkReply)(nil),         // 19: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 20: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 21: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 22: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 23: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 24: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 25: moraine.wire.Create
-	(*Rename)(nil),            // 26: moraine.wire.Rename
-	(*Remove)(nil),            // 27: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 28: moraine.wire.RemoveReply
-	(*Link)(nil),              // 29: moraine.wire.Link
-	(*Release)(nil),           // 30: moraine.wire.Release
-	(*SetXattr)(nil),          // 31: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 32: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 33: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 34: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 35: moraine.wire.SetAttr
-	(*Grant)(nil),             // 36: moraine.wire.Grant
-	(*GrantReply)(nil),        // 37: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 38: moraine.wire.EndGrant
-	(*Place)(nil),             // 39: moraine.wire.Place
-	(*PlaceReply)(nil),        // 40: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 41: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 42: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 43: moraine.wire.Clone
-	(*CloneRange)(nil),        // 44: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 45: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 46: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 47: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 48: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 49: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 50: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 51: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 52: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 53: moraine.wire.HeartbeatReply
-	(*Deletion)(nil),          // 54: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 55: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 56: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 57: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 58: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 59: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 60: moraine.wire.Job
-	(*RepairTask)(nil),        // 61: moraine.wire.RepairTask
-	(*Intent)(nil),            // 62: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 63: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 64: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 65: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 66: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 67: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 68: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 69: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 70: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 71: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 72: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 73: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 74: moraine.wire.EndIntents
-	(*Usage)(nil),             // 75: moraine.wire.Usage
-	(*GetUsage)(nil),          // 76: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 77: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 78: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 79: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 80: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 81: moraine.wire.Recount
-	(*Leases)(nil),            // 82: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 83: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 84: moraine.wire.Recall
-	(*Touch)(nil),             // 85: moraine.wire.Touch
-	(*LeaseGrant)(nil),        // 86: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 87: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 88: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 89: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 90: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 91: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 92: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 93: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 94: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 95: moraine.wire.GetMembers
-	(*Member)(nil),            // 96: moraine.wire.Member
-	(*MembersReply)(nil),      // 97: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 98: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 99: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 100: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 101: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 102: moraine.wire.CloneTree
-	(*ReadBackup)(nil),        // 103: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 104: moraine.wire.ReadBackupReply
-	(*OpenRun)(nil),           // 105: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 106: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 107: moraine.wire.SealPart
-	(*GetStep)(nil),           // 108: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 109: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 110: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 111: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 112: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 113: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 114: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 115: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 116: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 117: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 118: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 119: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 120: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 121: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 122: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 123: moraine.wire.GetObject
-	(*GetTier)(nil),           // 124: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 125: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 126: moraine.wire.GetPolicy
-	(*Error)(nil),             // 127: moraine.wire.Error
-	(*Topology)(nil),          // 128: moraine.wire.Topology
-	(*RunReply)(nil),          // 129: moraine.wire.RunReply
-	(*StepReply)(nil),         // 130: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 131: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 132: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 133: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 134: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 135: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 136: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 137: moraine.wire.Scheme
-	(*Attr)(nil),              // 138: moraine.wire.Attr
-	(FileType)(0),             // 139: moraine.wire.FileType
-	(*Placement)(nil),         // 140: moraine.wire.Placement
-	(*Stripe)(nil),            // 141: moraine.wire.Stripe
-	(*Extent)(nil),            // 142: moraine.wire.Extent
-	(*Object)(nil),            // 143: moraine.wire.Object
-	(*Host)(nil),              // 144: moraine.wire.Host
-	(*Device)(nil),            // 145: moraine.wire.Device
-	(*SigningKey)(nil),        // 146: moraine.wire.SigningKey
-	(DeviceState)(0),          // 147: moraine.wire.DeviceState
-	(*StepKey)(nil),           // 148: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 149: moraine.wire.MoveTask
+	(*Healing)(nil),           // 15: moraine.wire.Healing
+	(*SetMaintenance)(nil),    // 16: moraine.wire.SetMaintenance
+	(*SetHostState)(nil),      // 17: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 18: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 19: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 20: moraine.wire.EntryReply
+	(*Walk)(nil),              // 21: moraine.wire.Walk
+	(*WalkReply)(nil),         // 22: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 23: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 24: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 25: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 26: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 27: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 28: moraine.wire.Create
+	(*Rename)(nil),            // 29: moraine.wire.Rename
+	(*Remove)(nil),            // 30: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 31: moraine.wire.RemoveReply
+	(*Link)(nil),              // 32: moraine.wire.Link
+	(*Release)(nil),           // 33: moraine.wire.Release
+	(*SetXattr)(nil),          // 34: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 35: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 36: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 37: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 38: moraine.wire.SetAttr
+	(*Grant)(nil),             // 39: moraine.wire.Grant
+	(*GrantReply)(nil),        // 40: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 41: moraine.wire.EndGrant
+	(*Place)(nil),             // 42: moraine.wire.Place
+	(*PlaceReply)(nil),        // 43: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 44: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 45: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 46: moraine.wire.Clone
+	(*CloneRange)(nil),        // 47: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 48: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 49: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 50: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 51: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 52: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 53: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 54: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 55: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 56: moraine.wire.HeartbeatReply
+	(*Deletion)(nil),          // 57: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 58: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 59: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 60: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 61: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 62: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 63: moraine.wire.Job
+	(*RepairTask)(nil),        // 64: moraine.wire.RepairTask
+	(*Intent)(nil),            // 65: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 66: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 67: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 68: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 69: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 70: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 71: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 72: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 73: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 74: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 75: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 76: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 77: moraine.wire.EndIntents
+	(*Usage)(nil),             // 78: moraine.wire.Usage
+	(*GetUsage)(nil),          // 79: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 80: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 81: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 82: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 83: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 84: moraine.wire.Recount
+	(*Leases)(nil),            // 85: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 86: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 87: moraine.wire.Recall
+	(*Touch)(nil),             // 88: moraine.wire.Touch
+	(*LeaseGrant)(nil),        // 89: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 90: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 91: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 92: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 93: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 94: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 95: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 96: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 97: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 98: moraine.wire.GetMembers
+	(*Member)(nil),            // 99: moraine.wire.Member
+	(*MembersReply)(nil),      // 100: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 101: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 102: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 103: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 104: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 105: moraine.wire.CloneTree
+	(*ReadBackup)(nil),        // 106: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 107: moraine.wire.ReadBackupReply
+	(*OpenRun)(nil),           // 108: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 109: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 110: moraine.wire.SealPart
+	(*GetStep)(nil),           // 111: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 112: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 113: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 114: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 115: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 116: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 117: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 118: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 119: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 120: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 121: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 122: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 123: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 124: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 125: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 126: moraine.wire.GetObject
+	(*GetTier)(nil),           // 127: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 128: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 129: moraine.wire.GetPolicy
+	(*Error)(nil),             // 130: moraine.wire.Error
+	(*Topology)(nil),          // 131: moraine.wire.Topology
+	(*RunReply)(nil),          // 132: moraine.wire.RunReply
+	(*StepReply)(nil),         // 133: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 134: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 135: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 136: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 137: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 138: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 139: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 140: moraine.wire.Scheme
+	(DeviceState)(0),          // 141: moraine.wire.DeviceState
+	(*Attr)(nil),              // 142: moraine.wire.Attr
+	(FileType)(0),             // 143: moraine.wire.FileType
+	(*Placement)(nil),         // 144: moraine.wire.Placement
+	(*Stripe)(nil),            // 145: moraine.wire.Stripe
+	(*Extent)(nil),            // 146: moraine.wire.Extent
+	(*Object)(nil),            // 147: moraine.wire.Object
+	(*Host)(nil),              // 148: moraine.wire.Host
+	(*Device)(nil),            // 149: moraine.wire.Device
+	(*SigningKey)(nil),        // 150: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 151: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 152: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
 	9,   // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
 	10,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
 	12,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	15,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	16,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	18,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	21,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	22,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	25,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	26,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	27,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	35,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	34,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	29,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	30,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	31,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	32,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	36,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	38,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	39,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	41,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	46,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	48,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	43,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	50,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	52,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	56,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	55,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	59,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	63,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	65,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	66,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	67,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	68,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	70,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	72,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	74,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	105, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	106, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	107, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	108, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	109, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	110, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	111, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	112, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	113, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	114, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	115, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	69,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	116, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	117, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	118, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	119, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	120, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	121, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	122, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	123, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	124, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	125, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	126, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	76,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	78,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	79,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	81,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	102, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	82,  // 66: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	87,  // 67: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	91,  // 68: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	95,  // 69: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	99,  // 70: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	100, // 71: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	101, // 72: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	103, // 73: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	127, // 74: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	86,  // 75: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 76: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 77: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	128, // 78: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	17,  // 79: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	19,  // 80: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	24,  // 81: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	28,  // 82: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	37,  // 83: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	40,  // 84: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	45,  // 85: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	47,  // 86: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	51,  // 87: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	53,  // 88: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	58,  // 89: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	64,  // 90: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	71,  // 91: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	73,  // 92: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	129, // 93: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	130, // 94: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	131, // 95: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	132, // 96: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	133, // 97: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	33,  // 98: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	134, // 99: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	135, // 100: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	136, // 101: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	77,  // 102: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	80,  // 103: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	92,  // 104: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	97,  // 105: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	104, // 106: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	7,   // 107: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	83,  // 108: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	89,  // 109: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	90,  // 110: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	13,  // 111: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	128, // 112: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	137, // 113: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	138, // 114: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	138, // 115: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	20,  // 116: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	138, // 117: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	138, // 118: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	23,  // 119: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	139, // 120: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	137, // 121: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	140, // 122: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	137, // 123: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	137, // 124: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	140, // 125: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	141, // 126: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	142, // 127: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 128: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	42,  // 129: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 130: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	44,  // 131: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	42,  // 132: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	138, // 133: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	138, // 134: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	142, // 135: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	141, // 136: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	143, // 137: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	49,  // 138: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	144, // 139: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	145, // 140: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	146, // 141: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	145, // 142: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	54,  // 143: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	146, // 144: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	54,  // 145: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	57,  // 146: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	54,  // 147: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	147, // 148: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 149: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 150: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	61,  // 151: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	148, // 152: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	149, // 153: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 154: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	141, // 155: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	62,  // 156: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 157: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	60,  // 158: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 159: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	62,  // 160: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 161: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	62,  // 162: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	62,  // 163: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	75,  // 164: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	75,  // 165: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	75,  // 166: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	84,  // 167: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	85,  // 168: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	85,  // 169: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 170: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	139, // 171: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	88,  // 172: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	93,  // 173: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	94,  // 174: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	94,  // 175: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	93,  // 176: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	96,  // 177: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	98,  // 178: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	179, // [179:179] is the sub-list for method output_type
-	179, // [179:179] is the sub-list for method input_type
-	179, // [179:179] is the sub-list for extension type_name
-	179, // [179:179] is the sub-list for extension extendee
-	0,   // [0:179] is the sub-list for field type_name
+	18,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	19,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	21,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	24,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	25,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	28,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	29,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	30,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	38,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	37,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	32,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	33,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	34,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	35,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	39,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	41,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	42,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	44,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	49,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	51,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	46,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	53,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	55,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	59,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	58,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	62,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	66,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	68,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	69,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	70,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	71,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	73,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	75,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	77,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	108, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	109, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	110, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	111, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	112, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	113, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	114, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	115, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	116, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	117, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	118, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	72,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	119, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	120, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	121, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	122, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	123, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	124, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	125, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	126, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	127, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	128, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	129, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	79,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	81,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	82,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	84,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	105, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	85,  // 66: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	90,  // 67: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	94,  // 68: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	98,  // 69: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	102, // 70: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	103, // 71: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	104, // 72: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	106, // 73: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	16,  // 74: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	17,  // 75: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	130, // 76: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	89,  // 77: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 78: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 79: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	131, // 80: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	20,  // 81: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	22,  // 82: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	27,  // 83: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	31,  // 84: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	40,  // 85: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	43,  // 86: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	48,  // 87: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	50,  // 88: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	54,  // 89: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	56,  // 90: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	61,  // 91: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	67,  // 92: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	74,  // 93: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	76,  // 94: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	132, // 95: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	133, // 96: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	134, // 97: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	135, // 98: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	136, // 99: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	36,  // 100: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	137, // 101: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	138, // 102: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	139, // 103: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	80,  // 104: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	83,  // 105: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	95,  // 106: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	100, // 107: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	107, // 108: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	7,   // 109: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	86,  // 110: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	92,  // 111: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	93,  // 112: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	13,  // 113: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	131, // 114: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	140, // 115: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	15,  // 116: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	141, // 117: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	142, // 118: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	142, // 119: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	23,  // 120: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	142, // 121: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	142, // 122: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	26,  // 123: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	143, // 124: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	140, // 125: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	144, // 126: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	140, // 127: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	140, // 128: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	144, // 129: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	145, // 130: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	146, // 131: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 132: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	45,  // 133: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 134: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	47,  // 135: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	45,  // 136: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	142, // 137: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	142, // 138: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	146, // 139: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	145, // 140: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	147, // 141: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	52,  // 142: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	148, // 143: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	149, // 144: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	150, // 145: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	149, // 146: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	57,  // 147: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	150, // 148: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	57,  // 149: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	60,  // 150: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	57,  // 151: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	141, // 152: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 153: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 154: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	64,  // 155: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	151, // 156: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	152, // 157: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 158: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	145, // 159: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	65,  // 160: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 161: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	63,  // 162: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 163: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	65,  // 164: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	65,  // 165: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	65,  // 166: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	65,  // 167: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	78,  // 168: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	78,  // 169: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	78,  // 170: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	87,  // 171: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	88,  // 172: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	88,  // 173: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 174: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	143, // 175: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	91,  // 176: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	96,  // 177: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	97,  // 178: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	97,  // 179: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	96,  // 180: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	99,  // 181: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	101, // 182: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	183, // [183:183] is the sub-list for method output_type
+	183, // [183:183] is the sub-list for method input_type
+	183, // [183:183] is the sub-list for extension type_name
+	183, // [183:183] is the sub-list for extension extendee
+	0,   // [0:183] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -10248,6 +10564,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_RemoveMember)(nil),
 		(*MetaRequest_FinishUpgrade)(nil),
 		(*MetaRequest_ReadBackup)(nil),
+		(*MetaRequest_SetMaintenance)(nil),
+		(*MetaRequest_SetHostState)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -10291,7 +10609,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   100,
+			NumMessages:   103,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

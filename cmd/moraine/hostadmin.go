@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// hostCommand is about chunkservers as a whole; devices are one by one under
+// `moraine device`.
+func (a *app) hostCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "host",
+		GroupID: groupCluster,
+		Short:   "List hosts, and take one out of the cluster for good",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.hostListCommand(), a.hostRemoveCommand())
+	return cmd
+}
+
+func (a *app) hostListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List hosts: what state their devices are in, and what they hold",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			cluster, err := getCluster(cmd.Context(), c.Client)
+			if err != nil {
+				return err
+			}
+			var rows []hostRow
+			for _, h := range cluster.GetTopology().GetHosts() {
+				rows = append(rows, describeHost(h, cluster.ClusterTimeMillis))
+			}
+			return list(a, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r hostRow) table.Row {
+				return table.Row{r.ID, upDown(r.Alive), r.Rack, r.Devices, r.State, size(r.Used), size(r.Capacity), r.Chunks}
+			})
+		},
+	}
+}
+
+// hostRow is a host as `host ls` prints it.
+type hostRow struct {
+	ID       string `json:"id"`
+	Alive    bool   `json:"alive"`
+	Rack     string `json:"rack,omitempty"`
+	Devices  int    `json:"devices"` // not retired
+	State    string `json:"state"`   // in, or what it is instead
+	Used     uint64 `json:"used_bytes"`
+	Capacity uint64 `json:"capacity_bytes"`
+	Chunks   uint64 `json:"chunks"`
+	// AwaySeconds is how long its maintenance goes on.
+	AwaySeconds int64 `json:"maintenance_seconds,omitempty"`
+}
+
+func describeHost(h *wire.Host, clusterTime uint64) hostRow {
+	r := hostRow{ID: h.Id, Alive: h.Alive, Rack: h.Rack, State: "in"}
+	states := map[wire.DeviceState]int{}
+	for _, d := range h.Devices {
+		if d.State == wire.DeviceState_DEVICE_STATE_RETIRED {
+			continue
+		}
+		r.Devices++
+		states[d.State]++
+		r.Used, r.Capacity, r.Chunks = r.Used+d.Used, r.Capacity+d.Capacity, r.Chunks+d.Chunks
+	}
+	switch {
+	case r.Devices == 0:
+		r.State = "removed"
+	case h.MaintenanceUntil > clusterTime:
+		left := time.Duration(h.MaintenanceUntil-clusterTime) * time.Millisecond
+		r.AwaySeconds = int64(left.Round(time.Second).Seconds())
+		r.State = fmt.Sprintf("maintenance, %v left", left.Round(time.Second))
+	case states[wire.DeviceState_DEVICE_STATE_DRAINING] == r.Devices:
+		r.State = "draining"
+	case states[wire.DeviceState_DEVICE_STATE_OUT] == r.Devices:
+		r.State = "out"
+	case states[wire.DeviceState_DEVICE_STATE_IN] < r.Devices:
+		r.State = fmt.Sprintf("%d in, %d draining, %d out", states[wire.DeviceState_DEVICE_STATE_IN],
+			states[wire.DeviceState_DEVICE_STATE_DRAINING], states[wire.DeviceState_DEVICE_STATE_OUT])
+	}
+	return r
+}
+
+func (a *app) hostRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm HOST",
+		Short: "Take a host out of the cluster for good, once it is drained or given up",
+		Long: `Retire all devices of a host. They must hold nothing that counts: drain the host
+before ("moraine drain HOST --wait"), or, where it will not come back, set its
+devices out ("moraine device set"), which has what they held rebuilt elsewhere.
+Then end its chunkserver.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return setHostState(cmd.Context(), c.Client, args[0], wire.DeviceState_DEVICE_STATE_RETIRED, "its host was removed")
+		},
+	}
+}
+
+func setHostState(ctx context.Context, c *client.Client, host string, to wire.DeviceState, reason string) error {
+	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{
+		SetHostState: &wire.SetHostState{Host: host, State: to, Reason: reason}}})
+	return err
+}
+
+func getCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, error) {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	return resp.GetCluster(), err
+}
+
+func (a *app) drainCommand() *cobra.Command {
+	var undo, wait bool
+	cmd := &cobra.Command{
+		Use:     "drain HOST",
+		GroupID: groupCluster,
+		Short:   "Move everything off a host, so that it can be removed",
+		Long: `Have all that a host holds moved to others, while it goes on to serve; nothing
+new is put on it. It stays so, also when its chunkserver starts anew, until
+--undo. When it is empty, take it out by "moraine host rm HOST".`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			to, why := wire.DeviceState_DEVICE_STATE_DRAINING, "its host is drained"
+			if undo {
+				to, why = wire.DeviceState_DEVICE_STATE_IN, "its host is drained no more"
+			}
+			if err := setHostState(cmd.Context(), c.Client, args[0], to, why); err != nil || undo || !wait {
+				return err
+			}
+			return a.waitDrained(cmd.Context(), c.Client, args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "take the host in again, with what it still has")
+	cmd.Flags().BoolVar(&wait, "wait", false, "return when the host holds nothing that counts, and show how far it is")
+	return cmd
+}
+
+// waitDrained returns once no stripe has a chunk on a host. Those that were moved
+// are on its disks for the grace of deletions still, so that these do not tell.
+func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) error {
+	last := ""
+	for {
+		cluster, err := getCluster(ctx, c)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(cluster.GetTopology().GetHosts(), func(h *wire.Host) bool { return h.Id == host })
+		if i < 0 {
+			return &moraine.Error{Op: "drain", Ref: host, Kind: moraine.NotFound}
+		}
+		left, held := uint64(0), uint64(0)
+		for _, d := range cluster.Topology.Hosts[i].Devices {
+			left, held = left+d.Claimed, held+d.Chunks
+		}
+		if left == 0 {
+			a.note("%s is empty: `moraine host rm %s` takes it out", host, host)
+			return nil
+		}
+		// The exact count has a bound; above it what is on the disks is near enough.
+		if line := fmt.Sprintf("%s: about %d chunks left to move%s", host, leftOf(left, held), etaOf(cluster.GetHealing())); line != last {
+			a.note("%s", line)
+			last = line
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// leftOf is how many chunks are left, where up to 4,096 of them were counted and
+// held are on the disks.
+func leftOf(counted, held uint64) uint64 {
+	if counted < 4096 {
+		return counted
+	}
+	return max(counted, held)
+}
+
+// etaOf says in words how long a repair goes on; empty where nobody knows.
+func etaOf(h *wire.Healing) string {
+	if h.GetEtaMillis() == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", about %v to go", (time.Duration(h.EtaMillis) * time.Millisecond).Round(time.Second))
+}
+
+func (a *app) maintenanceCommand() *cobra.Command {
+	var length time.Duration
+	var reason string
+	var force, end bool
+	cmd := &cobra.Command{
+		Use:     "maintenance HOST --for TIME",
+		GroupID: groupCluster,
+		Short:   "Announce that a host will be away, for a reboot",
+		Long: `Announce that a host will be away. For that long nothing that it holds is rebuilt
+for its silence, and nothing new is put on it. It ends by itself when the host's
+chunkserver has started anew. Refused where a stripe would be left without a
+chunk to spare: hosts that are down, or away already, count.`,
+		Example: "  moraine maintenance n3 --for 30m && ssh n3 reboot",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !end && length < time.Second {
+				return usageError("for how long? say --for 30m")
+			}
+			if end {
+				length = 0
+			}
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
+				Host: args[0], Millis: uint64(length.Milliseconds()), Reason: reason, Force: force}}})
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&length, "for", 0, "how long it will be away at most (a week at most)")
+	f.StringVar(&reason, "reason", "", "why, for people")
+	f.BoolVar(&force, "force", false, "even if stripes are left without redundancy meanwhile")
+	f.BoolVar(&end, "end", false, "it is back, or was never away")
+	return cmd
+}

@@ -1,0 +1,214 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// awayPage is how many chunks of a host are looked at at once before it is
+// announced to be away.
+const awayPage = 1024
+
+// setHostState changes all devices of a host.
+func (l *leader) setHostState(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.speaks(ctx, state.LevelHosts); err != nil {
+		return nil, err
+	}
+	return l.mutate(ctx, c)
+}
+
+// speaks fails while the state is below a feature level: what is of that level
+// must not be proposed, since a server of an earlier build would stop.
+func (l *leader) speaks(ctx context.Context, level uint64) error {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return err
+	}
+	return l.store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.machine.Cluster(r)
+		if err == nil && info.FeatureLevel < level {
+			err = &moraine.Error{Kind: moraine.Unimplemented,
+				Err: fmt.Errorf("the cluster has feature level %d, and this needs %d: finish the upgrade first (`moraine cluster upgrade --finish`)", info.FeatureLevel, level)}
+		}
+		return err
+	})
+}
+
+// setMaintenance announces that a host will be away, unless a stripe would be left
+// without a chunk to spare meanwhile: hosts that are silent, and those that are away
+// already, count as missing too. The entry names the hosts that were away when this
+// was judged, so that of two announcements at once one is judged anew.
+func (l *leader) setMaintenance(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.speaks(ctx, state.LevelHosts); err != nil {
+		return nil, err
+	}
+	asked := c.req.GetSetMaintenance()
+	if asked.Millis == 0 {
+		return l.mutate(ctx, c)
+	}
+	var others []string
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		others, err = l.machine.HostsAway(r, asked.Host)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !asked.Force {
+		if err := l.mayBeAway(ctx, asked.Host, others); err != nil {
+			return nil, err
+		}
+	}
+	req := proto.CloneOf(c.req)
+	req.GetSetMaintenance().Others = others
+	return l.propose(ctx, c.caller, req)
+}
+
+// mayBeAway returns Conflict where a stripe that has redundancy would have none
+// left without host and those that are away already.
+func (l *leader) mayBeAway(ctx context.Context, host string, others []string) error {
+	v := l.topology.view()
+	if v.hosts[host] == nil {
+		return &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no such host has registered")}
+	}
+	a := absence{view: v, gone: map[string]bool{host: true}}
+	for _, id := range others {
+		a.gone[id] = true
+	}
+	for _, d := range v.hosts[host].Devices {
+		for from := moraine.StripeID(0); ; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			next, err := l.lookAway(&a, moraine.DeviceID(d.Id), from)
+			if err != nil {
+				return err
+			}
+			if next == 0 {
+				break
+			}
+			from = next
+		}
+	}
+	if a.bare == 0 {
+		return nil
+	}
+	return &moraine.Error{Ref: host, Kind: moraine.Conflict,
+		Err: fmt.Errorf("%s would be left without redundancy (of %d that it has chunks of)%s: wait for repairs (`moraine cluster status --wait`), or drain the host; --force goes ahead",
+			stripes(a.bare), a.seen, a.who())}
+}
+
+func stripes(n int) string {
+	if n == 1 {
+		return "1 stripe"
+	}
+	return fmt.Sprintf("%d stripes", n)
+}
+
+// lookAway judges one page of a device's chunks; next is where to go on, 0 at the
+// end.
+func (l *leader) lookAway(a *absence, device moraine.DeviceID, from moraine.StripeID) (next moraine.StripeID, err error) {
+	err = l.store.View(func(r state.Reader, _ uint64) error {
+		page, err := l.machine.ExpectedChunks(r, device, from, 0, awayPage)
+		if err != nil {
+			return err
+		}
+		for _, e := range page {
+			s, err := l.machine.StripeByID(r, e.Chunk.Stripe)
+			if err != nil {
+				return err
+			}
+			if s != nil {
+				a.judge(s)
+			}
+		}
+		if len(page) == awayPage {
+			next = page[awayPage-1].Chunk.Stripe + 1
+		}
+		return nil
+	})
+	return next, err
+}
+
+// absence counts what is left of stripes while some hosts are away.
+type absence struct {
+	view       *topologyView
+	gone       map[string]bool
+	seen, bare int
+}
+
+// judge counts a stripe that would be left with no chunk to spare. One without
+// redundancy has none to lose.
+func (a *absence) judge(s *moraine.Stripe) {
+	a.seen++
+	left := 0
+	for _, c := range s.Chunks {
+		if d := a.view.devices[uint32(c.Device)]; d != nil && d.Alive && !a.gone[d.Host] {
+			left++
+		}
+	}
+	if s.Scheme.M > 0 && left <= int(s.Scheme.K) {
+		a.bare++
+	}
+}
+
+// who names the other hosts that count as missing.
+func (a *absence) who() string {
+	var out []string
+	for id, h := range a.view.hosts {
+		if !h.Alive {
+			out = append(out, id+" is down")
+		} else if a.gone[id] && len(a.gone) > 1 {
+			out = append(out, id+" is away")
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	slices.Sort(out)
+	return ", as " + strings.Join(out, ", ")
+}
+
+// maxClaimed bounds the chunks that are counted on a device that is drained.
+const maxClaimed = 4096
+
+// countDraining returns a topology in which each device that is being drained says
+// how many chunks stripes still have on it. Which are drained is the state's to say:
+// what a leader keeps of it comes a moment later, and an empty answer would be
+// believed.
+func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.Topology, error) {
+	devices, err := l.machine.Devices(r)
+	if err != nil {
+		return nil, err
+	}
+	claimed := make(map[uint32]uint64)
+	for _, d := range devices {
+		if d.State != deviceDraining {
+			continue
+		}
+		page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
+		if err != nil {
+			return nil, err
+		}
+		claimed[d.Id] = uint64(len(page))
+	}
+	if len(claimed) == 0 {
+		return topology, nil
+	}
+	out := proto.CloneOf(topology)
+	for _, h := range out.Hosts {
+		for _, d := range h.Devices {
+			if n, drained := claimed[d.Id]; drained {
+				d.State, d.Claimed = deviceDraining, n
+			}
+		}
+	}
+	return out, nil
+}

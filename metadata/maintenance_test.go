@@ -1,0 +1,192 @@
+package metadata_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func (c *cluster) away(host string, length time.Duration, force bool) error {
+	_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
+		Host: host, Millis: uint64(length.Milliseconds()), Force: force}}})
+	synctest.Wait()
+	return err
+}
+
+func (c *cluster) cluster() *wire.ClusterReply {
+	c.t.Helper()
+	resp, err := c.do(peer(transport.RoleClient, "c1"), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	require.NoError(c.t, err)
+	return resp.GetCluster()
+}
+
+// A host that was announced to be away is not given up while it is, takes nothing
+// new, and is given up when it stays away longer.
+func TestMaintenanceKeepsAHost(t *testing.T) {
+	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
+		nodes := c.fleet(7)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		k.write("f", nil)
+		c.pass(2*time.Second, nodes...)
+		id := nodes[2].devices[0].Id
+		require.NoError(t, c.away("n3", 5*time.Minute, false))
+		g, err := k.grant(50, nil)
+		require.NoError(t, err)
+		for _, p := range g.Placements {
+			require.NotContains(t, p.Devices, id, "a host that will be away takes nothing new")
+		}
+		c.pass(2*time.Minute, without(nodes, 2)...)
+		c.elect("m2") // it is in the state, not in a leader's memory
+		c.pass(2*time.Minute, without(nodes, 2)...)
+		require.Equal(t, in, c.device(id).State)
+		c.pass(2*time.Minute, without(nodes, 2)...)
+		require.Equal(t, out, c.device(id).State, "it stayed away for longer than it said")
+
+		nodes[2].again()
+		c.pass(3*time.Second, nodes...)
+		require.NoError(t, c.away("n3", 5*time.Minute, false))
+		c.pass(40*time.Second, without(nodes, 2)...)
+		nodes[2].again() // it has booted: the announcement is over
+		c.pass(40*time.Second, without(nodes, 2)...)
+		require.Equal(t, out, c.device(id).State)
+	})
+}
+
+// No announcement is taken that leaves a stripe without a chunk to spare, counting
+// the hosts that are silent and those that are away; nor does a client make one.
+func TestMaintenanceLeavesRedundancy(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		for i := range 3 {
+			k.write(fmt.Sprintf("f%d", i), nil) // 4+2, on all six
+		}
+		c.pass(2*time.Second, nodes...)
+		require.NoError(t, c.away("n1", time.Minute, false))
+		err := c.away("n2", time.Minute, false)
+		require.ErrorIs(t, err, moraine.Conflict)
+		require.ErrorContains(t, err, "3 stripes would be left without redundancy")
+		require.ErrorContains(t, err, "n1 is away")
+		require.NoError(t, c.away("n2", time.Minute, true), "a person may insist")
+		require.NoError(t, c.away("n2", 0, false))
+		require.NoError(t, c.away("n1", 0, false))
+		c.pass(6*time.Second, nodes[1:]...)
+		require.ErrorIs(t, c.away("n2", time.Minute, false), moraine.Conflict, "n1 is silent")
+		require.NoError(t, c.away("n1", time.Minute, false), "it is away already")
+		_, err = c.do(peer(transport.RoleClient, "c1"), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{
+			SetMaintenance: &wire.SetMaintenance{Host: "n1", Millis: 1000}}})
+		require.ErrorIs(t, err, moraine.PermissionDenied)
+	})
+}
+
+// The progress of a repair is told: how much is done and left, and how long it takes.
+func TestHealingIsTold(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		require.Nil(t, c.cluster().Healing)
+		var bad []*wire.Stripe
+		for i := range 4 {
+			bad = append(bad, k.write(fmt.Sprintf("f%d", i), nil))
+		}
+		for _, s := range bad {
+			_, err := k.do(badChunk(s, 1))
+			require.NoError(t, err)
+		}
+		c.pass(3*time.Second, nodes...)
+		h := c.cluster().Healing
+		require.EqualValues(t, 4, h.Total)
+		require.Zero(t, h.Done)
+		require.Zero(t, h.EtaMillis, "nothing was done, so that nobody knows")
+		for range 2 {
+			c.pass(2*time.Second, nodes...)
+			jobs := nodes[0].lease(0)
+			require.Len(t, jobs, 1)
+			for _, task := range jobs[0].Repairs {
+				_, err := nodes[0].ask(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: &wire.CommitRepair{
+					Job: jobs[0].Id, LeaseEpoch: jobs[0].LeaseEpoch, Intents: task.Intents}}})
+				require.NoError(t, err)
+			}
+			_, err := nodes[0].ask(finish(jobs[0]))
+			require.NoError(t, err)
+		}
+		c.pass(2*time.Second, nodes...)
+		h = c.cluster().Healing
+		require.NotNil(t, h)
+		require.Positive(t, h.Done)
+		require.Less(t, h.Done, uint64(4))
+		require.EqualValues(t, 4, h.Total)
+		require.Positive(t, h.EtaMillis)
+		require.Positive(t, h.BytesPerSecond)
+	})
+}
+
+// A host that is drained takes nothing new, and, once it is empty and removed, is
+// not missed.
+func TestRemovedHostIsNotMissed(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		set := func(to wire.DeviceState) error {
+			_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{
+				SetHostState: &wire.SetHostState{Host: "n7", State: to}}})
+			synctest.Wait()
+			return err
+		}
+		require.NoError(t, set(wire.DeviceState_DEVICE_STATE_DRAINING))
+		g, err := c.open(peer(transport.RoleClient, "c1")).grant(50, nil)
+		require.NoError(t, err)
+		for _, p := range g.Placements {
+			require.NotContains(t, p.Devices, nodes[6].devices[0].Id)
+		}
+		require.NoError(t, set(wire.DeviceState_DEVICE_STATE_RETIRED))
+		c.pass(6*time.Second, nodes[:6]...)
+		require.Len(t, c.topology().Hosts, 6)
+	})
+}
+
+// A device that is ten times slower than its peers for half a minute is taken out,
+// for good; one that is slow with all the others is not.
+func TestSlowDeviceIsTakenOut(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		beat := func(slow map[int]uint64, d time.Duration) {
+			for range int(d / time.Second) {
+				for i, n := range nodes {
+					micros := uint64(3000)
+					if m, ok := slow[i]; ok {
+						micros = m
+					}
+					dev := n.devices[0]
+					_, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{
+						Devices: []*wire.Device{{Id: dev.Id, Epoch: dev.Epoch, Capacity: dev.Capacity, State: in, PutMicros: micros}}}}})
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+		}
+		id := nodes[3].devices[0].Id
+		beat(map[int]uint64{3: 25_000}, 2*time.Minute)
+		require.Equal(t, in, c.device(id).State, "not ten times as slow")
+		beat(map[int]uint64{0: 60_000, 1: 60_000, 2: 60_000, 3: 60_000, 4: 60_000}, 2*time.Minute)
+		require.Equal(t, in, c.device(id).State, "most are slow")
+		beat(map[int]uint64{3: 60_000}, 20*time.Second)
+		beat(nil, 5*time.Second)
+		beat(map[int]uint64{3: 60_000}, 20*time.Second)
+		require.Equal(t, in, c.device(id).State, "not for long enough")
+		beat(map[int]uint64{3: 60_000}, 20*time.Second)
+		require.Equal(t, out, c.device(id).State)
+		nodes[3].again()
+		require.Equal(t, out, c.device(id).State, "a start does not make it quicker")
+		beat(map[int]uint64{5: 60_000}, 2*time.Minute)
+		require.Equal(t, in, c.device(nodes[5].devices[0].Id).State, "one at a time")
+	})
+}

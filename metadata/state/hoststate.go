@@ -1,0 +1,157 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxMaintenance is for how long a host may be announced to be away, in
+// milliseconds: a week.
+const MaxMaintenance = 7 * 24 * 3600 * 1000
+
+// setHostState sets the state of all devices of a host that are not retired, or
+// of none: one that must not go there fails the command. Carried out again it
+// changes nothing.
+func (m *Machine) setHostState(t *tx, op *wire.SetHostState) (*wire.MetaResponse, error) {
+	if err := t.mustSpeakHosts("set host state"); err != nil {
+		return nil, err
+	}
+	h, err := t.host(op.GetHost())
+	if err != nil {
+		return nil, err
+	}
+	if h == nil {
+		return nil, fail(moraine.NotFound, "set host state", op.GetHost(), "no such host has registered")
+	}
+	for _, id := range slices.Clone(h.devices) {
+		d, err := t.device(id)
+		if err != nil {
+			return nil, err
+		}
+		if d == nil {
+			return nil, &moraine.Error{Op: "set host state", Ref: h.id, Kind: moraine.Corrupt}
+		}
+		if d.state == deviceRetired {
+			continue
+		}
+		// A device that is out is being emptied already.
+		if d.state == deviceOut && op.GetState() == deviceDraining {
+			continue
+		}
+		if _, err := m.setDeviceState(t, &wire.SetDeviceState{Device: uint32(id), State: op.GetState(), Reason: op.GetReason()}); err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// setMaintenance notes until when a host's silence is planned, or that it is not
+// any more. The leader has judged before what its absence does, by the other hosts
+// that it named as away: where these are others by now, Stale.
+func (m *Machine) setMaintenance(t *tx, op *wire.SetMaintenance) (*wire.MetaResponse, error) {
+	if err := t.mustSpeakHosts("maintenance"); err != nil {
+		return nil, err
+	}
+	h, err := t.host(op.GetHost())
+	switch {
+	case err != nil:
+		return nil, err
+	case h == nil:
+		return nil, fail(moraine.NotFound, "maintenance", op.GetHost(), "no such host has registered")
+	case op.GetMillis() > MaxMaintenance:
+		return nil, fail(moraine.InvalidArgument, "maintenance", h.id, "a week at most")
+	case len(op.GetReason()) > moraine.MaxNameLen:
+		return nil, fail(moraine.NameTooLong, "maintenance", h.id, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+	}
+	if op.GetMillis() == 0 {
+		if h.away != 0 {
+			h.away, h.awayWhy = 0, ""
+			t.putHost(h)
+			t.fleetChanged()
+		}
+		return done(), nil
+	}
+	away, err := t.hostsAway(h.id)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(away, op.GetOthers()) {
+		return nil, fail(moraine.Stale, "maintenance", h.id, "other hosts are away than it was judged by: ask again")
+	}
+	h.away, h.awayWhy = t.clusterTime()+op.GetMillis(), op.GetReason()
+	t.putHost(h)
+	t.fleetChanged()
+	return done(), nil
+}
+
+// hostsAway returns the hosts under maintenance now, but for one, in order.
+func (v *view) hostsAway(but string) ([]string, error) {
+	c, err := v.counters()
+	if err != nil {
+		return nil, err
+	}
+	var away []string
+	var bad error
+	prefix := v.k.table(tabHost)
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		h := &host{id: string(key[len(prefix):])}
+		if bad = h.decode(value); bad != nil {
+			return false
+		}
+		if h.away > c[cClusterTime] && h.id != but {
+			away = append(away, h.id)
+		}
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return away, err
+}
+
+// HostsAway returns the hosts that are announced to be away now, but for one.
+func (m *Machine) HostsAway(r Reader, but string) ([]string, error) { return m.view(r).hostsAway(but) }
+
+// backFromMaintenance ends what was announced of a host that registers after a
+// boot: it is back, whatever time is left. The caller writes the host.
+func (m *Machine) backFromMaintenance(t *tx, h *host, w *wire.Host) error {
+	booted := slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() == 0 })
+	if h.away != 0 && booted {
+		h.away, h.awayWhy = 0, ""
+	}
+	return nil
+}
+
+// wentElsewhere reports whether a device that another host has now is named only
+// as broken: its disk was carried there, and the host that had it does not know
+// yet. It does not take it back.
+func (m *Machine) wentElsewhere(t *tx, d *device, w *wire.Device) (bool, error) {
+	if d.host == "" || w.GetState() != deviceOut {
+		return false, nil
+	}
+	return t.speaks(LevelHosts)
+}
+
+// distrust notes that the leader takes a device out for good: a server that
+// starts anew does not know that the disk lied, and would take it in again. The
+// caller writes the device.
+func (m *Machine) distrust(t *tx, d *device, op *wire.SetDeviceState) error {
+	if !op.GetKeep() || d.state != deviceOut {
+		return nil
+	}
+	ok, err := t.speaks(LevelHosts)
+	if err == nil && ok {
+		d.asked = deviceOut
+	}
+	return err
+}
+
+func (t *tx) mustSpeakHosts(op string) error {
+	ok, err := t.speaks(LevelHosts)
+	if err == nil && !ok {
+		err = fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", LevelHosts)
+	}
+	return err
+}

@@ -1,0 +1,212 @@
+package state_test
+
+import (
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func (b *bench) hostState(role, host string, to wire.DeviceState) *wire.MetaResponse {
+	return b.as("a1", role, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: host, State: to, Reason: "by hand"}}})
+}
+
+func (b *bench) maintenance(host string, millis uint64, others ...string) *wire.MetaResponse {
+	return b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
+		Host: host, Millis: millis, Reason: "new kernel", Others: others}}})
+}
+
+func (b *bench) hostOf(id string) *wire.Host {
+	b.t.Helper()
+	hosts, err := b.m.Hosts(b.kv)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, h := range hosts {
+		if h.Id == id {
+			return h
+		}
+	}
+	b.t.Fatalf("no host %s", id)
+	return nil
+}
+
+func (b *bench) wants(resp *wire.MetaResponse, kind moraine.Kind) {
+	b.t.Helper()
+	if have := moraine.Kind(resp.GetError().GetKind()); resp.GetError() == nil || have != kind {
+		b.t.Fatalf("answered %v, want %v", resp, kind)
+	}
+}
+
+// settleScans looks through the devices that changed state.
+func (b *bench) settleScans() {
+	b.t.Helper()
+	for b.runLeaderJob(wire.JobKind_JOB_KIND_SCAN_DEVICE, 1000) {
+	}
+}
+
+// keepLog writes the golden log of a test where the flag asks for it.
+func (b *bench) keepLog(name string) {
+	if *rewriteLogs {
+		b.writeLog(name)
+	}
+}
+
+// TestDrainedHostIsRemoved: all devices of a host change state in one entry or none
+// does, what is carried out again changes nothing, and a host is removed only when
+// no stripe has a chunk on it.
+func TestDrainedHostIsRemoved(t *testing.T) {
+	b := newCluster(t, 4)
+	b.registerHost("n5", 3)
+	c := b.open(nil)
+	f := c.mkfile(c.root, "f")
+	id := c.grant(f, 1)
+	b.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
+		Stripes: []*wire.Stripe{stripe(id, 10, 6, 2, 3)}, Extents: []*wire.Extent{extent(0, 10, id, 0)}}))
+	b.wants(b.hostState("admin", "n9", wire.DeviceState_DEVICE_STATE_DRAINING), moraine.NotFound)
+	b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{
+		Device: 7, State: wire.DeviceState_DEVICE_STATE_OUT}}}))
+	for range 2 { // the first answer was lost
+		b.ok(b.hostState("admin", "n5", wire.DeviceState_DEVICE_STATE_DRAINING))
+		for i, want := range []wire.DeviceState{wire.DeviceState_DEVICE_STATE_DRAINING, wire.DeviceState_DEVICE_STATE_DRAINING, wire.DeviceState_DEVICE_STATE_OUT} {
+			if have := b.hostOf("n5").Devices[i].State; have != want {
+				t.Fatalf("device %d is %v, want %v", i, have, want)
+			}
+		}
+		b.settleScans()
+	}
+	// One device is not empty: none is retired.
+	b.wants(b.hostState("admin", "n5", wire.DeviceState_DEVICE_STATE_RETIRED), moraine.Conflict)
+	if have := b.hostOf("n5").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_DRAINING {
+		t.Fatalf("an empty device is %v after a removal that failed", have)
+	}
+	// Its server starts anew, and what was asked for stays.
+	b.registerHost("n5", 3)
+	if have := b.hostOf("n5").Devices[1].State; have != wire.DeviceState_DEVICE_STATE_DRAINING {
+		t.Fatalf("after a start the device is %v", have)
+	}
+	job := b.repairOf(id, 1)
+	j := b.leaseRepair("n1")
+	if j.Id != job || len(j.Repairs) != 1 || j.Repairs[0].Moving != 1 {
+		t.Fatalf("leased %v", j)
+	}
+	b.ok(b.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: &wire.CommitRepair{
+		Job: j.Id, LeaseEpoch: j.LeaseEpoch, Intents: j.Repairs[0].Intents}}}))
+	for range 2 {
+		b.ok(b.hostState("admin", "n5", wire.DeviceState_DEVICE_STATE_RETIRED))
+		b.settleScans()
+	}
+	for _, d := range b.hostOf("n5").Devices {
+		if d.State != wire.DeviceState_DEVICE_STATE_RETIRED {
+			t.Fatalf("device %d of the removed host is %v", d.Id, d.State)
+		}
+	}
+	b.check()
+	b.replays()
+	b.keepLog("v4-host-drain")
+}
+
+// TestMaintenance: what was announced is judged by the hosts that are away at that
+// entry, ends with the next boot, and needs level 4.
+func TestMaintenance(t *testing.T) {
+	b := newCluster(t, 5)
+	b.wants(b.maintenance("n9", 1000), moraine.NotFound)
+	b.wants(b.maintenance("n1", 1<<40), moraine.InvalidArgument)
+	b.ok(b.maintenance("n1", 60_000))
+	b.ok(b.maintenance("n1", 90_000)) // again, and longer: it is none of the others
+	if h := b.hostOf("n1"); h.MaintenanceUntil != 90_000 || h.MaintenanceReason != "new kernel" {
+		t.Fatalf("n1 is away until %d for %q", h.MaintenanceUntil, h.MaintenanceReason)
+	}
+	// Two at once were judged without each other: the second is to be judged anew.
+	b.wants(b.maintenance("n2", 60_000), moraine.Stale)
+	b.ok(b.maintenance("n2", 60_000, "n1"))
+	b.ok(b.maintenance("n2", 0))
+	b.ok(b.maintenance("n2", 0))
+	if h := b.hostOf("n2"); h.MaintenanceUntil != 0 || h.MaintenanceReason != "" {
+		t.Fatalf("n2 is away until %d", h.MaintenanceUntil)
+	}
+	// The host registers without a boot (a metadata server forgot it): still away.
+	again := b.hostOf("n1")
+	b.ok(b.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{Host: again}}}))
+	if b.hostOf("n1").MaintenanceUntil == 0 {
+		t.Fatal("a registration without a boot ended the maintenance")
+	}
+	b.registerHost("n1", 1)
+	if b.hostOf("n1").MaintenanceUntil != 0 {
+		t.Fatal("n1 has booted and is still away")
+	}
+	// What ran out counts no more.
+	b.ok(b.maintenance("n3", 2000))
+	for range 3 {
+		b.tick(1000)
+	}
+	b.ok(b.maintenance("n4", 60_000))
+	b.check()
+	b.replays()
+	b.keepLog("v4-maintenance")
+
+	old := newBenchAt(t, levelBeforeHosts)
+	old.registerHost("n1", 1)
+	old.wants(old.maintenance("n1", 60_000), moraine.Unimplemented)
+	old.wants(old.hostState("admin", "n1", wire.DeviceState_DEVICE_STATE_DRAINING), moraine.Unimplemented)
+}
+
+// levelBeforeHosts is the last feature level without hosts that are announced away.
+const levelBeforeHosts = 3
+
+// TestDistrustedDeviceStaysOut: what the leader takes out for good comes back by an
+// administrator's word alone; what only failed comes back with its server.
+func TestDistrustedDeviceStaysOut(t *testing.T) {
+	b := newCluster(t, 3)
+	out := func(device uint32, keep bool) {
+		b.ok(b.as("m1", "metadata", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{
+			Device: device, State: wire.DeviceState_DEVICE_STATE_OUT, Reason: "it lies", Keep: keep}}}))
+	}
+	for range 2 {
+		out(1, true)
+		out(2, false)
+	}
+	b.registerHost("n1", 1)
+	b.registerHost("n2", 1)
+	if have := b.hostOf("n1").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_OUT {
+		t.Fatalf("a device that lied is %v after its server's start", have)
+	}
+	if have := b.hostOf("n2").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_IN {
+		t.Fatalf("a device that failed is %v after its server's start", have)
+	}
+	b.ok(b.hostState("admin", "n1", wire.DeviceState_DEVICE_STATE_IN))
+	b.registerHost("n1", 1)
+	if have := b.hostOf("n1").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_IN {
+		t.Fatalf("it was set in, and is %v", have)
+	}
+	b.settleScans()
+	b.check()
+	b.replays()
+	b.keepLog("v4-distrust")
+}
+
+// TestCarriedDiskIsNotTakenBack: a disk that another host has now is not claimed by
+// the one that only sees that it is gone.
+func TestCarriedDiskIsNotTakenBack(t *testing.T) {
+	b := newCluster(t, 3)
+	first := b.hostOf("n1")
+	uuid := first.Devices[0].Uuid
+	register := func(host string, state wire.DeviceState, epoch uint64) string {
+		resp := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
+			Host: &wire.Host{Id: host, Addresses: []string{host + ":1"}, Devices: []*wire.Device{{Uuid: uuid, Capacity: 1 << 40, State: state, Epoch: epoch}}}}}}))
+		return resp.GetRegisterHost().Devices[0].Host
+	}
+	if on := register("n4", wire.DeviceState_DEVICE_STATE_IN, 0); on != "n4" {
+		t.Fatalf("the disk was carried to n4 and is on %s", on)
+	}
+	if on := register("n1", wire.DeviceState_DEVICE_STATE_OUT, first.Devices[0].Epoch); on != "n4" {
+		t.Fatalf("the host that lost the disk took it back: it is on %s", on)
+	}
+	if on := register("n1", wire.DeviceState_DEVICE_STATE_IN, 0); on != "n1" {
+		t.Fatalf("the disk was carried back and is on %s", on)
+	}
+	b.settleScans()
+	b.check()
+	b.replays()
+	b.keepLog("v4-carried-disk")
+}
