@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -69,16 +70,19 @@ func (s snapReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 // applyKV is the state while one batch of entries is applied: the database
 // below, what the batch wrote above it. Point reads are answered from a map of
 // what the batch has written, then from the records, then from the ends of
-// tables, then from the database, which is what costs. The batch gets an index, which scans need to merge, when
-// the first scan comes: creates and commits make none.
+// tables, then from the database, which is what costs.
+//
+// What the batch wrote goes into the database's batch at the end, each key once
+// and in order: neighbours then find their place in the memtable from each
+// other's, which is most of what writing costs. A scan of what was written gives
+// it an indexed batch, which merges, from then on.
 type applyKV struct {
 	db      *pebble.DB
 	records *records
 	ends    *ends
 	at      uint64 // index that db has reached
-	batch   *pebble.Batch
-	indexed bool
 	writes  map[string]cell
+	indexed *pebble.Batch // nil until a scan needs one
 }
 
 // cell is what a batch wrote to a key; there is false where it deleted it.
@@ -91,7 +95,7 @@ var _ state.KV = (*applyKV)(nil)
 
 // newApplyKV begins a batch on the state as it is; nobody else may be writing.
 func (s *stateDB) newApplyKV() *applyKV {
-	return &applyKV{db: s.db, records: s.records, ends: s.ends, at: s.records.begun.Load(), batch: s.db.NewBatch(), writes: map[string]cell{}}
+	return &applyKV{db: s.db, records: s.records, ends: s.ends, at: s.records.begun.Load(), writes: make(map[string]cell, s.lastWrites)}
 }
 
 // Get implements state.Reader. The slice is never changed.
@@ -117,29 +121,73 @@ func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	return own, true, closer.Close()
 }
 
+// manyWrites is how many writes are worth an index before a scan.
+const manyWrites = 512
+
 // Scan implements state.Reader.
 func (k *applyKV) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
-	if k.batch.Empty() {
+	if k.indexed == nil && len(k.writes) < manyWrites && !k.wroteIn(string(lo), string(hi), hi == nil) {
 		return scan(k.db, lo, hi, fn)
 	}
 	if err := k.index(); err != nil {
 		return err
 	}
-	return scan(k.batch, lo, hi, fn)
+	return scan(k.indexed, lo, hi, fn)
 }
 
-// index gives the batch an index.
+// wroteIn reports whether a key was written of lo <= key < hi.
+func (k *applyKV) wroteIn(lo, hi string, open bool) bool {
+	for key := range k.writes {
+		if key >= lo && (open || key < hi) {
+			return true
+		}
+	}
+	return false
+}
+
+// index makes the indexed batch.
 func (k *applyKV) index() error {
-	if k.indexed {
+	if k.indexed != nil {
 		return nil
 	}
-	plain := k.batch
-	k.batch, k.indexed = k.db.NewIndexedBatch(), true
-	return errors.Join(k.batch.Apply(plain, nil), plain.Close())
+	k.indexed = k.db.NewIndexedBatch()
+	var err error
+	for key, c := range k.writes {
+		if c.there {
+			err = errors.Join(err, k.indexed.Set([]byte(key), c.value, nil))
+		} else {
+			err = errors.Join(err, k.indexed.Delete([]byte(key), nil))
+		}
+	}
+	return err
 }
 
-// close frees the batch, committed or not.
-func (k *applyKV) close() error { return k.batch.Close() }
+// inOrder returns a batch of all that was written, in order of the keys.
+func (k *applyKV) inOrder() (*pebble.Batch, error) {
+	batch := k.db.NewBatch()
+	var key []byte
+	for _, name := range slices.Sorted(maps.Keys(k.writes)) {
+		key = append(key[:0], name...)
+		var err error
+		if c := k.writes[name]; c.there {
+			err = batch.Set(key, c.value, nil)
+		} else {
+			err = batch.Delete(key, nil)
+		}
+		if err != nil {
+			return nil, errors.Join(err, batch.Close())
+		}
+	}
+	return batch, nil
+}
+
+// close frees what the batch took, committed or not.
+func (k *applyKV) close() error {
+	if k.indexed == nil {
+		return nil
+	}
+	return k.indexed.Close()
+}
 
 // Set implements state.KV.
 func (k *applyKV) Set(key, value []byte) error {
@@ -147,8 +195,11 @@ func (k *applyKV) Set(key, value []byte) error {
 		return err
 	}
 	k.ends.wrote(key)
-	k.writes[string(key)] = cell{value: slices.Clip(append([]byte{}, value...)), there: true}
-	return k.batch.Set(key, value, nil)
+	k.writes[string(key)] = cell{value: value, there: true}
+	if k.indexed == nil {
+		return nil
+	}
+	return k.indexed.Set(key, value, nil)
 }
 
 // Delete implements state.KV.
@@ -157,7 +208,10 @@ func (k *applyKV) Delete(key []byte) error {
 		return err
 	}
 	k.writes[string(key)] = cell{}
-	return k.batch.Delete(key, nil)
+	if k.indexed == nil {
+		return nil
+	}
+	return k.indexed.Delete(key, nil)
 }
 
 func checkKey(key []byte) error {

@@ -48,7 +48,9 @@ type stateDB struct {
 	db      *pebble.DB
 	records *records // of db
 	ends    *ends    // of db; the apply loop's
-	number  uint64   // db is in dir/db-<number>
+	// lastWrites is how many keys the last commit wrote; the apply loop's.
+	lastWrites int
+	number     uint64 // db is in dir/db-<number>
 
 	viewMu sync.Mutex
 	view   *sharedView // nil after each commit, until somebody reads
@@ -201,13 +203,19 @@ func encodeApplied(index uint64) []byte {
 // commit makes kv's writes visible as the state after entry index. They become
 // durable with the next flush; until then the log has them.
 func (s *stateDB) commit(kv *applyKV, index uint64) error {
-	if err := kv.batch.Set(appliedKey, encodeApplied(index), nil); err != nil {
+	batch, err := kv.inOrder()
+	if err != nil {
+		return err
+	}
+	defer batch.Close()
+	if err := batch.Set(appliedKey, encodeApplied(index), nil); err != nil {
 		return err
 	}
 	kv.records.commit(kv.writes, index)
-	if err := s.commitBatch(kv.batch); err != nil {
+	if err := s.commitBatch(batch); err != nil {
 		return err
 	}
+	s.lastWrites = len(kv.writes)
 	return s.dropView()
 }
 

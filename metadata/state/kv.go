@@ -17,9 +17,11 @@ type Reader interface {
 }
 
 // KV is a Reader that also writes; it reads its own writes. What it wrote
-// becomes durable and visible to other readers as one.
+// becomes durable and visible to other readers as one. A value that Get returned,
+// or that was given to Set, stays as it is: nobody changes it any more.
 type KV interface {
 	Reader
+	// Set copies key and keeps value.
 	Set(key, value []byte) error
 	Delete(key []byte) error
 }

@@ -54,7 +54,6 @@ type usageKey struct {
 
 // usageCell is what a batch knows of a count.
 type usageCell struct {
-	key   string
 	cell  *cell
 	now   usage
 	dirty bool
@@ -70,7 +69,7 @@ func (b *Batch) usageCell(k usageKey) (*usageCell, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &usageCell{key: string(key), cell: below}
+	c := &usageCell{cell: below}
 	if below.exists {
 		if err := c.now.decode(below.value); err != nil {
 			return nil, err
@@ -106,10 +105,7 @@ func (b *Batch) pushUsage() {
 		if c.cell.exists {
 			c.cell.value = c.now.encode()
 		}
-		if !c.cell.dirty {
-			c.cell.dirty = true
-			b.dirty = append(b.dirty, c.key)
-		}
+		b.soil(c.cell)
 	}
 	b.dirtyUsage = b.dirtyUsage[:0]
 }
@@ -263,19 +259,18 @@ func (c *seatChange) lostName() bool {
 // first write, if where or what they count may have changed.
 func (t *tx) seatChanges() ([]seatChange, error) {
 	var out []seatChange
-	for _, key := range t.order {
-		if len(key) != 11 || key[2] != tabInode {
+	for _, cell := range t.order {
+		if len(cell.key) != 11 || cell.key[2] != tabInode {
 			continue
 		}
-		w := t.writes[key]
-		c := seatChange{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(key[3:])))}
+		w, c := cell.want, seatChange{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.key[3:])))}
 		if !w.fresh {
-			cell, err := t.b.load([]byte(key))
+			was, err := t.b.load([]byte(cell.key))
 			if err != nil {
 				return nil, err
 			}
-			if cell.exists {
-				if c.before, err = seatOf(cell.value); err != nil {
+			if was.exists {
+				if c.before, err = seatOf(was.value); err != nil {
 					return nil, badSeat(c.id, err)
 				}
 			}
