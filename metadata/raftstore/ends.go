@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,7 +12,9 @@ import (
 // there, because it is about to be appended: the answer to a session's next
 // request, the next name of a directory that is filled in order. To find nothing
 // in pebble costs more than to find something, a tenth of a create on each
-// replica; a key past its table's end needs no search.
+// replica; a key past its table's end needs no search. Nor does one that a filter
+// of the table's keys does not have, which is made where names come in any order,
+// as those of renames do: there the search was a sixth of all that a replica did.
 //
 // A table is what shares the first tablePrefix bytes of its keys: for the state
 // machine's, the entries of one directory, the answers of one session. That is
@@ -22,6 +25,8 @@ import (
 type ends struct {
 	// Two halves, as records has them: when recent is full old is forgotten.
 	recent, old map[string]*tableEnd
+	// filters is what the filters of recent take, in bytes.
+	filters int
 }
 
 const (
@@ -30,14 +35,23 @@ const (
 	// endMisses is how many searches in vain show that a table's end is worth
 	// finding.
 	endMisses = 4
-	// maxEnds bounds the tables in half of ends.
-	maxEnds = 16 << 10
+	// filterMisses is how many show that a filter is: as many as it takes to read
+	// some hundred keys.
+	filterMisses = 32
+	// maxFiltered bounds the keys of a table that are read for a filter.
+	maxFiltered = 16 << 10
+	// maxEnds bounds the tables in half of ends, maxFilters the bytes of their
+	// filters.
+	maxEnds    = 16 << 10
+	maxFilters = 8 << 20
 )
 
 type tableEnd struct {
 	misses int
 	// last is no less than any key of the table; nil where it is not known.
 	last []byte
+	// filter has every key of the table; nil where there is none.
+	filter *filter
 }
 
 func newEnds() *ends { return &ends{recent: map[string]*tableEnd{}} }
@@ -58,27 +72,42 @@ func (e *ends) of(key []byte) *tableEnd {
 }
 
 func (e *ends) put(prefix []byte, t *tableEnd) {
-	if len(e.recent) == maxEnds {
-		e.old, e.recent = e.recent, map[string]*tableEnd{}
+	if len(e.recent) == maxEnds || e.filters > maxFilters {
+		e.old, e.recent, e.filters = e.recent, map[string]*tableEnd{}, 0
 	}
 	e.recent[string(prefix)] = t
+	e.filters += t.filter.size()
 }
 
-// passed reports that key lies past the end of its table: it is not there.
-func (e *ends) passed(key []byte) bool {
+// absent reports that key is known not to be there.
+func (e *ends) absent(key []byte) bool {
 	t := e.of(key)
-	return t != nil && t.last != nil && bytes.Compare(key, t.last) > 0
+	if t == nil {
+		return false
+	}
+	return t.last != nil && bytes.Compare(key, t.last) > 0 || t.filter != nil && !t.filter.has(key)
 }
 
 // wrote notes that key is there.
 func (e *ends) wrote(key []byte) {
-	if t := e.of(key); t != nil && t.last != nil && bytes.Compare(key, t.last) > 0 {
+	t := e.of(key)
+	if t == nil {
+		return
+	}
+	if t.last != nil && bytes.Compare(key, t.last) > 0 {
 		t.last = append(t.last[:0], key...)
+	}
+	if t.filter == nil {
+		return
+	}
+	if t.filter.add(key); t.filter.room == 0 {
+		e.filters -= t.filter.size()
+		t.filter, t.misses = nil, endMisses // the next misses make one of the right size
 	}
 }
 
-// missed notes that key was searched for in vain, and finds the end of its
-// table after some such searches.
+// missed notes that key was searched for in vain. After some such searches it
+// finds the end of its table, and after some more makes a filter of it.
 func (k *applyKV) missed(key []byte) error {
 	if len(key) <= tablePrefix {
 		return nil
@@ -88,15 +117,41 @@ func (k *applyKV) missed(key []byte) error {
 		t = &tableEnd{}
 		k.ends.put(key[:tablePrefix], t)
 	}
-	if t.misses++; t.misses != endMisses {
-		return nil
+	var err error
+	switch t.misses++; t.misses {
+	case endMisses:
+		t.last, err = k.lastOf(key[:tablePrefix])
+	case filterMisses:
+		t.filter, err = k.filterOf(key[:tablePrefix])
+		k.ends.filters += t.filter.size()
 	}
-	last, err := k.lastOf(key[:tablePrefix])
+	return err
+}
+
+// filterOf returns a filter of all keys that begin with prefix, nil where they are
+// too many.
+func (k *applyKV) filterOf(prefix []byte) (*filter, error) {
+	var keys [][]byte
+	it, err := k.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t.last = last
-	return nil
+	for ok := it.First(); ok && len(keys) <= maxFiltered; ok = it.Next() {
+		keys = append(keys, bytes.Clone(it.Key()))
+	}
+	if err := errors.Join(it.Error(), it.Close()); err != nil || len(keys) > maxFiltered {
+		return nil, err
+	}
+	for key := range k.writes { // which the database does not have yet
+		if strings.HasPrefix(key, string(prefix)) {
+			keys = append(keys, []byte(key))
+		}
+	}
+	f := newFilter(len(keys))
+	for _, key := range keys {
+		f.add(key)
+	}
+	return f, nil
 }
 
 // lastOf returns the last key that begins with prefix, prefix itself where there

@@ -69,8 +69,8 @@ func (s snapReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 
 // applyKV is the state while one batch of entries is applied: the database
 // below, what the batch wrote above it. Point reads are answered from a map of
-// what the batch has written, then from the records, then from the ends of
-// tables, then from the database, which is what costs.
+// what the batch has written, then from the records, then from what is known not
+// to be there, then from the database, which is what costs.
 //
 // What the batch wrote goes into the database's batch at the end, each key once
 // and in order: neighbours then find their place in the memtable from each
@@ -106,7 +106,7 @@ func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	if value, ok := k.records.get(key, k.at); ok {
 		return value, true, nil
 	}
-	if k.ends.passed(key) {
+	if k.ends.absent(key) {
 		return nil, false, nil
 	}
 	value, closer, err := k.db.Get(key)
