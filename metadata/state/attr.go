@@ -77,7 +77,7 @@ func (m *Machine) setSize(t *tx, i *inode, size uint64) error {
 
 // raiseGeneration gives the inode's content its next version.
 func (t *tx) raiseGeneration(i *inode) error {
-	c, err := t.cluster()
+	c, err := t.identity()
 	if err != nil {
 		return err
 	}

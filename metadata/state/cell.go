@@ -20,6 +20,8 @@ type cell struct {
 	// want is what the command whose writes have the number writer wrote.
 	writer uint64
 	want   write
+	// decoded is what look made of value; nil where it did not.
+	decoded any
 }
 
 // write is what a command wants a key to be.
@@ -76,7 +78,7 @@ func (b *Batch) merge(t *tx) {
 		if !c.has {
 			c.known = c.want.fresh
 		}
-		c.value, c.exists, c.has = c.want.value, c.want.exists, true
+		c.value, c.exists, c.has, c.decoded = c.want.value, c.want.exists, true, nil
 		b.soil(c)
 	}
 	b.count = t.count

@@ -33,6 +33,7 @@ func (c *cluster) decode(b []byte) error {
 }
 
 // cluster returns the cluster's record; Unavailable before Init.
+// The caller may change it.
 func (v *view) cluster() (*cluster, error) {
 	b, ok, err := v.r.Get(v.k.meta(metaCluster))
 	if err != nil {
@@ -43,6 +44,15 @@ func (v *view) cluster() (*cluster, error) {
 	}
 	c := &cluster{}
 	return c, c.decode(b)
+}
+
+// identity is cluster for those who only look.
+func (t *tx) identity() (*cluster, error) {
+	c, err := look[cluster](&t.view, t.k.meta(metaCluster))
+	if err == nil && c == nil {
+		return t.cluster() // which says that there is none
+	}
+	return c, err
 }
 
 // init writes the first records: the identity, and in partition 0 the root

@@ -199,6 +199,12 @@ func (w *commitWork) parseExtents() error {
 func (m *Machine) committedBefore(t *tx, w *commitWork) (bool, error) {
 	known := 0
 	for _, s := range w.stripes {
+		// A record comes with the mark in the grant: without it there is none.
+		if g, err := t.ownGrant(s.ID); err != nil {
+			return false, err
+		} else if g != nil && !g.isUsed(s.ID) {
+			continue
+		}
 		have, err := t.stripe(s.ID)
 		if err != nil {
 			return false, err
@@ -268,10 +274,10 @@ func (m *Machine) takeStripes(t *tx, stripes []*moraine.Stripe) error {
 				t.put(t.k.grant(g.last()), g.encode())
 			}
 			var err error
-			if g, err = t.grantIn(tabGrant, s.ID); err != nil {
+			if g, err = t.ownGrant(s.ID); err != nil {
 				return err
 			}
-			if g == nil || g.session != t.session.id {
+			if g == nil {
 				return fail(moraine.Stale, "commit", s.ID.String(), "no live grant of the session covers the stripe")
 			}
 		}
@@ -317,16 +323,16 @@ func (m *Machine) layExtents(t *tx, w *commitWork) error {
 func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 	for _, s := range w.stripes {
 		for n, c := range s.Chunks {
-			d, err := t.device(c.Device)
+			d, err := t.lookDevice(c.Device)
 			if err != nil {
 				return err
 			}
-			ref := moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}.String()
+			chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}
 			switch {
 			case d == nil || d.state == wire.DeviceState_DEVICE_STATE_RETIRED:
-				return fail(moraine.Stale, "commit", ref, "device %d is gone", c.Device)
+				return fail(moraine.Stale, "commit", chunk.String(), "device %d is gone", c.Device)
 			case c.Level == moraine.Memory && c.Epoch != d.epoch:
-				return fail(moraine.Stale, "commit", ref, "device %d has restarted since", c.Device)
+				return fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
 			}
 		}
 	}

@@ -101,6 +101,11 @@ func (v *view) device(id moraine.DeviceID) (*device, error) {
 	return d, d.decode(b)
 }
 
+// lookDevice is device for those who do not change it, and know its number.
+func (v *view) lookDevice(id moraine.DeviceID) (*device, error) {
+	return look[device](v, v.k.device(id))
+}
+
 func (t *tx) putDevice(d *device) { t.put(t.k.device(d.id), d.encode()) }
 
 // registerHost makes a host and its devices known, or known anew: at a new

@@ -31,7 +31,7 @@ func (v *view) healthOf(s *moraine.Stripe, bad uint32) (health, error) {
 	var h health
 	domains := make([]string, 0, len(s.Chunks))
 	for i, c := range s.Chunks {
-		d, err := v.device(c.Device)
+		d, err := v.lookDevice(c.Device)
 		if err != nil {
 			return health{}, err
 		}

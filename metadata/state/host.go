@@ -123,8 +123,11 @@ func (v *view) fleet() (fleet, error) {
 
 // hostCount returns how many hosts are registered.
 func (v *view) hostCount() (int, error) {
-	f, err := v.fleet()
-	return int(f.hosts), err
+	f, err := look[fleet](v, v.k.meta(metaFleet))
+	if err != nil || f == nil {
+		return 0, err
+	}
+	return int(f.hosts), nil
 }
 
 // addLive changes how many devices of a host are not retired. The caller

@@ -16,11 +16,12 @@ const commandVersion = 1
 // so that a Machine may be used by many readers at once; Apply calls on one KV
 // must not overlap.
 type Machine struct {
-	k keys
+	k     keys
+	hints grantHints // to save searches; nothing depends on them
 }
 
 // New returns the machine of partition p.
-func New(p moraine.Partition) *Machine { return &Machine{k: keys{p}} }
+func New(p moraine.Partition) *Machine { return &Machine{k: keys{p: p}} }
 
 // Partition returns the partition whose keys the machine reads and writes.
 func (m *Machine) Partition() moraine.Partition { return m.k.p }

@@ -56,7 +56,7 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 // bury leaves a tombstone for a chunk on a device, dead from now on; one that
 // is there already is taken up in it. A device that is retired needs none.
 func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64) error {
-	d, err := t.device(id)
+	d, err := t.lookDevice(id)
 	if err != nil || d == nil || d.state == deviceRetired {
 		return err
 	}

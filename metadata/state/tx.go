@@ -99,7 +99,9 @@ type tx struct {
 	inodes map[moraine.InodeID]*inode // decoded once a command, shared by its handlers
 	uses   map[tableUse]struct{}      // stripes counted for a table in this command
 	dead   []moraine.TableID          // tables that lost a reference in this command
-	usage  usageSet
+	// granted is the grant that the command takes stripes of.
+	granted *grant
+	usage   usageSet
 	// anyway is set by what must never fail for a quota: removals, and what the
 	// leader does by itself.
 	anyway bool
@@ -147,6 +149,7 @@ func (t *tx) reset() {
 	clear(t.inodes)
 	t.uses = nil
 	t.dead = nil
+	t.granted = nil
 	t.usage.reset()
 	t.anyway = false
 	t.touched = nil
@@ -164,7 +167,7 @@ func (t *tx) next(c counter) uint64 {
 
 // nextID issues an ID: a number of this partition and incarnation.
 func (t *tx) nextID(c counter) (moraine.ID, error) {
-	cl, err := t.cluster()
+	cl, err := t.identity()
 	if err != nil {
 		return 0, err
 	}

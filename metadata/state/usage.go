@@ -297,8 +297,8 @@ func (m *Machine) settleUsage(t *tx) error {
 	if len(t.order) == 0 {
 		return nil
 	}
-	s, err := t.usageState()
-	if err != nil || s.live == 0 && s.building == 0 {
+	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
+	if err != nil || s == nil || s.live == 0 && s.building == 0 {
 		return err
 	}
 	changes, err := t.seatChanges()
