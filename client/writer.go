@@ -334,6 +334,10 @@ func (f *File) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if isKind(err, moraine.NotFound) && f.session != f.c.meta.current() {
+		// It has no name, and went with its session: the next one does not find it.
+		err = &moraine.Error{Kind: moraine.SessionExpired, Err: err}
+	}
 	err = f.wrap(op, err)
 	f.end(err)
 	return err

@@ -3,7 +3,6 @@ package histories_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -61,77 +61,12 @@ func listing(ctx context.Context, c *client.Client, dir moraine.InodeID) (*wire.
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: r}}, nil
 }
 
-// nap is the sleep of a client's process: while it lasts the client neither sends,
-// nor takes what was sent to it, nor does anything else.
-type nap struct {
-	mu    sync.Mutex
-	awake chan struct{} // closed when it ends; nil: the client is awake
-}
-
-func (n *nap) begin() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.awake == nil {
-		n.awake = make(chan struct{})
-	}
-}
-
-func (n *nap) end() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.awake != nil {
-		close(n.awake)
-		n.awake = nil
-	}
-}
-
-// sleep returns when the client is awake, whatever its caller had in mind.
-func (n *nap) sleep() {
-	n.mu.Lock()
-	awake := n.awake
-	n.mu.Unlock()
-	if awake != nil {
-		<-awake
-	}
-}
-
-// requests is what every request of a client to the metadata service goes through.
-type requests func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error)
-
-func plain(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return m.Do(ctx, req)
-}
-
-// through is a network whose requests to the metadata service sleep when the client
-// does, and go through do.
-type through struct {
-	transport.Dialer
-	nap *nap
-	do  requests
-}
-
-func (d through) Metadata(addrs []string) transport.Metadata {
-	return throughMetadata{d.Dialer.Metadata(addrs), d}
-}
-
-type throughMetadata struct {
-	transport.Metadata
-	d through
-}
-
-func (m throughMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	m.d.nap.sleep()
-	resp, err := m.d.do(ctx, m.Metadata, req)
-	m.d.nap.sleep()
-	return resp, err
-}
-
 // tooLong is the mutant that only clients which nobody reaches give away.
 const tooLong = "a client that trusts its leases for too long"
 
 // Mutants of leases. In each a holder of leases lets a change be known that it goes
 // on to contradict, as it would under a broken server or client.
-var leaseMutants = map[string]requests{
+var leaseMutants = map[string]incluster.Requests{
 	// A leader that does not wait until a recall has been carried out: the recall is
 	// acknowledged before the client hears of it.
 	"a leader that does not wait for recalls": func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
@@ -200,7 +135,7 @@ func TestCachesAnswerInHistories(t *testing.T) {
 func (n *nemesis) sleepClient(string) error {
 	c := n.rng.IntN(len(n.clients))
 	n.note("%s sleeps", n.clients[c])
-	n.naps[c].begin()
+	n.naps[c].Begin()
 	return nil
 }
 
@@ -209,10 +144,10 @@ func (n *nemesis) suspend(string) error {
 	c := n.rng.IntN(len(n.clients))
 	n.note("%s is suspended", n.clients[c])
 	began := time.Now()
-	n.naps[c].begin()
+	n.naps[c].Begin()
 	n.wakes = append(n.wakes, func() {
 		n.clocks.hands(n.clients[c]).Slept(time.Since(began))
-		n.naps[c].end()
+		n.naps[c].End()
 	})
 	return nil
 }
@@ -220,6 +155,9 @@ func (n *nemesis) suspend(string) error {
 // cutClient takes a client off the network, in both directions or in one.
 func (n *nemesis) cutClient(string) error {
 	c := n.clients[n.rng.IntN(len(n.clients))]
+	if n.cuts { // one that only looks: of what it asks no outcome is unknown
+		c = n.clients[2*n.rng.IntN(2)]
+	}
 	how := n.rng.IntN(3)
 	n.note("%s is cut off, %d", c, how)
 	for _, s := range servers {
@@ -240,7 +178,7 @@ func (n *nemesis) wake() {
 	}
 	n.wakes = nil
 	for _, nap := range n.naps {
-		nap.end()
+		nap.End()
 	}
 }
 

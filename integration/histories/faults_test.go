@@ -28,9 +28,9 @@ type nemesis struct {
 	cuts    bool // nothing goes wrong but that clients are cut off
 	disks   stall
 	clocks  clocks
-	naps    []*nap   // of the clients
-	wakes   []func() // end what sleeps
-	cached  bool     // some clients have caches
+	naps    []*incluster.Nap // of the clients
+	wakes   []func()         // end what sleeps
+	cached  bool             // some clients have caches
 	did     []string
 }
 

@@ -50,10 +50,10 @@ type options struct {
 	arenas  int
 	lasts   time.Duration
 	store   func(node string, s metadata.Store) metadata.Store
-	client  requests // what the requests of clients with caches go through; nil: nothing
-	calm    bool     // nothing goes wrong
-	deposes bool     // nothing but that leaders do not notice that they are deposed
-	cuts    bool     // nothing but that clients are cut off
+	client  incluster.Requests // what the requests of clients with caches go through; nil: nothing
+	calm    bool               // nothing goes wrong
+	deposes bool               // nothing but that leaders do not notice that they are deposed
+	cuts    bool               // nothing but that clients are cut off
 }
 
 // outcome of a history.
@@ -111,15 +111,15 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 // only looks: what a client changes itself it does not answer from its cache.
 func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error) {
 	node, cached := clientName(i), i < o.cached
-	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &nap{}, looks: cached && i%2 == 0}
-	do := requests(plain)
+	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, looks: cached && i%2 == 0}
+	do := incluster.Requests(incluster.Plain)
 	if cached {
 		n.clocks.hands(node)
 		if o.client != nil {
 			do = o.client
 		}
 	}
-	c, err := n.c.ClientOver(ctx, node, clientConfig(cached), func(d transport.Dialer) transport.Dialer { return through{d, w.nap, do} })
+	c, err := n.c.ClientOver(ctx, node, clientConfig(cached), func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -105,7 +106,7 @@ type worker struct {
 	rng     *rand.Rand
 	meta    service
 	cache   *client.Client // meta, where it has a cache
-	nap     *nap           // of its process; nil: it never sleeps
+	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // it changes nothing
 	devices []uint32
 	stripes []uint64 // granted and not used
@@ -142,7 +143,7 @@ func (w *worker) do(p *playground) {
 // ask carries an operation out and records it.
 func (w *worker) ask(ctx context.Context, p *playground, in input) output {
 	if w.nap != nil {
-		w.nap.sleep()
+		w.nap.Sleep()
 	}
 	call := w.h.clock.Add(1)
 	resp, err := w.serve(ctx, p, in)

@@ -101,7 +101,7 @@ func TestLeaseFaults(t *testing.T) {
 						var mu sync.Mutex
 						met := 0
 						over := func(d transport.Dialer) transport.Dialer {
-							return hooked{d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+							return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 								do := func(ctx context.Context) (*wire.MetaResponse, error) { return m.Do(ctx, req) }
 								mu.Lock()
 								if kind(req) == step {
@@ -113,7 +113,7 @@ func TestLeaseFaults(t *testing.T) {
 									return wrong(ctx, do)
 								}
 								return do(ctx)
-							}}
+							})
 						}
 						w := open(t, ctx, c, "w", client.Config{})
 						defer w.Close()
@@ -180,7 +180,7 @@ type held struct {
 }
 
 func (h *held) over(d transport.Dialer) transport.Dialer {
-	return hooked{d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		resp, err := m.Do(ctx, req)
 		h.mu.Lock()
 		hold := h.hold
@@ -189,7 +189,7 @@ func (h *held) over(d transport.Dialer) transport.Dialer {
 			<-hold
 		}
 		return resp, err
-	}}
+	})
 }
 
 func (h *held) set(hold chan struct{}) {

@@ -27,7 +27,7 @@ var cached = client.Config{CacheEntries: 10_000, Patience: 10 * time.Second}
 type counter struct{ reads, leases atomic.Int64 }
 
 func (n *counter) over(d transport.Dialer) transport.Dialer {
-	return hooked{d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		switch req.Op.(type) {
 		case *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk, *wire.MetaRequest_GetAttr, *wire.MetaRequest_ReadDir, *wire.MetaRequest_GetXattr:
 			n.reads.Add(1)
@@ -35,26 +35,7 @@ func (n *counter) over(d transport.Dialer) transport.Dialer {
 			n.leases.Add(1)
 		}
 		return m.Do(ctx, req)
-	}}
-}
-
-// hooked is a network whose requests to the metadata service go through do.
-type hooked struct {
-	transport.Dialer
-	do func(context.Context, transport.Metadata, *wire.MetaRequest) (*wire.MetaResponse, error)
-}
-
-func (d hooked) Metadata(addrs []string) transport.Metadata {
-	return hookedMetadata{d.Dialer.Metadata(addrs), d.do}
-}
-
-type hookedMetadata struct {
-	transport.Metadata
-	do func(context.Context, transport.Metadata, *wire.MetaRequest) (*wire.MetaResponse, error)
-}
-
-func (m hookedMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return m.do(ctx, m.Metadata, req)
+	})
 }
 
 // inCluster runs fn in a bubble of time with a cluster without chunkservers.

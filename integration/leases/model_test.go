@@ -440,7 +440,7 @@ func TestCachedAnswersAreLinearizable(t *testing.T) {
 // that does not wait for its holders would be: the model must see it.
 func TestTheModelCatchesALeaderThatDoesNotWait(t *testing.T) {
 	early := func(d transport.Dialer) transport.Dialer {
-		return hooked{d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 			resp, err := m.Do(ctx, req)
 			if l := resp.GetLeases(); err == nil && len(l.GetRecalls()) > 0 {
 				ack := &wire.MetaRequest{Session: req.Session, Op: &wire.MetaRequest_Leases{Leases: &wire.Leases{
@@ -451,7 +451,7 @@ func TestTheModelCatchesALeaderThatDoesNotWait(t *testing.T) {
 				time.Sleep(30 * time.Millisecond)
 			}
 			return resp, err
-		}}
+		})
 	}
 	for seed := uint64(1); seed <= 10; seed++ {
 		if wrong, _ := run(t, seed, 400, early); len(wrong) > 0 {

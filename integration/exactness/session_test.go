@@ -1,0 +1,93 @@
+package exactness_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+var exclusive = client.NodeOptions{Mode: 0o755, Exclusive: true}
+
+// sessions is how many sessions there are, that of by left out.
+func (r *row) sessions(by *incluster.Client) uint64 {
+	r.t.Helper()
+	resp, err := by.Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	require.NoError(r.t, err)
+	return resp.GetCluster().GetSessions() - 1
+}
+
+// background is how many sessions the cluster has of its own.
+func (r *row) background(by *incluster.Client) uint64 {
+	time.Sleep(2 * time.Second)
+	return r.sessions(by)
+}
+
+// TestSessionFaults has each request about a session go wrong in each way: the
+// client works on, under the same session or another, no session is left behind, and
+// what was asked for under one that has ended is carried out once, or not, as the
+// error says.
+func TestSessionFaults(t *testing.T) {
+	for _, f := range faults {
+		inRow(t, "opening", f, is[*wire.MetaRequest_OpenSession], func(r *row) {
+			other := r.other()
+			defer other.Close()
+			before := r.background(other)
+			r.arm()
+			cl := r.open()
+			_, err := cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			require.NoError(r.t, err)
+			time.Sleep(2 * sessionTimeout)
+			require.Equal(r.t, before+1, r.sessions(other), "sessions")
+			require.NoError(r.t, cl.Close())
+			require.Equal(r.t, before, r.sessions(other), "sessions after it was closed")
+		})
+		inRow(t, "renewing", f, is[*wire.MetaRequest_RenewSession], func(r *row) {
+			other := r.other()
+			defer other.Close()
+			before := r.background(other)
+			cl := r.open()
+			first := cl.Session()
+			r.arm()
+			time.Sleep(3 * sessionTimeout)
+			_, err := cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			require.NoError(r.t, err)
+			require.Equal(r.t, !r.fault.sleeps, first == cl.Session(), "the client has the session it had")
+			require.Equal(r.t, before+1, r.sessions(other), "sessions")
+			require.NoError(r.t, cl.Close())
+		})
+		inRow(t, "a mutation", f, is[*wire.MetaRequest_Create], func(r *row) {
+			cl := r.open()
+			defer cl.Close()
+			first := cl.Session()
+			r.arm()
+			_, err := cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			if r.fault.sleeps && r.fault.sent {
+				require.ErrorIs(r.t, err, moraine.SessionExpired, "nobody can say what became of it")
+			} else {
+				require.NoError(r.t, err)
+			}
+			require.Equal(r.t, !r.fault.sleeps, first == cl.Session(), "the client has the session it had")
+			other := r.other()
+			defer other.Close()
+			require.Equal(r.t, []string{"d"}, r.names(other))
+			_, err = cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			require.ErrorIs(r.t, err, moraine.Exists, "a new number is a new request")
+		})
+		inRow(t, "closing", f, is[*wire.MetaRequest_CloseSession], func(r *row) {
+			other := r.other()
+			defer other.Close()
+			before := r.background(other)
+			cl := r.open()
+			r.arm()
+			_ = cl.Close() // it tries for a while only: what is not closed expires
+			time.Sleep(2 * sessionTimeout)
+			require.Equal(r.t, before, r.sessions(other), "sessions")
+		})
+	}
+}
