@@ -82,8 +82,11 @@ type View struct {
 	// Data is the range. It must not be changed, nor used after Release.
 	Data []byte
 	// CRC is the CRC32C of Data, from the stored sums where it covers whole blocks.
-	CRC     uint32
-	release func()
+	CRC uint32
+	// BlockCRCs are the sums of all blocks of the chunk; nil where the tier does
+	// not say. They must not be changed.
+	BlockCRCs []uint32
+	release   func()
 }
 
 // NewView makes a View; release, which may be nil, is called by Release.

@@ -6,15 +6,20 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Buffer is memory lent by a Pool. It has one owner at a time; ownership moves
-// by return, or by a call that says that it takes it.
+// Buffer is memory lent by a Pool, or by an arena. It has one owner at a time;
+// ownership moves by return, or by a call that says that it takes it.
 type Buffer struct {
-	pool     *Pool
+	pool     *Pool // nil: release gives it back
 	class    int
 	mem      []byte
 	bytes    []byte
+	release  func()
 	released atomic.Bool
 }
+
+// Foreign makes a Buffer of memory that no Pool has lent; release, which is called
+// once, gives it back. bytes must be as Buffer.Bytes says.
+func Foreign(bytes []byte, release func()) *Buffer { return &Buffer{bytes: bytes, release: release} }
 
 // Bytes returns the memory: as long as was asked for, with capacity up to the
 // next multiple of moraine.BlockSize, at an address that is a multiple of it.
@@ -29,6 +34,10 @@ func (b *Buffer) Release() {
 	}
 	p, mem := b.pool, b.mem
 	b.mem, b.bytes = nil, nil
+	if p == nil {
+		b.release()
+		return
+	}
 	size := classSize(b.class)
 	p.mu.Lock()
 	if p.closed {

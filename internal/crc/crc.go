@@ -61,3 +61,21 @@ func CombineBlocks(blocks []uint32, total int64) uint32 {
 	}
 	return Combine(sum, blocks[last], total-int64(last)*moraine.BlockSize)
 }
+
+// Range returns the sum of rng, which was verified and lies at off of total bytes
+// whose blocks have the sums given: from those as far as it covers whole blocks.
+func Range(rng []byte, blocks []uint32, off, total int64) uint32 {
+	sum := uint32(0)
+	for len(rng) > 0 {
+		i := off / moraine.BlockSize
+		whole := min(moraine.BlockSize, total-i*moraine.BlockSize)
+		n := min(whole-off%moraine.BlockSize, int64(len(rng)))
+		if n == whole {
+			sum = Combine(sum, blocks[i], n)
+		} else {
+			sum = Update(sum, rng[:n])
+		}
+		rng, off = rng[n:], off+n
+	}
+	return sum
+}

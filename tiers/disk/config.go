@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"io"
@@ -76,11 +77,17 @@ type Deps struct {
 	Clock clock.Clock
 	// Pool lends the buffers of reads. A Device never waits for it while it
 	// holds another buffer of it.
-	Pool *bufpool.Pool
+	Pool Pool
 	// Random seeds a new device. Default crypto/rand.
 	Random  io.Reader
 	Log     *slog.Logger
 	Metrics *Metrics
+}
+
+// Pool is what a Device needs of a *bufpool.Pool, or of another lender.
+type Pool interface {
+	// Get lends a buffer of n bytes, and waits for it until ctx ends.
+	Get(ctx context.Context, n int) (*bufpool.Buffer, error)
 }
 
 func (d *Deps) setDefaults() {

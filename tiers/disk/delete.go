@@ -43,16 +43,16 @@ func mergeDeletions(deletions []tiers.Deletion) []tiers.Deletion {
 
 func (d *Device) deleteSome(ctx context.Context, wanted []tiers.Deletion) error {
 	for i, w := range wanted {
-		if err := d.claims.take(ctx, w.ID); err != nil {
+		if err := d.claims.Take(ctx, w.ID); err != nil {
 			for _, held := range wanted[:i] {
-				d.claims.drop(held.ID)
+				d.claims.Drop(held.ID)
 			}
 			return err
 		}
 	}
 	defer func() {
 		for _, w := range wanted {
-			d.claims.drop(w.ID)
+			d.claims.Drop(w.ID)
 		}
 	}()
 	rec := record{kind: kindTombstone}

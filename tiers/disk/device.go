@@ -8,7 +8,7 @@
 // own sake. The package knows nothing of stripes, sessions or the network, and
 // decides nothing about what to keep.
 //
-// One path through it: Put (put.go) claims the chunk (claim.go), reserves room
+// One path through it: Put (put.go) claims the chunk, reserves room
 // in the active segment (append.go), writes head and data around the page cache
 // in one write, shares a sync with whoever else is writing (sync.go), sets the
 // index entry, and returns. Get (get.go) looks the record up, reads the blocks
@@ -51,6 +51,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/claim"
 	"github.com/morainefs/moraine/tiers"
 )
 
@@ -64,9 +65,9 @@ type Device struct {
 
 	index    *index
 	sums     *sumCache
-	heads    *bufpool.Pool   // of heads; whoever holds one waits for no other buffer
-	scratch  *bufpool.Buffer // the appender's
-	claims   claims
+	heads    *bufpool.Pool              // of heads; whoever holds one waits for no other buffer
+	scratch  *bufpool.Buffer            // the appender's
+	claims   claim.Set[moraine.ChunkID] // the order of a chunk's records is that of its changes in the index
 	app      appender
 	reclaim  reclaimer
 	ballast  ballast
@@ -144,7 +145,6 @@ func newDevice(cfg Config, deps Deps, identity Identity) *Device {
 		sums:     newSumCache(cfg.SumCacheBytes),
 		heads:    heads,
 		scratch:  scratch,
-		claims:   newClaims(),
 		app:      newAppender(scratch.Bytes()),
 		reclaim:  newReclaimer(),
 		segments: map[uint64]*segment{},

@@ -147,7 +147,9 @@ func (r *reading) fill(buf *bufpool.Buffer) (*tiers.View, error) {
 		return nil, err
 	}
 	rng := data[r.off-r.first:][:r.n]
-	return tiers.NewView(r.e.header, rng, rangeSum(r.e, rng, r.sums, r.off), buf.Release), nil
+	v := tiers.NewView(r.e.header, rng, crc.Range(rng, r.sums, r.off, r.e.header.Length), buf.Release)
+	v.BlockCRCs = r.sums
+	return v, nil
 }
 
 // readSums reads the block sums from the record's head, and caches them.
@@ -211,22 +213,4 @@ func verify(e *entry, data []byte, sums []uint32, first int64) error {
 		data = data[len(b):]
 	}
 	return nil
-}
-
-// rangeSum returns the sum of rng, which was verified and lies at off of the
-// chunk, from the block sums as far as it covers whole blocks.
-func rangeSum(e *entry, rng []byte, sums []uint32, off int64) uint32 {
-	sum := uint32(0)
-	for len(rng) > 0 {
-		i := off / block
-		whole := min(block, e.header.Length-i*block)
-		n := min(whole-off%block, int64(len(rng)))
-		if n == whole {
-			sum = crc.Combine(sum, sums[i], n)
-		} else {
-			sum = crc.Update(sum, rng[:n])
-		}
-		rng, off = rng[n:], off+n
-	}
-	return sum
 }

@@ -23,10 +23,10 @@ func (d *Device) Put(ctx context.Context, h tiers.Header, data []byte, blockCRCs
 	if err := d.checkPut(&h, data, blockCRCs); err != nil {
 		return &moraine.Error{Op: op, Ref: h.ID.String(), Kind: moraine.KindOf(err), Err: err}
 	}
-	if err := d.claims.take(ctx, h.ID); err != nil {
+	if err := d.claims.Take(ctx, h.ID); err != nil {
 		return wrap(op, h.ID.String(), err)
 	}
-	defer d.claims.drop(h.ID)
+	defer d.claims.Drop(h.ID)
 	old, found, err := d.lookup(h.ID)
 	if err != nil {
 		return d.indexError(op, err)

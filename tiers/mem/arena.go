@@ -1,0 +1,213 @@
+package mem
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+)
+
+const block = moraine.BlockSize
+
+// ArenaConfig says which memory an arena has.
+type ArenaConfig struct {
+	// Bytes is all the memory there is, down to whole blocks: nothing of the arena
+	// lies outside of it. At least bufpool.MaxSize.
+	Bytes int64
+	// Path is where the memory comes from: a directory of a hugetlbfs or a DAX
+	// file system, in which a file without a name is made, or a DAX device. Empty:
+	// memory of the machine, in huge pages where the kernel has them.
+	Path string
+	// Node is the NUMA node that the memory is to be on, from 1 on: 1 is the
+	// machine's node 0. 0: wherever the kernel puts it.
+	Node int
+	// Prefault has all of it mapped at once, so that no chunk waits for a page and
+	// the machine cannot run out of it later.
+	Prefault bool
+}
+
+func (c *ArenaConfig) validate() error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "mem.Open", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case c.Bytes < bufpool.MaxSize:
+		return bad("an arena of %d bytes: at least %d", c.Bytes, bufpool.MaxSize)
+	case c.Bytes/block >= int64(none):
+		return bad("an arena of %d bytes is more than 16 TiB", c.Bytes)
+	case c.Node < 0 || c.Node > maxNode:
+		return bad("NUMA node %d", c.Node-1)
+	}
+	return nil
+}
+
+// Arena is one piece of page-aligned memory, out of which buffers are lent: those
+// that chunks are received and read into, and those in which chunks are kept. Its
+// methods may be called concurrently.
+type Arena struct {
+	mem []byte
+	// reclaim gives memory back that is kept and not needed, as little as it can at
+	// a time; false: there is none. It is set before the arena is used, and called
+	// without mu.
+	reclaim func() bool
+
+	mu      sync.Mutex // guards what follows
+	runs    *runs
+	waiting list.List // of *waiter, in order of arrival
+	waits   uint64
+	lent    int // buffers
+	closed  bool
+}
+
+// waiter is a call of Get that waits.
+type waiter struct {
+	blocks int
+	first  chan int // of one place; what it was given
+}
+
+// OpenArena maps the memory. Errors: InvalidArgument; NoSpace where the machine,
+// the node or the path does not have as much; NotFound, IOError of Path.
+func OpenArena(cfg ArenaConfig) (*Arena, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg.Bytes = cfg.Bytes / block * block
+	mem, err := mapArena(cfg)
+	if err != nil {
+		return nil, &moraine.Error{Op: "mem.Open", Ref: cfg.Path, Kind: kindOf(err),
+			Err: fmt.Errorf("map %d MiB: %w", cfg.Bytes>>20, err)}
+	}
+	return &Arena{mem: mem, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }}, nil
+}
+
+// Get lends a buffer of n bytes, 1 to bufpool.MaxSize. It gives up what is kept
+// for nobody, and waits in order of arrival where there is no such thing. Errors:
+// TooLarge, Canceled and Timeout (by ctx), Unavailable (closed).
+func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
+	if n < 1 || n > bufpool.MaxSize {
+		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.TooLarge, Err: fmt.Errorf("a buffer of %d bytes", n)}
+	}
+	w := &waiter{blocks: (n + block - 1) / block, first: make(chan int, 1)}
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.Unavailable, Err: errors.New("the arena is closed")}
+	}
+	place := a.waiting.PushBack(w)
+	a.serve()
+	a.mu.Unlock()
+	for { // what is idle when we stand in the queue is seen here, and what becomes so later serves us
+		select {
+		case first := <-w.first:
+			return a.buffer(first, n), nil
+		default:
+		}
+		if !a.reclaim() {
+			break
+		}
+	}
+	a.mu.Lock()
+	a.waits++
+	a.mu.Unlock()
+	select {
+	case first := <-w.first:
+		return a.buffer(first, n), nil
+	case <-ctx.Done():
+		a.leave(place, w)
+		kind := moraine.Canceled
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			kind = moraine.Timeout
+		}
+		return nil, &moraine.Error{Op: "mem.Get", Kind: kind, Err: ctx.Err()}
+	}
+}
+
+// leave takes back a waiter, and what it may have been given at the last moment.
+func (a *Arena) leave(place *list.Element, w *waiter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case first := <-w.first:
+		a.give(first)
+	default:
+		a.waiting.Remove(place)
+		a.serve() // it may have stood before one that needs less
+	}
+}
+
+// serve gives those who wait, in order, what there is. The caller holds mu.
+func (a *Arena) serve() {
+	for e := a.waiting.Front(); e != nil; e = a.waiting.Front() {
+		w := e.Value.(*waiter)
+		first, ok := a.runs.take(w.blocks)
+		if !ok {
+			return
+		}
+		a.waiting.Remove(e)
+		a.lent++
+		w.first <- first
+	}
+}
+
+func (a *Arena) buffer(first, n int) *bufpool.Buffer {
+	from := first * block
+	return bufpool.Foreign(a.mem[from:from+n:from+(n+block-1)/block*block], func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.give(first)
+	})
+}
+
+// give takes a run back. The caller holds mu.
+func (a *Arena) give(first int) {
+	a.runs.give(first)
+	a.lent--
+	a.serve()
+	a.unmapIfDone()
+}
+
+// pressed reports whether somebody waits for memory.
+func (a *Arena) pressed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.waiting.Len() > 0
+}
+
+// Close ends lending; who waits is still served. The memory is unmapped when the
+// last buffer is back.
+func (a *Arena) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.unmapIfDone()
+}
+
+func (a *Arena) unmapIfDone() {
+	if !a.closed || a.lent > 0 || a.waiting.Len() > 0 || a.mem == nil {
+		return
+	}
+	if err := unmapArena(a.mem); err != nil {
+		panic(fmt.Sprintf("mem: unmap %d bytes: %v", len(a.mem), err))
+	}
+	a.mem = nil
+}
+
+// ArenaStats is an arena's state at one moment.
+type ArenaStats struct {
+	Bytes      int64 // all there is
+	InUseBytes int64 // lent, and kept
+	Waiting    int64 // calls of Get that wait now
+	Waits      uint64
+}
+
+// Stats returns the arena's state.
+func (a *Arena) Stats() ArenaStats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := int64(len(a.runs.length))
+	return ArenaStats{Bytes: all * block, InUseBytes: (all - int64(a.runs.free)) * block, Waiting: int64(a.waiting.Len()), Waits: a.waits}
+}

@@ -1,0 +1,338 @@
+package mem
+
+import (
+	"container/list"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/tiers"
+)
+
+// chunkKey names a chunk of one of the devices that share an arena.
+type chunkKey struct {
+	tier int
+	id   moraine.ChunkID
+}
+
+// held is a whole chunk in memory.
+type held struct {
+	key    chunkKey
+	header tiers.Header
+	data   []byte
+	sums   []uint32 // of its blocks
+	free   func()   // gives the memory back
+
+	// Guarded by cache.mu:
+	refs  int           // who reads it, or writes it behind
+	gone  bool          // not to be found any more: freed when nobody reads it
+	dirty bool          // nowhere else yet: not evicted
+	hits  uint8         // of late, up to maxHits
+	upTo  int64         // where the last read of it ended
+	queue *list.List    // small or main; nil while dirty
+	place *list.Element // in queue
+}
+
+const maxHits = 3
+
+// cache finds the chunks that are in memory, and decides which to give up. It is
+// S3-FIFO (J. Yang and others, "FIFO queues are all you need for cache eviction",
+// SOSP 2023): what comes in stands in a small queue, a tenth of the memory, and
+// leaves it soon unless it is asked for again; only what was, or comes back shortly
+// after it left, gets into the main one. So that a scan of everything passes through
+// the small queue, and what is read again and again stays.
+//
+// Chunks are read in pieces. A read that begins where the last one ended, or later,
+// is the same pass over the chunk, and not a hit.
+type cache struct {
+	arena *Arena
+
+	mu          sync.Mutex // guards what follows
+	chunks      map[chunkKey]*held
+	small, main list.List // of *held; what came last is in front
+	smallBytes  int64
+	mainBytes   int64
+	ghosts      map[chunkKey]*list.Element
+	ghostOrder  list.List // of chunkKey
+	fills       map[chunkKey]*fill
+	dirtyBytes  int64
+	hits        uint64
+	misses      uint64
+	evictions   uint64
+}
+
+// fill is a read from below whose bytes are to be kept. A change to the chunk
+// meanwhile makes it void.
+type fill struct{ void bool }
+
+func newCache(arena *Arena) *cache {
+	c := &cache{arena: arena, chunks: map[chunkKey]*held{}, ghosts: map[chunkKey]*list.Element{}, fills: map[chunkKey]*fill{}}
+	arena.reclaim = c.evict
+	return c
+}
+
+// pin returns a chunk that is in memory, which the caller unpins; nil: it is not.
+// The range is what is to be read of it.
+func (c *cache) pin(key chunkKey, off, n int64) *held {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.chunks[key]
+	if h == nil {
+		c.misses++
+		return nil
+	}
+	c.hits++
+	if off < h.upTo && h.hits < maxHits {
+		h.hits++
+	}
+	h.upTo = off + n
+	h.refs++
+	return h
+}
+
+// unpin gives a chunk back.
+func (c *cache) unpin(h *held) {
+	c.mu.Lock()
+	h.refs--
+	idle := h.refs == 0 && !h.dirty
+	free := h.refs == 0 && h.gone
+	c.mu.Unlock()
+	if free {
+		h.free()
+	} else if idle {
+		c.relieve()
+	}
+}
+
+// relieve gives memory to who waits for it.
+func (c *cache) relieve() {
+	for c.arena.pressed() && c.evict() {
+	}
+}
+
+// put makes a chunk to be found in place of another of its key. It takes buf.
+func (c *cache) put(h *held) {
+	c.mu.Lock()
+	old := c.remove(h.key)
+	c.chunks[h.key] = h
+	if h.dirty {
+		c.dirtyBytes += h.size()
+	} else {
+		c.enqueue(h)
+	}
+	c.mu.Unlock()
+	old.freeIfIdle()
+	c.relieve()
+}
+
+// enqueue lets a clean chunk be evicted. The caller holds mu.
+func (c *cache) enqueue(h *held) {
+	if e := c.ghosts[h.key]; e != nil {
+		c.ghostOrder.Remove(e)
+		delete(c.ghosts, h.key)
+		c.push(&c.main, h)
+		return
+	}
+	c.push(&c.small, h)
+}
+
+// push puts a chunk in front of a queue. The caller holds mu.
+func (c *cache) push(q *list.List, h *held) {
+	h.queue, h.place = q, q.PushFront(h)
+	*c.bytesOf(q) += h.size()
+}
+
+// pop takes a chunk out of its queue. The caller holds mu.
+func (c *cache) pop(h *held) {
+	if h.queue == nil {
+		return
+	}
+	h.queue.Remove(h.place)
+	*c.bytesOf(h.queue) -= h.size()
+	h.queue, h.place = nil, nil
+}
+
+func (c *cache) bytesOf(q *list.List) *int64 {
+	if q == &c.small {
+		return &c.smallBytes
+	}
+	return &c.mainBytes
+}
+
+func (h *held) size() int64 { return int64(cap(h.data)) }
+
+// remove takes a chunk out, and makes void who is about to bring it in. The caller
+// holds mu, and calls freeIfIdle of the result without it.
+func (c *cache) remove(key chunkKey) *held {
+	if f := c.fills[key]; f != nil {
+		f.void = true
+	}
+	h := c.chunks[key]
+	if h == nil {
+		return nil
+	}
+	delete(c.chunks, key)
+	c.pop(h)
+	h.gone = true
+	if h.refs > 0 {
+		return nil // who reads it frees it
+	}
+	return h
+}
+
+// freeIfIdle frees what remove returned; nil is nothing.
+func (h *held) freeIfIdle() {
+	if h != nil {
+		h.free()
+	}
+}
+
+// drop makes a chunk not to be found any more, dirty or not.
+func (c *cache) drop(key chunkKey) { c.dropIf(key, func(*held) bool { return true }) }
+
+// dropOther drops what is not h.
+func (c *cache) dropOther(key chunkKey, h *tiers.Header) {
+	c.dropIf(key, func(have *held) bool { return have.header != *h })
+}
+
+// dropClean drops a chunk of a version below the one given, of any where that is 0,
+// unless it is dirty.
+func (c *cache) dropClean(key chunkKey, below moraine.LayoutVersion) {
+	c.dropIf(key, func(have *held) bool { return !have.dirty && (below == 0 || have.header.Version < below) })
+}
+
+// dropIf drops a chunk that is so. Who is about to bring one in does not: it may
+// have read what was there before.
+func (c *cache) dropIf(key chunkKey, so func(*held) bool) {
+	var old *held
+	c.mu.Lock()
+	if h := c.chunks[key]; h == nil || so(h) {
+		old = c.remove(key)
+	}
+	c.mu.Unlock()
+	old.freeIfIdle()
+}
+
+// dropTier drops all chunks of a device.
+func (c *cache) dropTier(tier int) {
+	c.mu.Lock()
+	var old []*held
+	for key := range c.chunks {
+		if key.tier == tier {
+			old = append(old, c.remove(key))
+		}
+	}
+	c.mu.Unlock()
+	for _, h := range old {
+		h.freeIfIdle()
+	}
+}
+
+// begin announces that a chunk is being read from below to be kept; false:
+// somebody else does so. keep or forget must follow.
+func (c *cache) begin(key chunkKey) (*fill, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fills[key] != nil || c.chunks[key] != nil {
+		return nil, false
+	}
+	f := &fill{}
+	c.fills[key] = f
+	return f, true
+}
+
+// keep takes a chunk that was read, pinned for the reader; false: it was changed
+// meanwhile, and is not taken.
+func (c *cache) keep(f *fill, h *held) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.fills, h.key)
+	if f.void || c.chunks[h.key] != nil {
+		return false
+	}
+	h.refs = 1
+	c.chunks[h.key] = h
+	c.enqueue(h)
+	return true
+}
+
+func (c *cache) forget(key chunkKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.fills, key)
+}
+
+// evict gives up one chunk that nobody uses; false: there is none.
+func (c *cache) evict() bool {
+	c.mu.Lock()
+	h := c.victim()
+	if h != nil {
+		delete(c.chunks, h.key)
+		h.gone = true
+		c.evictions++
+	}
+	c.mu.Unlock()
+	if h == nil {
+		return false
+	}
+	h.free()
+	return true
+}
+
+// victim takes the chunk to be given up out of its queue. Each is looked at a few
+// times at most: a chunk that was hit so often, or is read just now, goes round.
+func (c *cache) victim() *held {
+	for left := (maxHits + 2) * (c.small.Len() + c.main.Len()); left > 0; left-- {
+		q := &c.main
+		if c.main.Len() == 0 || (c.small.Len() > 0 && 9*c.smallBytes >= c.mainBytes) {
+			q = &c.small
+		}
+		h := q.Back().Value.(*held)
+		c.pop(h)
+		switch {
+		case h.refs > 0:
+			c.push(&c.main, h)
+		case q == &c.small && h.hits == 0:
+			c.remember(h.key)
+			return h
+		case q == &c.small:
+			h.hits = 0
+			c.push(&c.main, h)
+		case h.hits > 0:
+			h.hits--
+			c.push(&c.main, h)
+		default:
+			return h
+		}
+	}
+	return nil
+}
+
+// remember notes that a chunk has left the small queue: should it come back soon,
+// it is worth more. As many are remembered as there are chunks.
+func (c *cache) remember(key chunkKey) {
+	c.ghosts[key] = c.ghostOrder.PushFront(key)
+	for c.ghostOrder.Len() > max(len(c.chunks), minGhosts) {
+		oldest := c.ghostOrder.Back()
+		delete(c.ghosts, c.ghostOrder.Remove(oldest).(chunkKey))
+	}
+}
+
+const minGhosts = 64
+
+// cleaned says that a dirty chunk is below too, and unpins it.
+func (c *cache) cleaned(h *held) {
+	c.mu.Lock()
+	h.dirty = false
+	c.dirtyBytes -= h.size()
+	if !h.gone {
+		c.enqueue(h)
+	}
+	c.mu.Unlock()
+	c.unpin(h)
+}
+
+// chunkOf makes a clean chunk of a buffer, which it takes.
+func chunkOf(key chunkKey, h tiers.Header, buf *bufpool.Buffer, sums []uint32) *held {
+	return &held{key: key, header: h, data: buf.Bytes(), sums: sums, free: buf.Release}
+}

@@ -1,0 +1,148 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/morainefs/moraine"
+)
+
+const (
+	// hugePage is what arenas are aligned to in the address space, and what their
+	// length is rounded up to on hugetlbfs.
+	hugePage = 2 << 20
+	// maxNode is the greatest ArenaConfig.Node.
+	maxNode = 1024
+	// bind is MPOL_BIND of set_mempolicy(2): on these nodes, or not at all.
+	bind = 2
+)
+
+// mapArena maps the memory of an arena; cfg is valid.
+func mapArena(cfg ArenaConfig) ([]byte, error) {
+	if cfg.Prefault && cfg.Path == "" {
+		if err := fits(cfg.Bytes); err != nil {
+			return nil, err
+		}
+	}
+	mem, err := mapFrom(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Node > 0 {
+		if err := bindTo(mem, cfg.Node-1); err != nil {
+			return nil, errors.Join(err, unmapArena(mem))
+		}
+	}
+	if cfg.Prefault {
+		if err := prefault(mem); err != nil {
+			return nil, errors.Join(err, unmapArena(mem))
+		}
+	}
+	return mem, nil
+}
+
+func mapFrom(cfg ArenaConfig) ([]byte, error) {
+	if cfg.Path == "" {
+		mem, err := unix.Mmap(-1, 0, int(cfg.Bytes), unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		if err == nil {
+			// Huge pages make for fewer faults and fewer segments in a direct write.
+			// Where the kernel has none the advice is refused, and nothing is lost.
+			_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+		}
+		return mem, err
+	}
+	fd, err := openPath(cfg.Path, cfg.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) // the mapping keeps what it needs
+	return unix.Mmap(fd, 0, int(cfg.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+// openPath opens a DAX device, or makes a file without a name in a directory. What
+// is in it is nobody's after the process: chunks in memory are worth their boot
+// epoch alone, wherever the memory is.
+func openPath(path string, size int64) (int, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return -1, err
+	}
+	if !info.IsDir() {
+		if info.Mode()&fs.ModeCharDevice == 0 {
+			return -1, fmt.Errorf("%s is neither a directory nor a device: %w", path, unix.EINVAL)
+		}
+		return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	}
+	f, err := os.CreateTemp(path, "moraine-arena-*")
+	if err != nil {
+		return -1, err
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		return -1, err
+	}
+	size = (size + hugePage - 1) / hugePage * hugePage
+	if err := f.Truncate(size); err != nil {
+		return -1, err
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return -1, err // with less than it needs, a page would be a SIGBUS one day
+	}
+	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+// bindTo has the pages of mem come from one NUMA node.
+func bindTo(mem []byte, node int) error {
+	var mask [maxNode/64 + 1]uint64
+	mask[node/64] = 1 << (node % 64)
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), bind,
+		uintptr(unsafe.Pointer(&mask[0])), uintptr(len(mask)*64), 0)
+	if errno != 0 {
+		return fmt.Errorf("bind it to NUMA node %d: %w", node, errno)
+	}
+	return nil
+}
+
+// prefault has the kernel find a page for every address, with all processors.
+func prefault(mem []byte) error {
+	const step = 64 << 20
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < len(mem); from += step {
+		part := mem[from:min(from+step, len(mem))]
+		g.Go(func() error {
+			err := unix.Madvise(part, unix.MADV_POPULATE_WRITE)
+			if errors.Is(err, unix.EINVAL) { // before Linux 5.14
+				for i := 0; i < len(part); i += os.Getpagesize() {
+					part[i] = 0
+				}
+				return nil
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+func unmapArena(mem []byte) error { return unix.Munmap(mem) }
+
+// kindOf names what mapping failed of.
+func kindOf(err error) moraine.Kind {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return moraine.NotFound
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EAGAIN), errors.Is(err, errNoRoom):
+		return moraine.NoSpace
+	case errors.Is(err, unix.EINVAL):
+		return moraine.InvalidArgument
+	}
+	return moraine.IOError
+}
