@@ -27,40 +27,70 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 		}
 		opts.Mode = a.Mode
 	}
-	a, err := c.concat(ctx, dst, []InodeRange{{Inode: src}}, opts)
+	a, _, err := c.concat(ctx, dst, []InodeRange{{Inode: src}}, 0, opts)
 	return a, wrap("client.CloneFile", dst, err)
 }
 
 // Concat makes dst of ranges of other files, one behind the other, any number of
-// them; no byte moves. It is visible whole or not at all. Where generations are
-// named and a source changes meanwhile it fails with Stale.
+// them; no byte moves. It is visible whole or not at all. Where a source changes
+// meanwhile whose generation is named, or of which more is taken than one entry
+// of the service's log may, it fails with Stale.
+//
+// Many ranges, up to 10,000, are a job of the service, which goes on whatever
+// becomes of this client: after Timeout or Canceled dst may appear yet.
 func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
-	a, err := c.concat(ctx, dst, srcs, opts)
+	a, _, err := c.concat(ctx, dst, srcs, 0, opts)
 	return a, wrap("client.Concat", dst, err)
 }
 
-// concat clones step by step into a file without a name, and links it with the
-// last step.
-func (c *Client) concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
+// ConcatParts is Concat that lets the directory parts go, with all that is below
+// it, in the very entry in which dst appears: where parts was removed before, it
+// fails with NotFound. consumed is false where the cluster's feature level does not
+// have that, so that parts is the caller's to remove.
+func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
+	a, consumed, err = c.concat(ctx, dst, srcs, parts, opts)
+	return a, consumed, wrap("client.ConcatParts", dst, err)
+}
+
+// concat fills a file without a name with the ranges, and links it.
+func (c *Client) concat(ctx context.Context, dst string, srcs []InodeRange, consume moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
+	todo, err := cloneRanges(srcs)
+	if err != nil {
+		return nil, false, err
+	}
 	link, err := c.linkTarget(ctx, dst, opts)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := c.flushOpen(ctx, srcs); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	f, err := c.create(ctx, dst, moraine.InodeID(link.Parent), link, opts)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	attr, err := f.clone(ctx, srcs)
+	a, consumed, err = f.assemble(ctx, todo, consume)
 	if err != nil {
 		f.fail("client.Clone", err)
 		f.Abort()
-		return nil, err
+		f.forget(ctx)
+		return nil, false, err
 	}
 	f.close()
-	return attr, nil
+	return a, consumed, nil
+}
+
+// cloneRanges turns ranges into the form that travels.
+func cloneRanges(srcs []InodeRange) ([]*wire.CloneRange, error) {
+	out := make([]*wire.CloneRange, len(srcs))
+	for i, r := range srcs {
+		if r.Offset < 0 || r.Length < 0 {
+			return nil, &moraine.Error{Kind: moraine.InvalidArgument}
+		}
+		out[i] = &wire.CloneRange{Inode: uint64(r.Inode), Generation: uint64(r.Generation),
+			Offset: uint64(r.Offset), Length: uint64(r.Length)}
+	}
+	return out, nil
 }
 
 // flushOpen commits what this client wrote to the files and did not commit yet.
@@ -88,16 +118,9 @@ func (c *Client) flushOpen(ctx context.Context, srcs []InodeRange) error {
 // touch, and says TooLarge.
 const maxCloneRanges = 256
 
-// clone makes the ranges the content of the file, and gives it its name.
-func (f *File) clone(ctx context.Context, srcs []InodeRange) (*wire.Attr, error) {
-	todo := make([]*wire.CloneRange, len(srcs))
-	for i, r := range srcs {
-		if r.Offset < 0 || r.Length < 0 {
-			return nil, &moraine.Error{Kind: moraine.InvalidArgument}
-		}
-		todo[i] = &wire.CloneRange{Inode: uint64(r.Inode), Generation: uint64(r.Generation),
-			Offset: uint64(r.Offset), Length: uint64(r.Length)}
-	}
+// clone makes the ranges the content of the file step by step, and gives it its
+// name with the last.
+func (f *File) clone(ctx context.Context, todo []*wire.CloneRange) (*wire.Attr, error) {
 	generation, n := f.attr.Generation, maxCloneRanges
 	for {
 		n = max(1, min(n, len(todo)))

@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,9 +63,14 @@ func TestCloneFile(t *testing.T) {
 	})
 }
 
-// Ten thousand ranges become one file, whose name appears with the last step;
-// replies that are lost change nothing.
+// Ten thousand ranges become one file by a job of the service, and more step by
+// step, and its name appears with the last; replies that are lost change nothing.
 func TestConcatOfManyRanges(t *testing.T) {
+	t.Run("by a job", func(t *testing.T) { concatMany(t, 10_000) })
+	t.Run("step by step", func(t *testing.T) { concatMany(t, 10_001) })
+}
+
+func concatMany(t *testing.T, ranges int) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
@@ -78,13 +84,13 @@ func TestConcatOfManyRanges(t *testing.T) {
 			srcs = append(srcs, client.InodeRange{Inode: c.inode(cl, name)})
 			want = append(want, parts[i]...)
 		}
-		for i := len(srcs); i < 10_000; i++ {
+		for i := len(srcs); i < ranges; i++ {
 			k := i % len(parts)
 			off := i % 30
 			srcs = append(srcs, client.InodeRange{Inode: srcs[k].Inode, Offset: int64(off), Length: 20})
 			want = append(want, parts[k][off:off+20]...)
 		}
-		steps := 0
+		steps, jobs := 0, map[uint64]int{}
 		lost := loseReply(1<<30, func(req *wire.MetaRequest) bool { return false })
 		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if op := req.GetClone(); op != nil {
@@ -95,13 +101,71 @@ func TestConcatOfManyRanges(t *testing.T) {
 					return lost(req)
 				}
 			}
+			if req.GetConcat() != nil {
+				if jobs[req.Number]++; jobs[req.Number] < 3 {
+					return loseReply(1, func(*wire.MetaRequest) bool { return true })(req)
+				}
+			}
 			return nil, nil
 		})
 		_, err := cl.Concat(c.ctx, "/all", srcs, client.CreateOptions{})
 		require.NoError(t, err)
 		c.onMeta(nil)
-		require.Greater(t, steps, 10)
+		if ranges > 10_000 {
+			require.Greater(t, steps, 10)
+			require.Empty(t, jobs)
+		} else {
+			require.Zero(t, steps)
+			require.Len(t, jobs, 1, "one number, whatever was lost")
+			made := 0
+			for j, err := range cl.Jobs(c.ctx, true) {
+				require.NoError(t, err)
+				if j.Kind == wire.JobKind_JOB_KIND_CONCAT {
+					made++
+				}
+			}
+			require.Equal(t, 1, made, "and one job")
+		}
 		require.True(t, bytes.Equal(want, read(t, c, cl, "/all")))
+	})
+}
+
+// What a file is made of goes in the entry in which the file appears, whether that
+// takes a job or not; where it cannot appear the parts stay.
+func TestConcatConsumesParts(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		for _, ranges := range []int{3, 700} {
+			_, err := cl.Mkdir(c.ctx, "/parts", 0o755)
+			require.NoError(t, err)
+			write(t, c, cl, "/parts/p", bytesOf(1, 5000), 1<<30, false)
+			a, err := cl.Stat(c.ctx, "/parts/p")
+			require.NoError(t, err)
+			dir := c.inode(cl, "/parts")
+			var srcs []client.InodeRange
+			for range ranges {
+				srcs = append(srcs, client.InodeRange{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation), Length: 5000})
+			}
+			name := fmt.Sprintf("/whole%d", ranges)
+			write(t, c, cl, name, bytesOf(2, 10), 1<<30, false)
+			_, _, err = cl.ConcatParts(c.ctx, name, srcs, dir, client.CreateOptions{})
+			require.ErrorIs(t, err, moraine.Exists)
+			changed := append(slices.Clone(srcs), client.InodeRange{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation + 1)})
+			_, _, err = cl.ConcatParts(c.ctx, name, changed, dir, client.CreateOptions{Replace: true})
+			require.ErrorIs(t, err, moraine.Stale)
+			require.Equal(t, dir, c.inode(cl, "/parts"))
+			require.Equal(t, bytesOf(2, 10), read(t, c, cl, name))
+			made, consumed, err := cl.ConcatParts(c.ctx, name, srcs, dir, client.CreateOptions{Replace: true})
+			require.NoError(t, err)
+			require.True(t, consumed)
+			require.EqualValues(t, 5000*ranges, made.Size)
+			require.Equal(t, bytes.Repeat(bytesOf(1, 5000), ranges), read(t, c, cl, name))
+			_, err = cl.Stat(c.ctx, "/parts")
+			require.ErrorIs(t, err, moraine.NotFound)
+			_, _, err = cl.ConcatParts(c.ctx, name, srcs, dir, client.CreateOptions{Replace: true})
+			require.ErrorIs(t, err, moraine.NotFound, "the parts went with the first")
+		}
 	})
 }
 

@@ -220,9 +220,12 @@ func (u *dayUser) step(ctx context.Context, c *client.Client) (err error) {
 		if _, err = c.Mkdir(ctx, name, 0o755); err == nil {
 			u.dirs = append(u.dirs, name)
 		}
-	case n < 70:
+	case n < 66:
 		what = "clone"
 		err = u.clone(ctx, c)
+	case n < 70:
+		what = "concat"
+		err = u.concat(ctx, c)
 	case n < 85 && len(u.dirs) > 1:
 		what = "remove"
 		at := 1 + u.rng.IntN(len(u.dirs)-1)
@@ -322,6 +325,41 @@ func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 		return nil
 	}
 	_, err = c.WaitJob(ctx, moraine.JobID(j.Id), nil)
+	return err
+}
+
+// concat makes a file of many ranges of others of a directory, and sometimes lets
+// the directory go with it.
+func (u *dayUser) concat(ctx context.Context, c *client.Client) error {
+	at := u.rng.IntN(len(u.dirs))
+	dir, name := u.dirs[at], u.dirs[0]+"/"+u.fresh()
+	parent, err := c.Stat(ctx, dir)
+	if err != nil {
+		return err
+	}
+	var files []client.InodeRange
+	for e, err := range c.ReadDir(ctx, dir) {
+		if err != nil {
+			return err
+		}
+		if e.Attr.Type == wire.FileType_FILE_TYPE_REGULAR {
+			files = append(files, client.InodeRange{Inode: moraine.InodeID(e.Attr.Inode)})
+		}
+	}
+	if len(files) == 0 {
+		return nil
+	}
+	var srcs []client.InodeRange
+	for range 1 + u.rng.IntN(1200) {
+		srcs = append(srcs, files[u.rng.IntN(len(files))])
+	}
+	u.d.working()
+	if at == 0 || u.rng.IntN(3) > 0 {
+		_, err = c.Concat(ctx, name, srcs, client.CreateOptions{})
+		return err
+	}
+	u.dirs = slices.DeleteFunc(u.dirs, func(d string) bool { return d == dir || len(d) > len(dir) && d[:len(dir)+1] == dir+"/" })
+	_, _, err = c.ConcatParts(ctx, name, srcs, moraine.InodeID(parent.Inode), client.CreateOptions{})
 	return err
 }
 

@@ -53,6 +53,9 @@ func TestRoles(t *testing.T) {
 		{"clone tree", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{}}}
 		}, "cgsa"},
+		{"concat", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: &wire.Concat{}}}
+		}, "cgsa"},
 		{"recount", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}}
 		}, "a"},

@@ -28,11 +28,15 @@ func (l *leader) setHostState(ctx context.Context, c *call) (*wire.MetaResponse,
 // speaks fails while the state is below a feature level: what is of that level
 // must not be proposed, since a server of an earlier build would stop.
 func (l *leader) speaks(ctx context.Context, level uint64) error {
+	if level <= l.level.Load() { // it never falls
+		return nil
+	}
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	return l.store.View(func(r state.Reader, _ uint64) error {
 		info, err := l.machine.Cluster(r)
+		l.level.Store(max(l.level.Load(), info.FeatureLevel))
 		if err == nil && info.FeatureLevel < level {
 			err = &moraine.Error{Kind: moraine.Unimplemented,
 				Err: fmt.Errorf("the cluster has feature level %d, and this needs %d: finish the upgrade first (`moraine cluster upgrade --finish`)", info.FeatureLevel, level)}

@@ -34,7 +34,7 @@ var (
 	tierJobs = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT,
 		wire.JobKind_JOB_KIND_DELETE_OBJECT}
 	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES,
-		wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_RECOUNT, wire.JobKind_JOB_KIND_CLONE_TREE}
+		wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_RECOUNT, wire.JobKind_JOB_KIND_CLONE_TREE, wire.JobKind_JOB_KIND_CONCAT}
 )
 
 // lostJobPause is how long a mover that came too late for a job is kept from

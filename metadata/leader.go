@@ -42,6 +42,8 @@ type leader struct {
 	healing  healing
 	lease    *leaseTable
 
+	// level is the feature level that the state is known to have reached.
+	level atomic.Uint64
 	// fullDisks: those of so many metadata servers are nearly full that the others
 	// are no majority.
 	fullDisks atomic.Bool

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -50,6 +51,8 @@ type op struct {
 	session bool
 	// grows: it is refused while the metadata disk is nearly full.
 	grows bool
+	// since is the feature level that the request is of, 0 for the first.
+	since uint64
 	// snapshot: the state machine answers it, and checks its session there.
 	snapshot bool
 	// serve answers it.
@@ -170,6 +173,7 @@ func newOpTable(m *Metrics) *opTable {
 		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
 		201: {name: "leases", may: anyone, reads: true, session: true, serve: (*leader).leases},
 		202: asking("watch", (*leader).watch),
+		320: {name: "concat", may: anyone, session: true, grows: true, since: state.LevelConcat, serve: (*leader).mutate},
 		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
 		241: asking("get_members", (*leader).getMembers),
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},

@@ -212,6 +212,9 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 			return nil, err
 		}
 	}
+	if err := l.speaks(ctx, op.since); err != nil {
+		return nil, err
+	}
 	if op.grows && !op.readOnly(req) && l.crowded() {
 		return nil, &moraine.Error{Kind: moraine.NoSpace,
 			Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}

@@ -17,8 +17,9 @@ import (
 )
 
 // CompleteMultipartUpload makes one object of the parts that the client names.
-// No byte is moved: the object's file takes over their extents, and gets its
-// name, in one step.
+// No byte is moved: the object's file takes over their extents. It gets its name,
+// and the upload ends, in one entry of the metadata's log, so that a request that
+// is made again, by this client or another, finds the object or the upload.
 func (b *backend) CompleteMultipartUpload(rc context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
 	out, err := b.complete(b.life, in)
 	return out, "", b.answer(rc, "CompleteMultipartUpload", err)
@@ -48,20 +49,40 @@ func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadIn
 	}
 	r := u.record
 	r.Key, r.Created, r.Checksum, r.Upload = "", 0, nil, u.id
-	attr, err := b.assemble(ctx, u.key, parts.ranges, &r, cond)
-	if errors.Is(err, moraine.NotFound) {
-		return out, s3err.GetNoSuchUploadErr(u.id)
+	attr, consumed, err := b.assemble(ctx, u.key, parts.ranges, u.dir, &r, cond)
+	if errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Stale) {
+		return b.overtaken(ctx, in)
 	}
 	if err != nil {
 		return out, err
 	}
 	r.Parts = parts.runs
 	b.settle(ctx, attr, &r)
+	if consumed {
+		tag := etag(attr)
+		return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+	}
 	if err := b.cl.RemoveAll(ctx, b.uploadPath(u.key.bucket, u.id)); err != nil {
 		b.deps.Log.Warn("the parts of a completed upload were left behind", "bucket", u.key.bucket, "upload", u.id, "err", err)
 	}
 	tag := etag(attr)
 	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+}
+
+// overtaken answers a completion whose upload was given up, or completed by another
+// request, or of which a part was put anew, since it was found.
+func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (out s3response.CompleteMultipartUploadResult, err error) {
+	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+	if err == nil {
+		_, err = b.chosenParts(ctx, u, in.MultipartUpload.Parts)
+	}
+	if err == nil {
+		err = s3err.GetNoSuchUploadErr(u.id) // it is not what was missing, and this tells what to do
+	}
+	if _, gone := err.(s3err.NoSuchUploadError); gone {
+		return b.completedBefore(ctx, in, err)
+	}
+	return out, err
 }
 
 // completedBefore answers a client that asks again because it did not see the
@@ -141,21 +162,25 @@ func (c *chosen) add(attr *wire.Attr) {
 }
 
 // assemble makes the object of a key of ranges of other files, with its record,
-// in one step.
-func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, r *record, cond condition) (*wire.Attr, error) {
+// in one step, in which parts, unless it is 0, goes; consumed as of ConcatParts.
+func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr *wire.Attr, consumed bool, err error) {
 	if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	opts := client.CreateOptions{Replace: cond.ifNoneMatch == nil}
 	if !r.plain() {
 		data, err := r.encode()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		opts.Xattrs = map[string][]byte{recordXattr: data}
 	}
-	attr, err := b.cl.Concat(ctx, b.path(k), ranges, opts)
-	return attr, taken(err, cond)
+	if parts == 0 {
+		attr, err = b.cl.Concat(ctx, b.path(k), ranges, opts)
+	} else {
+		attr, consumed, err = b.cl.ConcatParts(ctx, b.path(k), ranges, parts, opts)
+	}
+	return attr, consumed, taken(err, cond)
 }
 
 // maxRuns bounds the lengths of parts that a record holds: an upload of parts of

@@ -60,7 +60,7 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput)
 		all = nil
 	}
 	known := src.current()
-	attr, err := b.assemble(ctx, k, all, r, condition{})
+	attr, _, err := b.assemble(ctx, k, all, 0, r, condition{})
 	if err == nil && known {
 		r.Checksum, r.Parts = src.record.Checksum, src.record.Parts
 		b.settle(ctx, attr, r)

@@ -257,6 +257,10 @@ func (c *checker) sorted() []*inode {
 }
 
 func (c *checker) linkCounts() error {
+	making, err := c.concats()
+	if err != nil {
+		return err
+	}
 	for _, i := range c.sorted() {
 		if i.typ == typeDirectory {
 			continue
@@ -264,12 +268,12 @@ func (c *checker) linkCounts() error {
 		if int(i.nlink) != c.names[i.id] {
 			c.problem("inode %s has link count %d and %d names", i.id, i.nlink, c.names[i.id])
 		}
-		if (i.owner != 0) != (i.nlink == 0) {
+		if (i.owner != 0 || making[i.id]) != (i.nlink == 0) {
 			c.problem("inode %s has link count %d and owner %s", i.id, i.nlink, i.owner)
 		}
 	}
 	doomed := make(map[moraine.InodeID]bool)
-	err := c.each(tabDoomed, func(key, _ []byte) error {
+	err = c.each(tabDoomed, func(key, _ []byte) error {
 		doomed[moraine.InodeID(lastU64(key))] = true
 		return nil
 	})

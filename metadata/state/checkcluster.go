@@ -306,6 +306,60 @@ func (c *checker) treeClones() (n int, err error) {
 	})
 }
 
+// concats checks the rows of jobs that concatenate, and returns the files that
+// they make: those have no name and no owner.
+func (c *checker) concats() (map[moraine.InodeID]bool, error) {
+	making := make(map[moraine.InodeID]bool)
+	left := make(map[moraine.JobID]uint64) // ranges
+	var ending map[moraine.JobID]bool
+	err := c.each(tabJob, func(key, value []byte) error {
+		j := &job{id: moraine.JobID(lastU64(key))}
+		if err := j.decode(value); err != nil || j.kind != wire.JobKind_JOB_KIND_CONCAT || !j.live() {
+			return err
+		}
+		cursor := &concatJob{}
+		if err := cursor.decode(j.cursor); err != nil {
+			return err
+		}
+		i := c.inodes[moraine.InodeID(j.target)]
+		if i == nil || i.typ != typeFile || i.nlink != 0 || i.owner != 0 {
+			c.problem("job %s makes %s, which is no file without a name", j.id, moraine.InodeID(j.target))
+		}
+		making[moraine.InodeID(j.target)] = true
+		left[j.id] = cursor.ranges - cursor.next/concatRow*concatRow // those of the present row are in it to its end
+		if j.ending != 0 {
+			if ending == nil {
+				ending = make(map[moraine.JobID]bool)
+			}
+			ending[j.id] = true
+		} else if cursor.next == cursor.ranges {
+			left[j.id] = 0
+		}
+		return nil
+	})
+	if err != nil {
+		return making, err
+	}
+	have := make(map[moraine.JobID]uint64)
+	err = c.each(tabConcatRow, func(key, value []byte) error {
+		row, err := decodeConcatRow(value)
+		have[moraine.JobID(lastU64(key[:11]))] += uint64(len(row))
+		return err
+	})
+	for id, n := range have {
+		if n > left[id] || n < left[id] && !ending[id] {
+			c.problem("job %s has rows of %d ranges, and %d to lay", id, n, left[id])
+		}
+		delete(left, id)
+	}
+	for id, n := range left {
+		if n > 0 && !ending[id] {
+			c.problem("job %s has no rows of the %d ranges that it has to lay", id, n)
+		}
+	}
+	return making, err
+}
+
 // liveStep checks a step that is being saved or checked.
 func (c *checker) liveStep(s *step) error {
 	sealed := uint32(0)

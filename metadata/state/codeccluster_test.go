@@ -41,6 +41,16 @@ var clusterCodecs = []codec{
 	}},
 	{"tree-clone", (&treeClone{top: 1<<40 | 5, parent: 1, name: "copy", from: 7, into: 8, generation: 1<<56 | 2, upTo: 1 << 30}).encode(), again(func() *treeClone { return &treeClone{} })},
 	{"cloned-directory", (&clonedDir{into: 1<<40 | 9, last: "name"}).encode(), again(func() *clonedDir { return &clonedDir{} })},
+	{"concatenation", (&concatJob{parent: 1, name: "object", replace: true, consume: 1<<40 | 6, mtime: 1 << 60, root: 1, session: 1<<40 | 2, ranges: 10_000, next: 300,
+		taken: 1 << 20, generation: 1<<56 | 2}).encode(), again(func() *concatJob { return &concatJob{} })},
+	{"ranges-of-concatenation", encodeConcatRow([]concatRange{{1<<40 | 9, 1<<56 | 2, 0, 5 << 20}, {inode: 1<<40 | 10, offset: 7}}), func(b []byte) ([]byte, error) {
+		r, err := decodeConcatRow(b)
+		return encodeConcatRow(r), err
+	}},
+	{"concat-job", (&job{kind: wire.JobKind_JOB_KIND_CONCAT, state: wire.JobState_JOB_STATE_DONE, target: 1<<40 | 9, generation: 1<<56 | 40}).encode(),
+		again(func() *job { return &job{} })},
+	{"failed-concat-job", (&job{kind: wire.JobKind_JOB_KIND_CONCAT, state: wire.JobState_JOB_STATE_FAILED, err: "it was removed", why: moraine.NotFound,
+		ending: wire.JobState_JOB_STATE_FAILED}).encode(), again(func() *job { return &job{} })},
 	{"quota", quota{bytes: 10 << 40, inodes: 1_000_000}.encode(), func(b []byte) ([]byte, error) {
 		var q quota
 		err := q.decode(b)

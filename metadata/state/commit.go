@@ -405,6 +405,12 @@ func (m *Machine) linkCommitted(t *tx, i *inode, l *wire.LinkTarget) error {
 	if dir.tenant != i.tenant {
 		return fail(moraine.CrossTenant, "link", l.GetName(), "")
 	}
+	return m.nameCommitted(t, dir, i, l)
+}
+
+// nameCommitted enters a file without a name in dir, in the place of what has
+// the name, if that may be replaced. The caller writes the file.
+func (m *Machine) nameCommitted(t *tx, dir, i *inode, l *wire.LinkTarget) error {
 	e, ok, err := t.lookup(dir.id, l.GetName())
 	if err != nil {
 		return err
@@ -419,10 +425,12 @@ func (m *Machine) linkCommitted(t *tx, i *inode, l *wire.LinkTarget) error {
 	return nil
 }
 
-// adopt turns an unlinked file of a session into one that a directory will
-// name; the caller links and writes it.
+// adopt turns an unlinked file of a session, or of a job, into one that a
+// directory will name; the caller links and writes it.
 func (m *Machine) adopt(t *tx, i *inode) {
-	t.del(t.k.sessionInode(i.owner, i.id))
+	if i.owner != 0 {
+		t.del(t.k.sessionInode(i.owner, i.id))
+	}
 	i.owner, i.nlink = 0, 1
 }
 

@@ -1,7 +1,7 @@
 package state
 
 import (
-	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/morainefs/moraine"
@@ -52,12 +52,17 @@ type job struct {
 	again  bool          // FLUSH: another is to follow
 	made   bool          // FLUSH: it has recorded an object
 	ending wire.JobState // it only settles what it had begun, and ends so
+
+	// Of a CONCAT that has ended, from version 3 on.
+	generation moraine.Generation // of the content that it gave its target
+	why        moraine.Kind       // it failed
 }
 
 // jobVersion is the newest version of the record; one that needs none of its
 // fields is of version 1, as marks are.
 const (
-	jobVersion  = 2
+	jobVersion  = 3
+	jobVersion2 = 2
 	jobVersion1 = 1
 )
 
@@ -66,12 +71,23 @@ func (j *job) ofV2() bool {
 	return j.parent != 0 || j.moves != 0 || j.again || j.made || j.ending != 0
 }
 
+// ofV3 reports whether the record needs version 3.
+func (j *job) ofV3() bool { return j.generation != 0 || j.why != 0 }
+
+// version is the one that the record needs.
+func (j *job) version() byte {
+	switch {
+	case j.ofV3():
+		return jobVersion
+	case j.ofV2():
+		return jobVersion2
+	}
+	return jobVersion1
+}
+
 func (j *job) encode() []byte {
 	b := make([]byte, 0, 96+len(j.subject)+len(j.cursor)+8*len(j.stripes))
-	version := byte(jobVersion1)
-	if j.ofV2() {
-		version = jobVersion
-	}
+	version := j.version()
 	b = append(b, version, byte(j.kind), byte(j.state))
 	b = putString(b, j.holder)
 	b = putUvarint(b, j.epoch)
@@ -96,7 +112,11 @@ func (j *job) encode() []byte {
 		return b
 	}
 	b = append(putFixed64(b, uint64(j.parent)), byte(j.moves))
-	return append(putBool(putBool(b, j.again), j.made), byte(j.ending))
+	b = append(putBool(putBool(b, j.again), j.made), byte(j.ending))
+	if version == jobVersion2 {
+		return b
+	}
+	return append(putFixed64(b, uint64(j.generation)), byte(j.why))
 }
 
 func (j *job) decode(b []byte) error {
@@ -125,9 +145,12 @@ func (j *job) decode(b []byte) error {
 	if version > jobVersion1 {
 		j.parent, j.moves = moraine.JobID(d.fixed64()), wire.JobKind(d.byte())
 		j.again, j.made, j.ending = d.bool(), d.bool(), wire.JobState(d.byte())
-		if !j.ofV2() {
-			d.fail(errors.New("version 2 without need"))
-		}
+	}
+	if version > jobVersion2 {
+		j.generation, j.why = moraine.Generation(d.fixed64()), moraine.Kind(d.byte())
+	}
+	if version != j.version() {
+		d.fail(fmt.Errorf("version %d without need", version))
 	}
 	return d.end("job")
 }
@@ -149,6 +172,10 @@ func (j *job) toWire() *wire.Job {
 	if ofFile(j.kind) || j.kind == wire.JobKind_JOB_KIND_MOVE_TREE {
 		w.Inode, w.Moves = j.target, j.moves
 	}
+	if j.kind == wire.JobKind_JOB_KIND_CONCAT && j.state == wire.JobState_JOB_STATE_DONE {
+		w.Inode = j.target
+	}
+	w.Generation, w.Failed = uint64(j.generation), uint32(j.why)
 	return w
 }
 

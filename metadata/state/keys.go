@@ -81,6 +81,8 @@ const (
 	tabUsage = 0x60 // column | directory -> what is below it
 	tabQuota = 0x61 // directory -> the most that may be below it
 
+	tabConcatRow = 0x70 // job | row -> ranges that a CONCAT has yet to lay
+
 	tabCloneDir = 0x62 // job | directory -> its like, and the last name cloned: what a CLONE_TREE has yet to go through
 )
 
@@ -294,6 +296,10 @@ func (k keys) usage(column uint8, dir moraine.InodeID) []byte {
 func (k keys) cloneDirs(j moraine.JobID) []byte { return k.u64(tabCloneDir, uint64(j)) }
 func (k keys) cloneDir(j moraine.JobID, i moraine.InodeID) []byte {
 	return k.u64x2(tabCloneDir, uint64(j), uint64(i))
+}
+func (k keys) concatRows(j moraine.JobID) []byte { return k.u64(tabConcatRow, uint64(j)) }
+func (k keys) concatRow(j moraine.JobID, row uint64) []byte {
+	return k.u64x2(tabConcatRow, uint64(j), row)
 }
 func (k keys) quota(dir moraine.InodeID) []byte  { return k.u64(tabQuota, uint64(dir)) }
 func (k keys) policy(dir moraine.InodeID) []byte { return k.u64(tabPolicy, uint64(dir)) }

@@ -299,7 +299,7 @@ func (m *Machine) cancelJob(t *tx, op *wire.CancelJob) (*wire.MetaResponse, erro
 		return done(), nil
 	case ofFile(j.kind):
 		return done(), m.cancelMove(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
-	case j.kind == wire.JobKind_JOB_KIND_CLONE_TREE:
+	case j.kind == wire.JobKind_JOB_KIND_CLONE_TREE, j.kind == wire.JobKind_JOB_KIND_CONCAT:
 		if j.ending == 0 {
 			j.ending, j.err = wire.JobState_JOB_STATE_CANCELED, "canceled by "+clip(t.caller.GetNode(), 100)
 			t.putJob(j) // ends once what was built has been let go

@@ -39,6 +39,8 @@ const (
 	// can take a device out for good, and a host that lost a device to another one
 	// does not take it back.
 	LevelHosts = 4
+	// LevelConcat: a concatenation of many ranges is a job (Concat).
+	LevelConcat = 4
 )
 
 // speaks reports whether the state has reached a feature level.

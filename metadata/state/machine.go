@@ -190,6 +190,8 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 		return m.setQuota(t, op.SetQuota)
 	case *wire.MetaRequest_CloneTree:
 		return m.cloneTree(t, op.CloneTree)
+	case *wire.MetaRequest_Concat:
+		return m.concat(t, op.Concat)
 	case *wire.MetaRequest_Recount:
 		return m.beginRecount(t)
 	}

@@ -44,18 +44,13 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 		n, finished, err = m.runScan(t, j, limit)
 	case wire.JobKind_JOB_KIND_CLONE_TREE:
 		over, err := m.runCloneTree(t, j, limit)
-		if err == nil && !over {
-			t.putJob(j)
-			t.events.JobsReady = true
-		}
-		return done(), err
+		return m.ran(t, j, over, err)
+	case wire.JobKind_JOB_KIND_CONCAT:
+		over, err := m.runConcat(t, j, limit)
+		return m.ran(t, j, over, err)
 	case wire.JobKind_JOB_KIND_MOVE_TREE:
 		over, err := m.runMoveTree(t, j, limit)
-		if err == nil && !over {
-			t.putJob(j)
-			t.events.JobsReady = true
-		}
-		return done(), err
+		return m.ran(t, j, over, err)
 	default:
 		return nil, fail(moraine.InvalidArgument, "run job", j.id.String(), "workers lease jobs of kind %s", j.kind)
 	}
@@ -74,6 +69,15 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	t.putJob(j)
 	t.events.JobsReady = true
 	return done(), nil
+}
+
+// ran answers a piece of a job that ends itself, and has the rest of it run.
+func (m *Machine) ran(t *tx, j *job, over bool, err error) (*wire.MetaResponse, error) {
+	if err == nil && !over {
+		t.putJob(j)
+		t.events.JobsReady = true
+	}
+	return done(), err
 }
 
 // runScan judges the next stripes with a chunk on a device, from the state that

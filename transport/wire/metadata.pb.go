@@ -150,6 +150,7 @@ const (
 	JobKind_JOB_KIND_MOVE_TREE     JobKind = 10  // queue a move of every file below a directory (the leader)
 	JobKind_JOB_KIND_CLONE_TREE    JobKind = 221 // clone all that is below a directory (the leader)
 	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // count what is below each directory anew (the leader)
+	JobKind_JOB_KIND_CONCAT        JobKind = 222 // make one file of ranges of many (the leader)
 )
 
 // Enum value maps for JobKind.
@@ -168,6 +169,7 @@ var (
 		10:  "JOB_KIND_MOVE_TREE",
 		221: "JOB_KIND_CLONE_TREE",
 		220: "JOB_KIND_RECOUNT",
+		222: "JOB_KIND_CONCAT",
 	}
 	JobKind_value = map[string]int32{
 		"JOB_KIND_UNSPECIFIED":   0,
@@ -183,6 +185,7 @@ var (
 		"JOB_KIND_MOVE_TREE":     10,
 		"JOB_KIND_CLONE_TREE":    221,
 		"JOB_KIND_RECOUNT":       220,
+		"JOB_KIND_CONCAT":        222,
 	}
 )
 
@@ -407,6 +410,8 @@ type MetaRequest struct {
 	//	*MetaRequest_ListQuotas
 	//	*MetaRequest_Recount
 	//	*MetaRequest_CloneTree
+	//	*MetaRequest_Concat
+	//	*MetaRequest_RaiseRouting
 	//	*MetaRequest_Leases
 	//	*MetaRequest_Watch
 	//	*MetaRequest_MemberBeat
@@ -1095,6 +1100,24 @@ func (x *MetaRequest) GetCloneTree() *CloneTree {
 	return nil
 }
 
+func (x *MetaRequest) GetConcat() *Concat {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Concat); ok {
+			return x.Concat
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetRaiseRouting() *RaiseRouting {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_RaiseRouting); ok {
+			return x.RaiseRouting
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetLeases() *Leases {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Leases); ok {
@@ -1461,6 +1484,15 @@ type MetaRequest_CloneTree struct {
 	CloneTree *CloneTree `protobuf:"bytes,224,opt,name=clone_tree,json=cloneTree,proto3,oneof"`
 }
 
+type MetaRequest_Concat struct {
+	Concat *Concat `protobuf:"bytes,320,opt,name=concat,proto3,oneof"`
+}
+
+type MetaRequest_RaiseRouting struct {
+	// Routing.
+	RaiseRouting *RaiseRouting `protobuf:"bytes,321,opt,name=raise_routing,json=raiseRouting,proto3,oneof"`
+}
+
 type MetaRequest_Leases struct {
 	// Leases and watches.
 	Leases *Leases `protobuf:"bytes,201,opt,name=leases,proto3,oneof"`
@@ -1635,6 +1667,10 @@ func (*MetaRequest_ListQuotas) isMetaRequest_Op() {}
 func (*MetaRequest_Recount) isMetaRequest_Op() {}
 
 func (*MetaRequest_CloneTree) isMetaRequest_Op() {}
+
+func (*MetaRequest_Concat) isMetaRequest_Op() {}
+
+func (*MetaRequest_RaiseRouting) isMetaRequest_Op() {}
 
 func (*MetaRequest_Leases) isMetaRequest_Op() {}
 
@@ -2486,6 +2522,7 @@ type SessionReply struct {
 	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode that the session's paths start at
 	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
 	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all metadata servers of now, so that a client need not be told of changes
+	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the present one; 0: a build that has none
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2588,6 +2625,13 @@ func (x *SessionReply) GetMetadata() []*MemberAddress {
 		return x.Metadata
 	}
 	return nil
+}
+
+func (x *SessionReply) GetRoutingEpoch() uint64 {
+	if x != nil {
+		return x.RoutingEpoch
+	}
+	return 0
 }
 
 type GetCluster struct {
@@ -2747,6 +2791,7 @@ type ClusterReply struct {
 	Entries           uint64                 `protobuf:"varint,17,opt,name=entries,proto3" json:"entries,omitempty"`                            // Raft entries that held them
 	LostStripes       uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes,proto3" json:"lost_stripes,omitempty"` // fewer than k chunks left
 	Healing           *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
+	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -2912,6 +2957,13 @@ func (x *ClusterReply) GetHealing() *Healing {
 		return x.Healing
 	}
 	return nil
+}
+
+func (x *ClusterReply) GetRoutingEpoch() uint64 {
+	if x != nil {
+		return x.RoutingEpoch
+	}
+	return 0
 }
 
 // Healing is how the repair goes, as the leader has seen it since the queue was
@@ -6175,6 +6227,8 @@ type Job struct {
 	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move,proto3" json:"move,omitempty"`
 	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT or MOVE_TREE
 	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: what it queues
+	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a CONCAT that is done: of the content that it gave the inode
+	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // of a CONCAT that failed: the Kind of the error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6347,6 +6401,20 @@ func (x *Job) GetMoves() JobKind {
 		return x.Moves
 	}
 	return JobKind_JOB_KIND_UNSPECIFIED
+}
+
+func (x *Job) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Job) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
 }
 
 type RepairTask struct {
@@ -9194,6 +9262,133 @@ func (x *CloneTree) GetName() string {
 	return ""
 }
 
+// Concat gives a file without a name, empty and of the session, ranges of other
+// files as its content, one behind the other, and its name with the last of them.
+// No byte moves. Where one entry can do it all it does, and the reply is that of a
+// Commit; else the reply has the job that does, which goes on whatever becomes of
+// the session, and takes the file from it. 10,000 ranges at most.
+type Concat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Ranges        []*CloneRange          `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Link          *LinkTarget            `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`         // keep is not for it
+	Consume       uint64                 `protobuf:"fixed64,4,opt,name=consume,proto3" json:"consume,omitempty"` // a directory that goes, with all below it, in the entry that gives the name; 0: none
+	Mtime         int64                  `protobuf:"varint,5,opt,name=mtime,proto3" json:"mtime,omitempty"`      // 0: the time of that entry
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Concat) Reset() {
+	*x = Concat{}
+	mi := &file_metadata_proto_msgTypes[101]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Concat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Concat) ProtoMessage() {}
+
+func (x *Concat) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[101]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Concat.ProtoReflect.Descriptor instead.
+func (*Concat) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{101}
+}
+
+func (x *Concat) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Concat) GetRanges() []*CloneRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Concat) GetLink() *LinkTarget {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+func (x *Concat) GetConsume() uint64 {
+	if x != nil {
+		return x.Consume
+	}
+	return 0
+}
+
+func (x *Concat) GetMtime() int64 {
+	if x != nil {
+		return x.Mtime
+	}
+	return 0
+}
+
+// RaiseRouting begins another routing epoch, so that all clients ask anew where
+// partitions are.
+type RaiseRouting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"` // the present one; where it is a later one already nothing is done
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseRouting) Reset() {
+	*x = RaiseRouting{}
+	mi := &file_metadata_proto_msgTypes[102]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseRouting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseRouting) ProtoMessage() {}
+
+func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[102]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
+func (*RaiseRouting) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{102}
+}
+
+func (x *RaiseRouting) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
 // ReadBackup reads a consistent snapshot of the state, piece by piece: 0 begins
 // one. The piece last read may be read again.
 type ReadBackup struct {
@@ -9206,7 +9401,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9218,7 +9413,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9231,7 +9426,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -9263,7 +9458,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9275,7 +9470,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9288,7 +9483,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -9344,7 +9539,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x9f$\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x94%\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -9442,6 +9637,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecount\x129\n" +
 	"\n" +
 	"clone_tree\x18\xe0\x01 \x01(\v2\x17.moraine.wire.CloneTreeH\x00R\tcloneTree\x12/\n" +
+	"\x06concat\x18\xc0\x02 \x01(\v2\x14.moraine.wire.ConcatH\x00R\x06concat\x12B\n" +
+	"\rraise_routing\x18\xc1\x02 \x01(\v2\x1a.moraine.wire.RaiseRoutingH\x00R\fraiseRouting\x12/\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesH\x00R\x06leases\x12,\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchH\x00R\x05watch\x12<\n" +
 	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatH\x00R\n" +
@@ -9510,7 +9707,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
-	"\fCloseSession\"\xd2\x02\n" +
+	"\fCloseSession\"\xf8\x02\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -9522,7 +9719,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x10topology_version\x18\a \x01(\x04R\x0ftopologyVersion\x12\x12\n" +
 	"\x04root\x18\b \x01(\x06R\x04root\x12\x17\n" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x128\n" +
-	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\"\f\n" +
+	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\x12$\n" +
+	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\"\f\n" +
 	"\n" +
 	"GetCluster\"\xdd\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
@@ -9533,7 +9731,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xdf\x05\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\x85\x06\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -9554,7 +9752,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\bcommands\x18\x10 \x01(\x04R\bcommands\x12\x18\n" +
 	"\aentries\x18\x11 \x01(\x04R\aentries\x12!\n" +
 	"\flost_stripes\x18\x12 \x01(\x04R\vlostStripes\x120\n" +
-	"\ahealing\x18\xc2\x03 \x01(\v2\x15.moraine.wire.HealingR\ahealing\"\xde\x01\n" +
+	"\ahealing\x18\xc2\x03 \x01(\v2\x15.moraine.wire.HealingR\ahealing\x12$\n" +
+	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\"\xde\x01\n" +
 	"\aHealing\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1d\n" +
@@ -9809,7 +10008,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x13\n" +
-	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\"\xf7\x04\n" +
+	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\"\xb1\x05\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.moraine.wire.JobKindR\x04kind\x12,\n" +
@@ -9834,7 +10033,11 @@ const file_metadata_proto_rawDesc = "" +
 	"not_before\x18\x11 \x01(\x04R\tnotBefore\x12*\n" +
 	"\x04move\x18\x12 \x01(\v2\x16.moraine.wire.MoveTaskR\x04move\x12\x14\n" +
 	"\x05inode\x18\x13 \x01(\x06R\x05inode\x12+\n" +
-	"\x05moves\x18\x14 \x01(\x0e2\x15.moraine.wire.JobKindR\x05moves\"\xb4\x01\n" +
+	"\x05moves\x18\x14 \x01(\x0e2\x15.moraine.wire.JobKindR\x05moves\x12\x1f\n" +
+	"\n" +
+	"generation\x18\xc0\x02 \x01(\x04R\n" +
+	"generation\x12\x17\n" +
+	"\x06failed\x18\xc1\x02 \x01(\rR\x06failed\"\xb4\x01\n" +
 	"\n" +
 	"RepairTask\x12,\n" +
 	"\x06stripe\x18\x01 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12\x16\n" +
@@ -10064,7 +10267,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\tCloneTree\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"<\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xae\x01\n" +
+	"\x06Concat\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x120\n" +
+	"\x06ranges\x18\x02 \x03(\v2\x18.moraine.wire.CloneRangeR\x06ranges\x12,\n" +
+	"\x04link\x18\x03 \x01(\v2\x18.moraine.wire.LinkTargetR\x04link\x12\x18\n" +
+	"\aconsume\x18\x04 \x01(\x06R\aconsume\x12\x14\n" +
+	"\x05mtime\x18\x05 \x01(\x03R\x05mtime\"\"\n" +
+	"\fRaiseRouting\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\"<\n" +
 	"\n" +
 	"ReadBackup\x12\x16\n" +
 	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x16\n" +
@@ -10090,7 +10301,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17COMMIT_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13COMMIT_MODE_OVERLAY\x10\x01\x12\x17\n" +
 	"\x13COMMIT_MODE_REPLACE\x10\x02\x12\x16\n" +
-	"\x12COMMIT_MODE_APPEND\x10\x03*\xc1\x02\n" +
+	"\x12COMMIT_MODE_APPEND\x10\x03*\xd7\x02\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -10105,7 +10316,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x12JOB_KIND_MOVE_TREE\x10\n" +
 	"\x12\x18\n" +
 	"\x13JOB_KIND_CLONE_TREE\x10\xdd\x01\x12\x15\n" +
-	"\x10JOB_KIND_RECOUNT\x10\xdc\x01*\x95\x01\n" +
+	"\x10JOB_KIND_RECOUNT\x10\xdc\x01\x12\x14\n" +
+	"\x0fJOB_KIND_CONCAT\x10\xde\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -10133,7 +10345,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 103)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -10241,53 +10453,55 @@ var file_metadata_proto_goTypes = []any{
 	(*RemoveMember)(nil),      // 103: moraine.wire.RemoveMember
 	(*FinishUpgrade)(nil),     // 104: moraine.wire.FinishUpgrade
 	(*CloneTree)(nil),         // 105: moraine.wire.CloneTree
-	(*ReadBackup)(nil),        // 106: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 107: moraine.wire.ReadBackupReply
-	(*OpenRun)(nil),           // 108: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 109: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 110: moraine.wire.SealPart
-	(*GetStep)(nil),           // 111: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 112: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 113: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 114: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 115: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 116: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 117: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 118: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 119: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 120: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 121: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 122: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 123: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 124: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 125: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 126: moraine.wire.GetObject
-	(*GetTier)(nil),           // 127: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 128: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 129: moraine.wire.GetPolicy
-	(*Error)(nil),             // 130: moraine.wire.Error
-	(*Topology)(nil),          // 131: moraine.wire.Topology
-	(*RunReply)(nil),          // 132: moraine.wire.RunReply
-	(*StepReply)(nil),         // 133: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 134: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 135: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 136: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 137: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 138: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 139: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 140: moraine.wire.Scheme
-	(DeviceState)(0),          // 141: moraine.wire.DeviceState
-	(*Attr)(nil),              // 142: moraine.wire.Attr
-	(FileType)(0),             // 143: moraine.wire.FileType
-	(*Placement)(nil),         // 144: moraine.wire.Placement
-	(*Stripe)(nil),            // 145: moraine.wire.Stripe
-	(*Extent)(nil),            // 146: moraine.wire.Extent
-	(*Object)(nil),            // 147: moraine.wire.Object
-	(*Host)(nil),              // 148: moraine.wire.Host
-	(*Device)(nil),            // 149: moraine.wire.Device
-	(*SigningKey)(nil),        // 150: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 151: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 152: moraine.wire.MoveTask
+	(*Concat)(nil),            // 106: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 107: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 108: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 109: moraine.wire.ReadBackupReply
+	(*OpenRun)(nil),           // 110: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 111: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 112: moraine.wire.SealPart
+	(*GetStep)(nil),           // 113: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 114: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 115: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 116: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 117: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 118: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 119: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 120: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 121: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 122: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 123: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 124: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 125: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 126: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 127: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 128: moraine.wire.GetObject
+	(*GetTier)(nil),           // 129: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 130: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 131: moraine.wire.GetPolicy
+	(*Error)(nil),             // 132: moraine.wire.Error
+	(*Topology)(nil),          // 133: moraine.wire.Topology
+	(*RunReply)(nil),          // 134: moraine.wire.RunReply
+	(*StepReply)(nil),         // 135: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 136: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 137: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 138: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 139: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 140: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 141: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 142: moraine.wire.Scheme
+	(DeviceState)(0),          // 143: moraine.wire.DeviceState
+	(*Attr)(nil),              // 144: moraine.wire.Attr
+	(FileType)(0),             // 145: moraine.wire.FileType
+	(*Placement)(nil),         // 146: moraine.wire.Placement
+	(*Stripe)(nil),            // 147: moraine.wire.Stripe
+	(*Extent)(nil),            // 148: moraine.wire.Extent
+	(*Object)(nil),            // 149: moraine.wire.Object
+	(*Host)(nil),              // 150: moraine.wire.Host
+	(*Device)(nil),            // 151: moraine.wire.Device
+	(*SigningKey)(nil),        // 152: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 153: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 154: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -10328,156 +10542,160 @@ var file_metadata_proto_depIdxs = []int32{
 	73,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	75,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	77,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	108, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	109, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	110, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	111, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	112, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	113, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	114, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	115, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	116, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	117, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	118, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	110, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	111, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	112, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	113, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	114, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	115, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	116, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	117, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	118, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	119, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	120, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	72,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	119, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	120, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	121, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	122, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	123, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	124, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	125, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	126, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	127, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	128, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	129, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	121, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	122, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	123, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	124, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	125, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	126, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	127, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	128, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	129, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	130, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	131, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	79,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	81,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	82,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
 	84,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
 	105, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	85,  // 66: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	90,  // 67: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	94,  // 68: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	98,  // 69: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	102, // 70: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	103, // 71: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	104, // 72: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	106, // 73: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	16,  // 74: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	17,  // 75: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	130, // 76: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	89,  // 77: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 78: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 79: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	131, // 80: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	20,  // 81: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	22,  // 82: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	27,  // 83: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	31,  // 84: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	40,  // 85: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	43,  // 86: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	48,  // 87: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	50,  // 88: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	54,  // 89: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	56,  // 90: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	61,  // 91: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	67,  // 92: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	74,  // 93: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	76,  // 94: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	132, // 95: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	133, // 96: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	134, // 97: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	135, // 98: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	136, // 99: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	36,  // 100: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	137, // 101: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	138, // 102: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	139, // 103: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	80,  // 104: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	83,  // 105: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	95,  // 106: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	100, // 107: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	107, // 108: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	7,   // 109: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	86,  // 110: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	92,  // 111: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	93,  // 112: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	13,  // 113: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	131, // 114: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	140, // 115: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	15,  // 116: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	141, // 117: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	142, // 118: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	142, // 119: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	23,  // 120: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	142, // 121: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	142, // 122: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	26,  // 123: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	143, // 124: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	140, // 125: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	144, // 126: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	140, // 127: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	140, // 128: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	144, // 129: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	145, // 130: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	146, // 131: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 132: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	45,  // 133: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 134: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	47,  // 135: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	45,  // 136: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	142, // 137: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	142, // 138: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	146, // 139: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	145, // 140: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	147, // 141: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	52,  // 142: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	148, // 143: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	149, // 144: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	150, // 145: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	149, // 146: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	57,  // 147: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	150, // 148: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	57,  // 149: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	60,  // 150: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	57,  // 151: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	141, // 152: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 153: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 154: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	64,  // 155: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	151, // 156: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	152, // 157: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 158: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	145, // 159: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	65,  // 160: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 161: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	63,  // 162: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 163: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	65,  // 164: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	65,  // 165: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	65,  // 166: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	65,  // 167: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	78,  // 168: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	78,  // 169: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	78,  // 170: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	87,  // 171: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	88,  // 172: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	88,  // 173: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 174: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	143, // 175: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	91,  // 176: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	96,  // 177: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	97,  // 178: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	97,  // 179: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	96,  // 180: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	99,  // 181: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	101, // 182: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	183, // [183:183] is the sub-list for method output_type
-	183, // [183:183] is the sub-list for method input_type
-	183, // [183:183] is the sub-list for extension type_name
-	183, // [183:183] is the sub-list for extension extendee
-	0,   // [0:183] is the sub-list for field type_name
+	106, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	107, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	85,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	90,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	94,  // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	98,  // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	102, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	103, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	104, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	108, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	16,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	17,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	132, // 78: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	89,  // 79: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 80: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 81: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	133, // 82: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	20,  // 83: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	22,  // 84: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	27,  // 85: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	31,  // 86: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	40,  // 87: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	43,  // 88: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	48,  // 89: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	50,  // 90: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	54,  // 91: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	56,  // 92: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	61,  // 93: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	67,  // 94: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	74,  // 95: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	76,  // 96: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	134, // 97: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	135, // 98: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	136, // 99: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	137, // 100: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	138, // 101: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	36,  // 102: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	139, // 103: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	140, // 104: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	141, // 105: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	80,  // 106: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	83,  // 107: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	95,  // 108: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	100, // 109: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	109, // 110: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	7,   // 111: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	86,  // 112: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	92,  // 113: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	93,  // 114: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	13,  // 115: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	133, // 116: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	142, // 117: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	15,  // 118: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	143, // 119: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	144, // 120: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	144, // 121: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	23,  // 122: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	144, // 123: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	144, // 124: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	26,  // 125: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	145, // 126: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	142, // 127: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	146, // 128: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	142, // 129: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	142, // 130: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	146, // 131: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	147, // 132: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	148, // 133: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 134: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	45,  // 135: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 136: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	47,  // 137: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	45,  // 138: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	144, // 139: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	144, // 140: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	148, // 141: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	147, // 142: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	149, // 143: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	52,  // 144: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	150, // 145: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	151, // 146: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	152, // 147: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	151, // 148: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	57,  // 149: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	152, // 150: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	57,  // 151: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	60,  // 152: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	57,  // 153: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	143, // 154: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 155: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 156: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	64,  // 157: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	153, // 158: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	154, // 159: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 160: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	147, // 161: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	65,  // 162: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 163: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	63,  // 164: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 165: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	65,  // 166: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	65,  // 167: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	65,  // 168: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	65,  // 169: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	78,  // 170: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	78,  // 171: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	78,  // 172: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	87,  // 173: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	88,  // 174: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	88,  // 175: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 176: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	145, // 177: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	91,  // 178: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	96,  // 179: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	97,  // 180: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	97,  // 181: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	96,  // 182: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	99,  // 183: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	101, // 184: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	47,  // 185: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	45,  // 186: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	187, // [187:187] is the sub-list for method output_type
+	187, // [187:187] is the sub-list for method input_type
+	187, // [187:187] is the sub-list for extension type_name
+	187, // [187:187] is the sub-list for extension extendee
+	0,   // [0:187] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -10556,6 +10774,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ListQuotas)(nil),
 		(*MetaRequest_Recount)(nil),
 		(*MetaRequest_CloneTree)(nil),
+		(*MetaRequest_Concat)(nil),
+		(*MetaRequest_RaiseRouting)(nil),
 		(*MetaRequest_Leases)(nil),
 		(*MetaRequest_Watch)(nil),
 		(*MetaRequest_MemberBeat)(nil),
@@ -10609,7 +10829,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   103,
+			NumMessages:   105,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,180 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A concatenation gives a file without a name the ranges of other files, and its
+// name with the last of them. What one command can do it does (Concat); else it
+// is a job, whose pieces the leader runs. The job takes the file from its session:
+// nobody sees it, and nobody can change it, until the last piece names it. A piece
+// lays the next tables of the next ranges and says in the job's cursor how far it
+// came, so that a piece that is run again goes on from there. The ranges are in
+// rows of the job, which go as they are consumed.
+//
+// A range is taken of its source as that is at its turn, and a source that
+// changes between two pieces of one range fails the job: half of each would be
+// neither. What fails leaves nothing but the reason.
+
+// MaxConcatRanges is the most ranges of one concatenation: the parts of an S3
+// upload.
+const MaxConcatRanges = 10_000
+
+// concatRow is how many ranges a row of the job holds.
+const concatRow = 256
+
+// concat makes a file of ranges of others: at once, or by a job.
+func (m *Machine) concat(t *tx, op *wire.Concat) (*wire.MetaResponse, error) {
+	ok, err := t.speaks(LevelConcat)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fail(moraine.Unimplemented, "concat", op.GetLink().GetName(), "the cluster's feature level does not have it: clone range by range")
+	}
+	i, err := t.contentFile("concat", op.GetInode())
+	if err != nil {
+		return nil, err
+	}
+	if err := m.checkConcat(t, i, op); err != nil {
+		return nil, err
+	}
+	if len(op.GetRanges()) <= MaxCloneRanges {
+		w := &cloneWork{op: &wire.Clone{Mode: wire.CommitMode_COMMIT_MODE_APPEND, Mtime: op.GetMtime()}, i: i, level: moraine.NVMe}
+		fits, err := w.takeAll(t, op.GetRanges())
+		if err != nil {
+			return nil, err
+		}
+		if fits {
+			return m.concatNow(t, w, op)
+		}
+	}
+	return m.addConcat(t, i, op)
+}
+
+// takeAll finds the pieces of all ranges; false where they are too many for one
+// command.
+func (w *cloneWork) takeAll(t *tx, ranges []*wire.CloneRange) (bool, error) {
+	for _, r := range ranges {
+		err := w.take(t, r)
+		if w.touched > maxCloneTouched {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// checkConcat holds a request against what can never be, so that it fails at once
+// and not when most of its work is done.
+func (m *Machine) checkConcat(t *tx, i *inode, op *wire.Concat) error {
+	ref := i.id.String()
+	switch l := op.GetLink(); {
+	case i.owner == 0 || i.content != 0 || i.size != 0:
+		return fail(moraine.InvalidArgument, "concat", ref, "the file has a name, or content: make an empty one without a name")
+	case len(op.GetRanges()) > MaxConcatRanges:
+		return fail(moraine.TooLarge, "concat", ref, "%d ranges, %d at most", len(op.GetRanges()), MaxConcatRanges)
+	case l == nil || l.GetKeep():
+		return fail(moraine.InvalidArgument, "concat", ref, "want a name, and none that keeps what had it")
+	}
+	for _, r := range op.GetRanges() {
+		if r.GetInode() == op.GetInode() {
+			return fail(moraine.InvalidArgument, "concat", ref, "it is a range of itself")
+		}
+	}
+	dir, err := t.mayName(i, op.GetLink())
+	if err != nil || op.GetConsume() == 0 {
+		return err
+	}
+	_, err = t.consumable(moraine.InodeID(op.GetConsume()), dir)
+	return err
+}
+
+// mayName returns the directory that is to name i, if it may.
+func (t *tx) mayName(i *inode, l *wire.LinkTarget) (*inode, error) {
+	if err := checkName("link", l.GetName()); err != nil {
+		return nil, err
+	}
+	dir, err := t.directory(moraine.InodeID(l.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	if dir.tenant != i.tenant {
+		return nil, fail(moraine.CrossTenant, "link", l.GetName(), "")
+	}
+	e, ok, err := t.lookup(dir.id, l.GetName())
+	switch {
+	case err != nil || !ok:
+		return dir, err
+	case e.typ == typeDirectory:
+		return nil, fail(moraine.IsDirectory, "link", l.GetName(), "")
+	case !l.GetReplace() || e.typ != typeFile:
+		return nil, fail(moraine.Exists, "link", l.GetName(), "")
+	}
+	return dir, nil
+}
+
+// consumable returns a directory that is to go when a file appears in dir, which
+// is not below it.
+func (t *tx) consumable(id moraine.InodeID, dir *inode) (*inode, error) {
+	gone, err := t.directory(id)
+	if err != nil {
+		return nil, err
+	}
+	in, err := t.below(gone.id, dir.id)
+	if err != nil {
+		return nil, err
+	}
+	if in || gone.parent == 0 {
+		return nil, fail(moraine.InvalidArgument, "concat", gone.id.String(), "the file itself would go with it")
+	}
+	return gone, nil
+}
+
+// concatNow does all of a concatenation in this command.
+func (m *Machine) concatNow(t *tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, error) {
+	if err := m.layClone(t, w); err != nil {
+		return nil, err
+	}
+	if err := m.nameConcat(t, w.i, op.GetLink(), op.GetConsume()); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
+		Attr: w.i.attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
+	}}}, nil
+}
+
+// nameConcat gives a file that is whole its name, and lets what it was made of go,
+// in the same entry.
+func (m *Machine) nameConcat(t *tx, i *inode, l *wire.LinkTarget, consume uint64) error {
+	dir, err := t.mayName(i, l)
+	if err != nil {
+		return err
+	}
+	var gone *inode
+	if consume != 0 {
+		if gone, err = t.consumable(moraine.InodeID(consume), dir); err != nil {
+			return err
+		}
+	}
+	if err := m.nameCommitted(t, dir, i, l); err != nil {
+		return err
+	}
+	t.putInode(i)
+	if err := m.flushOnCommit(t, i); err != nil || gone == nil {
+		return err
+	}
+	parent, name, err := t.nameOf(gone)
+	if err != nil {
+		return err
+	}
+	from, err := t.inode(parent)
+	if err != nil {
+		return damaged(err)
+	}
+	m.unlink(t, from, name, gone)
+	return m.dropTree(t, gone, name)
+}

@@ -1,0 +1,104 @@
+package s3_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+)
+
+// manyParts makes parts of an upload, each a copy of another range of one object,
+// of the least length that a part may have: the bytes of all of them are those of
+// that object, so that thousands cost nothing.
+func manyParts(t *testing.T, c *minio.Core, b, key, id string, source []byte, parts int) []minio.CompletePart {
+	t.Helper()
+	put(t, c, b, "source", source, minio.PutObjectOptions{})
+	done := make([]minio.CompletePart, parts)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < parts; i += 8 {
+				p, err := c.CopyObjectPart(t.Context(), b, "source", b, key, id, i+1, shiftOf(i), minPart, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				done[i] = p
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return done
+}
+
+// shiftOf is where in the source a part begins.
+func shiftOf(part int) int64 { return int64(part) * 4099 % (1 << 20) }
+
+// An upload of hundreds of parts, completed by two requests at once and by a third
+// that comes late, is one object with one ETag; so is one of 10,000, in the long
+// form.
+func TestCompletingAtOnce(t *testing.T) {
+	parts := 530 // more than one command of the metadata service takes
+	if os.Getenv("MORAINE_TEST_LONG") != "" {
+		parts = 10_000
+	}
+	ctx := t.Context()
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "many-parts")
+	id, err := c.NewMultipartUpload(ctx, b, "k", minio.PutObjectOptions{})
+	require.NoError(t, err)
+	source := bytesOf(7, minPart+1<<20)
+	done := manyParts(t, c, b, "k", id, source, parts)
+	before := shared.client.Stats().WrittenBytes
+	began := time.Now()
+	tags := make([]string, 2)
+	var wg sync.WaitGroup
+	for n := range tags {
+		wg.Go(func() {
+			info, err := c.CompleteMultipartUpload(ctx, b, "k", id, done, minio.PutObjectOptions{})
+			if err != nil {
+				t.Errorf("completion %d: %v", n, err)
+			}
+			tags[n] = info.ETag
+		})
+	}
+	wg.Wait()
+	t.Logf("two completions of %d parts at once took %s", parts, time.Since(began).Round(time.Millisecond))
+	require.Equal(t, before, shared.client.Stats().WrittenBytes, "bytes were moved")
+	late, err := c.CompleteMultipartUpload(ctx, b, "k", id, done, minio.PutObjectOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []string{late.ETag, late.ETag}, tags)
+	for e, err := range shared.client.ReadDir(ctx, "/"+b+"/.moraine.uploads") {
+		require.NoError(t, err)
+		t.Errorf("%s was left", e.Name)
+	}
+	a, err := shared.client.Stat(ctx, "/"+b+"/k")
+	require.NoError(t, err)
+	require.EqualValues(t, int64(parts)*minPart, a.Size)
+	r, err := shared.client.OpenInode(ctx, moraine.InodeID(a.Inode))
+	require.NoError(t, err)
+	defer r.Close()
+	for i := 0; i < parts; i += max(parts/40, 1) { // over the end of a part, into the next
+		have := make([]byte, 8000)
+		at := int64(i)*minPart + minPart - 4000
+		want := source[shiftOf(i)+minPart-4000:][:4000]
+		if i == parts-1 {
+			have = have[:4000]
+		} else {
+			want = append(bytes.Clone(want), source[shiftOf(i+1):][:4000]...)
+		}
+		_, err := r.ReadAt(ctx, have, at)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, have), fmt.Sprintf("part %d", i+1))
+	}
+}
