@@ -28,6 +28,8 @@ type benchOptions struct {
 	bytes         sizeFlag
 	clients       int
 	inodes        uint64
+	sessions      int
+	leases        int
 	seconds       float64
 	profile       string
 }
@@ -49,6 +51,7 @@ var benchmarks = []benchmark{
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
 	{"failover", "elections under full load, then how long until the next mutation when a leader is killed (21 kills)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
 	{"scale", "a state of --inodes files in one metadata replica: disk, memory and restart, and creates and stats against an empty one", 64, procs.Config{}, bench.Scale},
+	{"leases", "sessions with leases that are renewed: CPU and memory of the metadata leader, against the same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
 	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
@@ -79,6 +82,8 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
 	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
 	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "files that scale makes, of one stripe each")
+	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
+	f.IntVar(&o.leases, "leases", 1000, "leases that each of them holds")
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
@@ -141,7 +146,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {
@@ -190,14 +195,20 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 func (a *app) benchOn(e *bench.Env, profile string) {
 	e.Worker = append(e.Worker, a.connectionFlags()...)
 	e.Open = a.benchTarget
-	e.Connect = func(ctx context.Context) (*client.Client, func() error, error) {
-		c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
+	e.Connect, e.ConnectCached = a.benchSession(0), a.benchSession(defaultCache)
+	e.Mount = a.benchMount(e.Dir, profile)
+}
+
+// benchSession returns what opens a session with connections of its own, and a
+// cache of so many names; 0 is none.
+func (a *app) benchSession(cache int) func(context.Context) (*client.Client, func() error, error) {
+	return func(ctx context.Context) (*client.Client, func() error, error) {
+		c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20, CacheEntries: cache})
 		if err != nil {
 			return nil, nil, err
 		}
 		return c.Client, c.Close, nil
 	}
-	e.Mount = a.benchMount(e.Dir, profile)
 }
 
 // benchStores tells of the S3 endpoint and the bucket of a cluster of our own,

@@ -38,11 +38,16 @@ type Env struct {
 	Seconds          float64
 	// Inodes is how many files Scale makes.
 	Inodes uint64
+	// Sessions is how many sessions Leases opens, Leases how many leases each of
+	// them holds.
+	Sessions, Leases int
 	// Mount mounts the target on a directory; end unmounts it. nil where the
 	// target is a path.
 	Mount func(ctx context.Context) (dir string, end func() error, err error)
 	// Connect opens a session with the cluster; nil where the target is a path.
 	Connect func(ctx context.Context) (c *client.Client, end func() error, err error)
+	// ConnectCached is Connect with a cache of names under leases, as a mount has.
+	ConnectCached func(ctx context.Context) (c *client.Client, end func() error, err error)
 	// S3 is the S3 endpoint of the target, and Bucket the bucket of its object
 	// tier; nil where they are not known.
 	S3     *S3Server

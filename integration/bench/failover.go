@@ -14,7 +14,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -165,16 +164,10 @@ func (e *Env) killLeader(ctx context.Context, c *client.Client, acked *atomic.In
 	if err := waitFor(ctx, acked, acked.Load()+failoverWarm); err != nil {
 		return gap{}, err
 	}
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	node, err := e.leader(ctx, c)
 	if err != nil {
 		return gap{}, err
 	}
-	members := resp.GetCluster().GetMetadata()
-	i := slices.IndexFunc(members, (*wire.MetadataNode).GetLeader)
-	if i < 0 {
-		return gap{}, errors.New("bench: no metadata server says that it leads")
-	}
-	node := e.Cluster.Node(members[i].Id)
 	began := time.Now()
 	if err := node.Kill(); err != nil {
 		return gap{}, err

@@ -66,7 +66,7 @@ func Scale(ctx context.Context, e *Env) (lines []Line, err error) {
 		return nil, err
 	}
 	debug.FreeOSMemory()
-	rss := residentBytes()
+	rss := residentBytes(os.Getpid())
 	e.Progress("starting on it")
 	began = time.Now()
 	if err := s.open(ctx, false); err != nil {
@@ -85,7 +85,7 @@ func Scale(ctx context.Context, e *Env) (lines []Line, err error) {
 	return append(lines,
 		Line{Name: e.name("scale-inodes"), Value: inodes, Unit: "inodes"},
 		Line{Name: e.name("scale-disk"), Value: bytes / inodes, Unit: "bytes/inode"},
-		Line{Name: e.name("scale-memory"), Value: max(1, residentBytes()-rss), Unit: "bytes"},
+		Line{Name: e.name("scale-memory"), Value: max(1, residentBytes(os.Getpid())-rss), Unit: "bytes"},
 		Line{Name: e.name("scale-create"), Value: creates1, Unit: "ops/s"}.against(creates, "empty state"),
 		Line{Name: e.name("scale-stat"), Value: stats1, Unit: "ops/s"}.against(stats, "empty state")), nil
 }
@@ -389,9 +389,9 @@ func treeBytes(dir string) (bytes float64, err error) {
 	return bytes, err
 }
 
-// residentBytes returns the memory of this process.
-func residentBytes() float64 {
-	data, err := os.ReadFile("/proc/self/statm")
+// residentBytes returns the memory of a process, 0 where that is gone.
+func residentBytes(pid int) float64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	fields := strings.Fields(string(data))
 	if err != nil || len(fields) < 2 {
 		return 0
