@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Config is what an operator may set. Zero values are replaced by the defaults
@@ -42,6 +43,14 @@ type Config struct {
 	// device (1 h); with few chunks it is shorter. The first pass begins with the
 	// first heartbeat.
 	ReportInterval time.Duration
+	// ScrubInterval is how often all that a device holds is read and verified
+	// (7 days; negative: only when somebody asks for it), ScrubBytesPerSecond how
+	// fast (32 MiB; negative: as fast as it goes).
+	ScrubInterval       time.Duration
+	ScrubBytesPerSecond int64
+	// CorruptLimit is how many chunks of a device may be found corrupt within a
+	// day; one more, and the device is given up (16; negative: any number).
+	CorruptLimit int
 }
 
 // DeviceConfig is one device.
@@ -60,11 +69,14 @@ type Deps struct {
 	// Required.
 	Meta transport.Metadata
 	// Bucket is what objects are read from; nil: none.
-	Bucket  Bucket
-	FS      vfs.FS // default: the machine's
-	Clock   clock.Clock
-	Log     *slog.Logger
-	Metrics *Metrics
+	Bucket Bucket
+	FS     vfs.FS // default: the machine's
+	// DiskHealth asks the disk below a directory how it is; nil where it does not
+	// tell. Default: the machine's disks, where FS is.
+	DiskHealth func(dir string) *wire.DiskHealth
+	Clock      clock.Clock
+	Log        *slog.Logger
+	Metrics    *Metrics
 	// DiskMetrics are shared by all devices.
 	DiskMetrics *disk.Metrics
 }
@@ -74,6 +86,9 @@ const (
 	defaultPieces    = 256 << 20
 	defaultHeartbeat = time.Second
 	defaultReport    = time.Hour
+	defaultScrub     = 7 * 24 * time.Hour
+	defaultScrubRate = 32 << 20
+	defaultCorrupt   = 16
 )
 
 func (c *Config) setDefaults() {
@@ -88,6 +103,15 @@ func (c *Config) setDefaults() {
 	}
 	if c.ReportInterval == 0 {
 		c.ReportInterval = defaultReport
+	}
+	if c.ScrubInterval == 0 {
+		c.ScrubInterval = defaultScrub
+	}
+	if c.ScrubBytesPerSecond == 0 {
+		c.ScrubBytesPerSecond = defaultScrubRate
+	}
+	if c.CorruptLimit == 0 {
+		c.CorruptLimit = defaultCorrupt
 	}
 }
 
@@ -120,6 +144,12 @@ func (c *Config) validate() error {
 }
 
 func (d *Deps) setDefaults() {
+	if d.DiskHealth == nil {
+		d.DiskHealth = func(string) *wire.DiskHealth { return nil }
+		if d.FS == nil {
+			d.DiskHealth = diskHealth
+		}
+	}
 	if d.FS == nil {
 		d.FS = vfs.OS{}
 	}

@@ -20,6 +20,11 @@ type device struct {
 	dir  string
 	uuid moraine.UUID
 	tier keeper
+	// medium is what a scrub reads: the disk, past any cache; watch what it does.
+	medium keeper
+	watch  *watched
+	scrub  *scrubState
+	health atomic.Pointer[wire.DiskHealth] // nil where the disk does not tell
 	// id is given at the first registration, epoch at the first of each boot.
 	id    moraine.DeviceID
 	epoch atomic.Uint64
@@ -136,11 +141,16 @@ func (s *Server) openDevice(cfg DeviceConfig, cluster moraine.UUID, fresh bool) 
 	})
 	switch {
 	case errors.Is(err, moraine.IOError):
-		return &device{dir: cfg.Dir, uuid: identity.Device, tier: brokenTier{err}}, err
+		return s.newDevice(cfg.Dir, identity.Device, brokenTier{err}), err
 	case err != nil:
 		return nil, err
 	}
-	return &device{dir: cfg.Dir, uuid: identity.Device, tier: tier}, nil
+	return s.newDevice(cfg.Dir, identity.Device, tier), nil
+}
+
+func (s *Server) newDevice(dir string, uuid moraine.UUID, disk keeper) *device {
+	w := watch(disk, s.deps.Clock, s.cfg.CorruptLimit)
+	return &device{dir: dir, uuid: uuid, tier: w, medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond)}
 }
 
 // describe is the device as the service is told of it.
@@ -153,6 +163,9 @@ func (d *device) describe() *wire.Device {
 	if err := d.tier.Err(); err != nil {
 		w.State, w.Reason = wire.DeviceState_DEVICE_STATE_OUT, err.Error()
 	}
+	w.Distrusted = d.watch.distrust.Load() != nil
+	w.PutMicros, w.CorruptChunks = d.watch.putMicros(), d.watch.corrupts.Load()
+	w.Scrub, w.Health = d.scrub.describe(), d.health.Load()
 	return w
 }
 

@@ -83,6 +83,11 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 		s.incarnation.Store(uint32(n))
 	}
 	s.applied.Store(reply.GetApplied())
+	for _, id := range reply.GetScrub() {
+		if d := f.byID[moraine.DeviceID(id)]; d != nil {
+			d.scrub.start()
+		}
+	}
 	if reply.GetRegister() {
 		if err := s.register(ctx, f); err != nil {
 			return nil, err

@@ -19,6 +19,10 @@ type Metrics struct {
 	DeviceBytes  prometheus.Gauge       // used on all devices, as of the last heartbeat
 	DeviceChunks prometheus.Gauge
 
+	ScrubChunks prometheus.Counter // chunks read and verified by scrubs
+	ScrubBytes  prometheus.Counter
+	ScrubBad    *prometheus.CounterVec // that scrubs found wrong, by what
+
 	Pieces       *prometheus.CounterVec // requests for bytes of objects, by outcome
 	PieceBytes   prometheus.Counter     // bytes of objects served
 	PieceFetches *prometheus.CounterVec // pieces read from the bucket, by outcome
@@ -58,6 +62,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DeviceBytes:  gauge("device_used_bytes", "Bytes used on all devices."),
 		DeviceChunks: gauge("device_chunks", "Chunks on all devices."),
 	}
+	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
+	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
+	m.ScrubBad = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_scrub_bad_chunks_total",
+		Help: "Chunks that scrubs found wrong and had repaired, by what: corrupt, misplaced, or missing."}, []string{"found"})
 	m.Pieces = outcomes("piece_gets_total", "Requests for bytes of an object, by outcome.")
 	m.PieceBytes = counter("piece_get_bytes_total", "Bytes of objects served.")
 	m.PieceFetches = outcomes("piece_fetches_total", "Pieces of objects read from the bucket, by outcome.")
@@ -65,6 +73,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
 	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
 	if reg != nil {
+		reg.MustRegister(m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.DeviceBytes, m.DeviceChunks)

@@ -60,11 +60,10 @@ func (s *Server) report(ctx context.Context, d *device) error {
 		if err != nil {
 			return err
 		}
-		headers, to := cutSlice(headers)
+		headers, to := cutSlice(headers, reportSlice)
 		req := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started}
 		for _, h := range headers {
-			req.Chunks = append(req.Chunks, &wire.ChunkReport{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index),
-				Version: uint32(h.Version), Crc: h.CRC, Length: uint64(h.Length)})
+			req.Chunks = append(req.Chunks, reportOf(&h))
 		}
 		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: req}})
 		if err != nil {
@@ -81,11 +80,16 @@ func (s *Server) report(ctx context.Context, d *device) error {
 	}
 }
 
+// reportOf is a chunk as the service is told of it.
+func reportOf(h *tiers.Header) *wire.ChunkReport {
+	return &wire.ChunkReport{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Version: uint32(h.Version), Crc: h.CRC, Length: uint64(h.Length)}
+}
+
 // cutSlice decides where a slice of a report ends: all chunks of a stripe that
 // one device holds go into one slice. to is the first stripe of the next slice,
-// 0 where there is none.
-func cutSlice(headers []tiers.Header) (slice []tiers.Header, to moraine.StripeID) {
-	if len(headers) < reportSlice {
+// 0 where there is none. limit is how many were asked for.
+func cutSlice(headers []tiers.Header, limit int) (slice []tiers.Header, to moraine.StripeID) {
+	if len(headers) < limit {
 		return headers, 0
 	}
 	last := headers[len(headers)-1].ID.Stripe

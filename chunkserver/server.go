@@ -113,6 +113,8 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { s.heartbeats(ctx, f); return nil })
 	for _, d := range f.devices {
 		g.Go(func() error { s.reports(ctx, d); return nil })
+		g.Go(func() error { s.scrubs(ctx, d); return nil })
+		g.Go(func() error { s.watchHealth(ctx, d); return nil })
 	}
 	return g.Wait()
 }

@@ -68,6 +68,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 			devices = append(devices, d.Id)
 		}
 	}
+	reply.Scrub = l.scrubs.tell(asked.Devices)
 	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
 	err = l.store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Applied = applied

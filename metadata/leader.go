@@ -40,6 +40,7 @@ type leader struct {
 	tokens   *signer
 	reports  *reports
 	healing  healing
+	scrubs   scrubs
 	lease    *leaseTable
 
 	// level is the feature level that the state is known to have reached.

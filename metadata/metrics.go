@@ -30,6 +30,7 @@ type Metrics struct {
 	Deletions     prometheus.Counter // sent to chunkservers
 	UnknownChunks prometheus.Counter // reported, and explained by nothing
 	MissingChunks prometheus.Counter // recorded, and not reported by their device
+	DamagedChunks prometheus.Counter // that scrubs found to be others than recorded
 	StepsAborted  prometheus.Counter // checkpoints whose ranks fell silent
 	Leases        prometheus.Gauge
 	LeaseSessions prometheus.Gauge // that hold leases
@@ -76,6 +77,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		JobsLeased:    counter("jobs_leased_total", "Leases of jobs given to movers."),
 		Deletions:     counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
 		UnknownChunks: counter("unknown_chunks_total", "Reported chunks that nothing explains."),
+		DamagedChunks: counter("scrub_damaged_chunks_total", "Chunks that scrubs read well and that are not what the stripe records say."),
 		MissingChunks: counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
 		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
@@ -95,7 +97,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
-			m.UnknownChunks, m.MissingChunks, m.StepsAborted)
+			m.UnknownChunks, m.MissingChunks, m.DamagedChunks, m.StepsAborted)
 	}
 	return m
 }

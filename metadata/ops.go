@@ -181,6 +181,7 @@ func newOpTable(m *Metrics) *opTable {
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
 		450: {name: "set_maintenance", may: admins, serve: (*leader).setMaintenance},
 		451: {name: "set_host_state", may: admins, serve: (*leader).setHostState},
+		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}
 	for i := range t {

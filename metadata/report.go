@@ -87,6 +87,7 @@ type findings struct {
 	repairs               []*statepb.RepairItem
 	unknown, unknownBytes uint64
 	missing               uint64
+	damaged               uint64
 	unsettled             uint64
 }
 
@@ -126,13 +127,15 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := l.queueRepairs(ctx, f.repairs); err != nil {
 		return nil, err
 	}
-	if p := l.reports.add(slice, f); p != nil {
+	if slice.Scrub {
+		l.deps.Metrics.DamagedChunks.Add(float64(f.damaged))
+	} else if p := l.reports.add(slice, f); p != nil {
 		if err := l.completeReport(ctx, slice.Device, p); err != nil {
 			return nil, err
 		}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
-		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing}}}, nil
+		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing, Damaged: f.damaged}}}, nil
 }
 
 // judgeReported judges the chunks that a device says it holds.
@@ -153,6 +156,7 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 		case v.Fate == state.Dead && !young:
 			f.deletions = append(f.deletions, &wire.Deletion{Device: slice.Device, Stripe: chunk.Stripe, Index: chunk.Index, Below: uint32(v.Below)})
 		case v.Fate == state.Damaged:
+			f.damaged++
 			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: chunk.Stripe, Index: chunk.Index, Device: slice.Device, Version: chunk.Version, Reason: "corrupt"})
 		case v.Fate == state.Unknown:
 			f.unknown++

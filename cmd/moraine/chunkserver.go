@@ -26,6 +26,7 @@ type chunkserverOptions struct {
 	devices          []string
 	capacity, memory sizeFlag
 	moverBandwidth   sizeFlag
+	scrubBandwidth   sizeFlag
 	service          chunkserver.Config
 	mover            mover.Config
 	bucket           bucketOptions
@@ -61,6 +62,10 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
 	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
+	o.scrubBandwidth = 32 << 20
+	f.DurationVar(&o.service.ScrubInterval, "scrub-interval", 7*24*time.Hour, "how often all that a device holds is read and verified; negative: only by `moraine scrub start`")
+	f.Var(&o.scrubBandwidth, "scrub-bandwidth", "bytes a second that the scrub of a device reads")
+	f.IntVar(&o.service.CorruptLimit, "corrupt-limit", 16, "chunks of a device that may be found corrupt within a day before it is given up; negative: any number")
 	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs at a time")
 	o.bucket.addFlags(f)
 	f.IntVar(&o.mover.Moves, "move-jobs", 4, "flushes, stages and evictions at a time")
@@ -99,7 +104,7 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	}
 	s := &o.service
 	s.Node, s.Rack, s.Addresses, s.AdminAddress, s.Release = o.id, o.rack, o.advertise, o.adminListen, version
-	s.MemoryBytes = int64(o.memory)
+	s.MemoryBytes, s.ScrubBytesPerSecond = int64(o.memory), int64(o.scrubBandwidth)
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)
 	for _, dir := range o.devices {
 		if err := checkDir("--device", dir); err != nil {

@@ -29,6 +29,28 @@ type deviceRow struct {
 	Capacity uint64 `json:"capacity_bytes"`
 	Used     uint64 `json:"used_bytes"`
 	Chunks   uint64 `json:"chunks"`
+	// What the disk says of itself; Health is empty where it does not.
+	Health      string `json:"health,omitempty"`
+	Model       string `json:"model,omitempty"`
+	Worn        uint32 `json:"worn_percent,omitempty"`
+	Celsius     int32  `json:"celsius,omitempty"`
+	MediaErrors uint64 `json:"media_errors,omitempty"`
+	// PutMicros is the median time of its puts of late.
+	PutMicros uint64 `json:"put_micros,omitempty"`
+	Corrupt   uint64 `json:"corrupt_chunks,omitempty"`
+}
+
+// healthOf says in words what a disk says of itself.
+func healthOf(h *wire.DiskHealth) string {
+	switch {
+	case h == nil:
+		return ""
+	case h.Failing:
+		return "FAILING: " + h.Text
+	case h.Text != "":
+		return h.Text
+	}
+	return fmt.Sprintf("ok, %d%% worn, %d C", h.WornPercent, h.Celsius)
 }
 
 // deviceStates are the states as they are written on command lines.
@@ -145,15 +167,17 @@ func (a *app) deviceListCommand() *cobra.Command {
 			for _, h := range resp.GetTopology().GetHosts() {
 				for _, d := range h.Devices {
 					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Alive: h.Alive, Reason: d.Reason,
-						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks}
+						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks, Health: healthOf(d.Health), Model: d.Health.GetModel(),
+						Worn: d.Health.GetWornPercent(), Celsius: d.Health.GetCelsius(), MediaErrors: d.Health.GetMediaErrors(),
+						PutMicros: d.PutMicros, Corrupt: d.CorruptChunks}
 					if len(d.Uuid) == len(moraine.UUID{}) {
 						row.UUID = moraine.UUID(d.Uuid).String()
 					}
 					rows = append(rows, row)
 				}
 			}
-			return list(a, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "reason"}, func(r deviceRow) table.Row {
-				return table.Row{r.ID, r.Host, r.State, upDown(r.Alive), size(r.Used), size(r.Capacity), r.Chunks, r.Reason}
+			return list(a, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "disk", "reason"}, func(r deviceRow) table.Row {
+				return table.Row{r.ID, r.Host, r.State, upDown(r.Alive), size(r.Used), size(r.Capacity), r.Chunks, r.Health, r.Reason}
 			})
 		},
 	}

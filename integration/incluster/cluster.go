@@ -50,6 +50,8 @@ type Options struct {
 	// none. SettleTime is that of package metadata.
 	Bucket     func(node string) (*object.Bucket, error)
 	SettleTime time.Duration
+	// ScrubInterval is that of package chunkserver.
+	ScrubInterval time.Duration
 	// SnapshotEntries is after how many entries a metadata server takes a
 	// snapshot (200); the log before it is not kept.
 	SnapshotEntries uint64

@@ -93,3 +93,7 @@ func (n *node) wait() {
 		n.leave()
 	}
 }
+
+// Disk is the disk of a node in its present life, so that a test can damage what is
+// on it.
+func (c *Cluster) Disk(id string) *vfs.Mem { return c.named([]string{id})[0].mem }

@@ -115,7 +115,7 @@ func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 // does.
 func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error, error) {
 	log := n.c.opts.Log.With("node", n.id)
-	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20}
+	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20, ScrubInterval: n.c.opts.ScrubInterval}
 	for i := range n.c.opts.Devices {
 		cfg.Devices = append(cfg.Devices, chunkserver.DeviceConfig{Dir: fmt.Sprintf("/device%d", i+1),
 			CapacityBytes: 1 << 30, SegmentBytes: n.c.opts.SegmentBytes})

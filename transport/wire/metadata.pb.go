@@ -422,6 +422,7 @@ type MetaRequest struct {
 	//	*MetaRequest_ReadBackup
 	//	*MetaRequest_SetMaintenance
 	//	*MetaRequest_SetHostState
+	//	*MetaRequest_StartScrub
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1208,6 +1209,15 @@ func (x *MetaRequest) GetSetHostState() *SetHostState {
 	return nil
 }
 
+func (x *MetaRequest) GetStartScrub() *StartScrub {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_StartScrub); ok {
+			return x.StartScrub
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1536,6 +1546,10 @@ type MetaRequest_SetHostState struct {
 	SetHostState *SetHostState `protobuf:"bytes,451,opt,name=set_host_state,json=setHostState,proto3,oneof"`
 }
 
+type MetaRequest_StartScrub struct {
+	StartScrub *StartScrub `protobuf:"bytes,452,opt,name=start_scrub,json=startScrub,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1691,6 +1705,8 @@ func (*MetaRequest_ReadBackup) isMetaRequest_Op() {}
 func (*MetaRequest_SetMaintenance) isMetaRequest_Op() {}
 
 func (*MetaRequest_SetHostState) isMetaRequest_Op() {}
+
+func (*MetaRequest_StartScrub) isMetaRequest_Op() {}
 
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3140,6 +3156,60 @@ func (x *SetMaintenance) GetOthers() []string {
 	return nil
 }
 
+// StartScrub has devices read all that they hold from now on, ahead of their
+// schedule: they hear of it with their next heartbeat.
+type StartScrub struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`               // all of its devices; empty: as follows
+	Devices       []uint32               `protobuf:"varint,2,rep,packed,name=devices,proto3" json:"devices,omitempty"` // none: all of the cluster
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartScrub) Reset() {
+	*x = StartScrub{}
+	mi := &file_metadata_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartScrub) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartScrub) ProtoMessage() {}
+
+func (x *StartScrub) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartScrub.ProtoReflect.Descriptor instead.
+func (*StartScrub) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *StartScrub) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *StartScrub) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // SetHostState sets the state of all devices of a host that are not retired, in
 // one step, as SetDeviceState does.
 type SetHostState struct {
@@ -3153,7 +3223,7 @@ type SetHostState struct {
 
 func (x *SetHostState) Reset() {
 	*x = SetHostState{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3235,7 @@ func (x *SetHostState) String() string {
 func (*SetHostState) ProtoMessage() {}
 
 func (x *SetHostState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3248,7 @@ func (x *SetHostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
 func (*SetHostState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetHostState) GetHost() string {
@@ -3211,7 +3281,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3293,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3306,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -3256,7 +3326,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3338,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3351,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -3307,7 +3377,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +3389,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3402,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -3355,7 +3425,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3437,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3450,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -3424,7 +3494,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3506,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3519,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -3498,7 +3568,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3580,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3593,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -3556,7 +3626,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3568,7 +3638,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3581,7 +3651,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -3602,7 +3672,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3614,7 +3684,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3627,7 +3697,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -3661,7 +3731,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3673,7 +3743,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3686,7 +3756,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DirEntry) GetName() string {
@@ -3713,7 +3783,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3795,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3808,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -3773,7 +3843,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +3855,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +3868,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -3886,7 +3956,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3898,7 +3968,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3911,7 +3981,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -3976,7 +4046,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3988,7 +4058,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4001,7 +4071,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -4041,7 +4111,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4123,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4066,7 +4136,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -4088,7 +4158,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4170,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4183,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -4148,7 +4218,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4160,7 +4230,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4173,7 +4243,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -4198,7 +4268,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4210,7 +4280,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4223,7 +4293,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -4279,7 +4349,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4291,7 +4361,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4304,7 +4374,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -4331,7 +4401,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4343,7 +4413,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4356,7 +4426,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -4384,7 +4454,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4396,7 +4466,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4409,7 +4479,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -4442,7 +4512,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4454,7 +4524,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4467,7 +4537,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -4541,7 +4611,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4553,7 +4623,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4566,7 +4636,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -4618,7 +4688,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4630,7 +4700,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4643,7 +4713,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -4698,7 +4768,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4710,7 +4780,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4723,7 +4793,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -4747,7 +4817,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4759,7 +4829,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4772,7 +4842,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -4819,7 +4889,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4831,7 +4901,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4844,7 +4914,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -4875,7 +4945,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4887,7 +4957,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4900,7 +4970,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -4992,7 +5062,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5004,7 +5074,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5017,7 +5087,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -5068,7 +5138,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5080,7 +5150,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5093,7 +5163,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -5157,7 +5227,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5169,7 +5239,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5182,7 +5252,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -5224,7 +5294,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5236,7 +5306,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5249,7 +5319,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -5285,7 +5355,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5297,7 +5367,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5310,7 +5380,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -5354,7 +5424,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5366,7 +5436,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5379,7 +5449,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -5427,7 +5497,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5439,7 +5509,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5452,7 +5522,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -5475,7 +5545,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5557,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5570,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -5548,7 +5618,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5560,7 +5630,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5573,7 +5643,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -5603,7 +5673,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5615,7 +5685,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5628,7 +5698,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -5677,7 +5747,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5689,7 +5759,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5702,7 +5772,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -5734,13 +5804,14 @@ type HeartbeatReply struct {
 	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
 	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`         // the leader does not know this boot: register again
 	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the cluster's metadata history
+	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`      // devices whose scrub is to begin now
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5752,7 +5823,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5765,7 +5836,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -5810,6 +5881,13 @@ func (x *HeartbeatReply) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *HeartbeatReply) GetScrub() []uint32 {
+	if x != nil {
+		return x.Scrub
+	}
+	return nil
+}
+
 // Deletion removes only what was put under a layout version below `below`.
 type Deletion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5823,7 +5901,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5835,7 +5913,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5848,7 +5926,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -5889,7 +5967,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5901,7 +5979,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5914,7 +5992,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -5932,13 +6010,14 @@ type ReportChunks struct {
 	To            uint64                 `protobuf:"fixed64,3,opt,name=to,proto3" json:"to,omitempty"` // 0: to the end; the pass over the device is complete
 	Chunks        []*ChunkReport         `protobuf:"bytes,4,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	PassStarted   uint64                 `protobuf:"varint,5,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"` // applied index of the HeartbeatReply seen before the pass began
+	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub,proto3" json:"scrub,omitempty"`                              // chunks that were read and match their sums: a slice by itself, of no pass
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5950,7 +6029,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5963,7 +6042,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -6001,6 +6080,13 @@ func (x *ReportChunks) GetPassStarted() uint64 {
 	return 0
 }
 
+func (x *ReportChunks) GetScrub() bool {
+	if x != nil {
+		return x.Scrub
+	}
+	return false
+}
+
 type ChunkReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
@@ -6014,7 +6100,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6026,7 +6112,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6039,7 +6125,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -6080,15 +6166,16 @@ func (x *ChunkReport) GetLength() uint64 {
 type ReportChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"` // chunks nothing explains
-	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"` // chunks the state says are there and are not: queued for repair
+	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`   // chunks nothing explains
+	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`   // chunks the state says are there and are not: queued for repair
+	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged,proto3" json:"damaged,omitempty"` // chunks that are not what the stripe records say: queued for repair
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6100,7 +6187,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6113,7 +6200,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -6137,6 +6224,13 @@ func (x *ReportChunksReply) GetMissing() uint64 {
 	return 0
 }
 
+func (x *ReportChunksReply) GetDamaged() uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
 type SetDeviceState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -6149,7 +6243,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6161,7 +6255,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6174,7 +6268,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -6235,7 +6329,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6247,7 +6341,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6260,7 +6354,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Job) GetId() uint64 {
@@ -6430,7 +6524,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6442,7 +6536,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6455,7 +6549,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -6506,7 +6600,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6518,7 +6612,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6531,7 +6625,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -6576,7 +6670,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6588,7 +6682,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6601,7 +6695,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -6657,7 +6751,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6669,7 +6763,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6682,7 +6776,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -6718,7 +6812,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6730,7 +6824,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6743,7 +6837,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -6786,7 +6880,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6798,7 +6892,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6811,7 +6905,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -6854,7 +6948,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6866,7 +6960,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6879,7 +6973,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -6919,7 +7013,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6931,7 +7025,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6944,7 +7038,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -6967,7 +7061,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6979,7 +7073,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6992,7 +7086,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -7021,7 +7115,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7033,7 +7127,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7046,7 +7140,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -7079,7 +7173,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7091,7 +7185,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7104,7 +7198,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -7127,7 +7221,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7139,7 +7233,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7152,7 +7246,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -7186,7 +7280,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7198,7 +7292,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7211,7 +7305,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -7238,7 +7332,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7250,7 +7344,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7263,7 +7357,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -7290,7 +7384,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7302,7 +7396,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7315,7 +7409,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -7369,7 +7463,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7381,7 +7475,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7394,7 +7488,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -7417,7 +7511,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7429,7 +7523,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7442,7 +7536,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -7492,7 +7586,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7504,7 +7598,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7517,7 +7611,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -7551,7 +7645,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7563,7 +7657,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7576,7 +7670,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -7604,7 +7698,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7616,7 +7710,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7629,7 +7723,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -7663,7 +7757,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7675,7 +7769,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7688,7 +7782,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -7713,7 +7807,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7725,7 +7819,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7738,7 +7832,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -7819,7 +7913,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7831,7 +7925,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7844,7 +7938,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -7894,7 +7988,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7906,7 +8000,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7919,7 +8013,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -7957,7 +8051,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7969,7 +8063,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7982,7 +8076,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -8026,7 +8120,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8038,7 +8132,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8051,7 +8145,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -8095,7 +8189,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8107,7 +8201,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8120,7 +8214,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -8165,7 +8259,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8177,7 +8271,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8190,7 +8284,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -8247,7 +8341,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8259,7 +8353,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8272,7 +8366,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -8313,7 +8407,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8325,7 +8419,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8338,7 +8432,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -8368,7 +8462,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8380,7 +8474,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8393,7 +8487,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -8431,7 +8525,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8443,7 +8537,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8456,7 +8550,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -8523,7 +8617,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8535,7 +8629,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8548,7 +8642,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -8656,7 +8750,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8668,7 +8762,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8681,7 +8775,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -8720,7 +8814,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8732,7 +8826,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8745,7 +8839,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 type Member struct {
@@ -8768,7 +8862,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8780,7 +8874,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8793,7 +8887,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Member) GetId() string {
@@ -8898,7 +8992,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8910,7 +9004,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8923,7 +9017,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -9007,7 +9101,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9019,7 +9113,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9032,7 +9126,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *CommandCount) GetName() string {
@@ -9068,7 +9162,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9080,7 +9174,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9093,7 +9187,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *AddMember) GetId() string {
@@ -9120,7 +9214,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9132,7 +9226,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9145,7 +9239,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -9165,7 +9259,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9177,7 +9271,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9190,7 +9284,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -9213,7 +9307,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9225,7 +9319,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9238,7 +9332,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -9280,7 +9374,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9292,7 +9386,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9305,7 +9399,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -9354,7 +9448,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9366,7 +9460,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9379,7 +9473,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -9401,7 +9495,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9413,7 +9507,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9426,7 +9520,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -9458,7 +9552,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9470,7 +9564,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9483,7 +9577,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -9539,7 +9633,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x94%\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd2%\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -9652,7 +9746,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\vread_backup\x18\xf5\x01 \x01(\v2\x18.moraine.wire.ReadBackupH\x00R\n" +
 	"readBackup\x12H\n" +
 	"\x0fset_maintenance\x18\xc2\x03 \x01(\v2\x1c.moraine.wire.SetMaintenanceH\x00R\x0esetMaintenance\x12C\n" +
-	"\x0eset_host_state\x18\xc3\x03 \x01(\v2\x1a.moraine.wire.SetHostStateH\x00R\fsetHostStateB\x04\n" +
+	"\x0eset_host_state\x18\xc3\x03 \x01(\v2\x1a.moraine.wire.SetHostStateH\x00R\fsetHostState\x12<\n" +
+	"\vstart_scrub\x18\xc4\x03 \x01(\v2\x18.moraine.wire.StartScrubH\x00R\n" +
+	"startScrubB\x04\n" +
 	"\x02op\"\xbc\x0f\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
@@ -9769,7 +9865,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06millis\x18\x02 \x01(\x04R\x06millis\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12\x16\n" +
-	"\x06others\x18\x05 \x03(\tR\x06others\"k\n" +
+	"\x06others\x18\x05 \x03(\tR\x06others\":\n" +
+	"\n" +
+	"StartScrub\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x18\n" +
+	"\adevices\x18\x02 \x03(\rR\adevices\"k\n" +
 	"\fSetHostState\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
@@ -9973,37 +10073,40 @@ const file_metadata_proto_rawDesc = "" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
-	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\"\xf8\x01\n" +
+	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\"\x8f\x02\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
 	"\x04keys\x18\x03 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12)\n" +
 	"\x10topology_version\x18\x04 \x01(\x04R\x0ftopologyVersion\x12\x1a\n" +
 	"\bregister\x18\x05 \x01(\bR\bregister\x12!\n" +
-	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\"f\n" +
+	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\x12\x15\n" +
+	"\x05scrub\x18\xc2\x03 \x03(\rR\x05scrub\"f\n" +
 	"\bDeletion\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x14\n" +
 	"\x05below\x18\x04 \x01(\rR\x05below\"A\n" +
 	"\rDeletedChunks\x120\n" +
-	"\adeleted\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\adeleted\"\xa0\x01\n" +
+	"\adeleted\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\adeleted\"\xb7\x01\n" +
 	"\fReportChunks\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x06R\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\x06R\x02to\x121\n" +
 	"\x06chunks\x18\x04 \x03(\v2\x19.moraine.wire.ChunkReportR\x06chunks\x12!\n" +
-	"\fpass_started\x18\x05 \x01(\x04R\vpassStarted\"\x7f\n" +
+	"\fpass_started\x18\x05 \x01(\x04R\vpassStarted\x12\x15\n" +
+	"\x05scrub\x18\xc2\x03 \x01(\bR\x05scrub\"\x7f\n" +
 	"\vChunkReport\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12\x10\n" +
 	"\x03crc\x18\x04 \x01(\aR\x03crc\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x04R\x06length\"}\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"\x98\x01\n" +
 	"\x11ReportChunksReply\x124\n" +
 	"\tdeletions\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\x04R\aunknown\x12\x18\n" +
-	"\amissing\x18\x03 \x01(\x04R\amissing\"\x86\x01\n" +
+	"\amissing\x18\x03 \x01(\x04R\amissing\x12\x19\n" +
+	"\adamaged\x18\xc2\x03 \x01(\x04R\adamaged\"\x86\x01\n" +
 	"\x0eSetDeviceState\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
@@ -10345,7 +10448,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -10364,338 +10467,340 @@ var file_metadata_proto_goTypes = []any{
 	(*ClusterReply)(nil),      // 14: moraine.wire.ClusterReply
 	(*Healing)(nil),           // 15: moraine.wire.Healing
 	(*SetMaintenance)(nil),    // 16: moraine.wire.SetMaintenance
-	(*SetHostState)(nil),      // 17: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 18: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 19: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 20: moraine.wire.EntryReply
-	(*Walk)(nil),              // 21: moraine.wire.Walk
-	(*WalkReply)(nil),         // 22: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 23: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 24: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 25: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 26: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 27: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 28: moraine.wire.Create
-	(*Rename)(nil),            // 29: moraine.wire.Rename
-	(*Remove)(nil),            // 30: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 31: moraine.wire.RemoveReply
-	(*Link)(nil),              // 32: moraine.wire.Link
-	(*Release)(nil),           // 33: moraine.wire.Release
-	(*SetXattr)(nil),          // 34: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 35: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 36: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 37: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 38: moraine.wire.SetAttr
-	(*Grant)(nil),             // 39: moraine.wire.Grant
-	(*GrantReply)(nil),        // 40: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 41: moraine.wire.EndGrant
-	(*Place)(nil),             // 42: moraine.wire.Place
-	(*PlaceReply)(nil),        // 43: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 44: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 45: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 46: moraine.wire.Clone
-	(*CloneRange)(nil),        // 47: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 48: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 49: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 50: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 51: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 52: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 53: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 54: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 55: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 56: moraine.wire.HeartbeatReply
-	(*Deletion)(nil),          // 57: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 58: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 59: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 60: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 61: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 62: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 63: moraine.wire.Job
-	(*RepairTask)(nil),        // 64: moraine.wire.RepairTask
-	(*Intent)(nil),            // 65: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 66: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 67: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 68: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 69: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 70: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 71: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 72: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 73: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 74: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 75: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 76: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 77: moraine.wire.EndIntents
-	(*Usage)(nil),             // 78: moraine.wire.Usage
-	(*GetUsage)(nil),          // 79: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 80: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 81: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 82: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 83: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 84: moraine.wire.Recount
-	(*Leases)(nil),            // 85: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 86: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 87: moraine.wire.Recall
-	(*Touch)(nil),             // 88: moraine.wire.Touch
-	(*LeaseGrant)(nil),        // 89: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 90: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 91: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 92: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 93: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 94: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 95: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 96: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 97: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 98: moraine.wire.GetMembers
-	(*Member)(nil),            // 99: moraine.wire.Member
-	(*MembersReply)(nil),      // 100: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 101: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 102: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 103: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 104: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 105: moraine.wire.CloneTree
-	(*Concat)(nil),            // 106: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 107: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 108: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 109: moraine.wire.ReadBackupReply
-	(*OpenRun)(nil),           // 110: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 111: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 112: moraine.wire.SealPart
-	(*GetStep)(nil),           // 113: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 114: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 115: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 116: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 117: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 118: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 119: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 120: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 121: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 122: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 123: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 124: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 125: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 126: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 127: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 128: moraine.wire.GetObject
-	(*GetTier)(nil),           // 129: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 130: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 131: moraine.wire.GetPolicy
-	(*Error)(nil),             // 132: moraine.wire.Error
-	(*Topology)(nil),          // 133: moraine.wire.Topology
-	(*RunReply)(nil),          // 134: moraine.wire.RunReply
-	(*StepReply)(nil),         // 135: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 136: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 137: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 138: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 139: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 140: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 141: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 142: moraine.wire.Scheme
-	(DeviceState)(0),          // 143: moraine.wire.DeviceState
-	(*Attr)(nil),              // 144: moraine.wire.Attr
-	(FileType)(0),             // 145: moraine.wire.FileType
-	(*Placement)(nil),         // 146: moraine.wire.Placement
-	(*Stripe)(nil),            // 147: moraine.wire.Stripe
-	(*Extent)(nil),            // 148: moraine.wire.Extent
-	(*Object)(nil),            // 149: moraine.wire.Object
-	(*Host)(nil),              // 150: moraine.wire.Host
-	(*Device)(nil),            // 151: moraine.wire.Device
-	(*SigningKey)(nil),        // 152: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 153: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 154: moraine.wire.MoveTask
+	(*StartScrub)(nil),        // 17: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 18: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 19: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 20: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 21: moraine.wire.EntryReply
+	(*Walk)(nil),              // 22: moraine.wire.Walk
+	(*WalkReply)(nil),         // 23: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 24: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 25: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 26: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 27: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 28: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 29: moraine.wire.Create
+	(*Rename)(nil),            // 30: moraine.wire.Rename
+	(*Remove)(nil),            // 31: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 32: moraine.wire.RemoveReply
+	(*Link)(nil),              // 33: moraine.wire.Link
+	(*Release)(nil),           // 34: moraine.wire.Release
+	(*SetXattr)(nil),          // 35: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 36: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 37: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 38: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 39: moraine.wire.SetAttr
+	(*Grant)(nil),             // 40: moraine.wire.Grant
+	(*GrantReply)(nil),        // 41: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 42: moraine.wire.EndGrant
+	(*Place)(nil),             // 43: moraine.wire.Place
+	(*PlaceReply)(nil),        // 44: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 45: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 46: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 47: moraine.wire.Clone
+	(*CloneRange)(nil),        // 48: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 49: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 50: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 51: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 52: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 53: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 54: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 55: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 56: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 57: moraine.wire.HeartbeatReply
+	(*Deletion)(nil),          // 58: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 59: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 60: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 61: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 62: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 63: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 64: moraine.wire.Job
+	(*RepairTask)(nil),        // 65: moraine.wire.RepairTask
+	(*Intent)(nil),            // 66: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 67: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 68: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 69: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 70: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 71: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 72: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 73: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 74: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 75: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 76: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 77: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 78: moraine.wire.EndIntents
+	(*Usage)(nil),             // 79: moraine.wire.Usage
+	(*GetUsage)(nil),          // 80: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 81: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 82: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 83: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 84: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 85: moraine.wire.Recount
+	(*Leases)(nil),            // 86: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 87: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 88: moraine.wire.Recall
+	(*Touch)(nil),             // 89: moraine.wire.Touch
+	(*LeaseGrant)(nil),        // 90: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 91: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 92: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 93: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 94: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 95: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 96: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 97: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 98: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 99: moraine.wire.GetMembers
+	(*Member)(nil),            // 100: moraine.wire.Member
+	(*MembersReply)(nil),      // 101: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 102: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 103: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 104: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 105: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 106: moraine.wire.CloneTree
+	(*Concat)(nil),            // 107: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 108: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 109: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 110: moraine.wire.ReadBackupReply
+	(*OpenRun)(nil),           // 111: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 112: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 113: moraine.wire.SealPart
+	(*GetStep)(nil),           // 114: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 115: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 116: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 117: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 118: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 119: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 120: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 121: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 122: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 123: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 124: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 125: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 126: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 127: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 128: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 129: moraine.wire.GetObject
+	(*GetTier)(nil),           // 130: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 131: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 132: moraine.wire.GetPolicy
+	(*Error)(nil),             // 133: moraine.wire.Error
+	(*Topology)(nil),          // 134: moraine.wire.Topology
+	(*RunReply)(nil),          // 135: moraine.wire.RunReply
+	(*StepReply)(nil),         // 136: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 137: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 138: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 139: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 140: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 141: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 142: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 143: moraine.wire.Scheme
+	(DeviceState)(0),          // 144: moraine.wire.DeviceState
+	(*Attr)(nil),              // 145: moraine.wire.Attr
+	(FileType)(0),             // 146: moraine.wire.FileType
+	(*Placement)(nil),         // 147: moraine.wire.Placement
+	(*Stripe)(nil),            // 148: moraine.wire.Stripe
+	(*Extent)(nil),            // 149: moraine.wire.Extent
+	(*Object)(nil),            // 150: moraine.wire.Object
+	(*Host)(nil),              // 151: moraine.wire.Host
+	(*Device)(nil),            // 152: moraine.wire.Device
+	(*SigningKey)(nil),        // 153: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 154: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 155: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
 	9,   // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
 	10,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
 	12,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	18,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	19,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	21,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	24,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	25,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	28,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	29,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	30,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	38,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	37,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	32,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	33,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	34,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	35,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	39,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	41,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	42,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	44,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	49,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	51,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	46,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	53,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	55,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	59,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	58,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	62,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	66,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	68,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	69,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	70,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	71,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	73,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	75,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	77,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	110, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	111, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	112, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	113, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	114, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	115, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	116, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	117, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	118, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	119, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	120, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	72,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	121, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	122, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	123, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	124, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	125, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	126, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	127, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	128, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	129, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	130, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	131, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	79,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	81,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	82,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	84,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	105, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	106, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	107, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	85,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	90,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	94,  // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	98,  // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	102, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	103, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	104, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	108, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	19,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	20,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	22,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	25,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	26,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	29,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	30,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	31,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	39,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	38,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	33,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	34,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	35,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	36,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	40,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	42,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	43,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	45,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	50,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	52,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	47,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	54,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	56,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	60,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	59,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	63,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	67,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	69,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	70,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	71,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	72,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	74,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	76,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	78,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	111, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	112, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	113, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	114, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	115, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	116, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	117, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	118, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	119, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	120, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	121, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	73,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	122, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	123, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	124, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	125, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	126, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	127, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	128, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	129, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	130, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	131, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	132, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	80,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	82,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	83,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	85,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	106, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	107, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	108, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	86,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	91,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	95,  // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	99,  // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	103, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	104, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	105, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	109, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	16,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	17,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	132, // 78: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	89,  // 79: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 80: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 81: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	133, // 82: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	20,  // 83: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	22,  // 84: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	27,  // 85: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	31,  // 86: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	40,  // 87: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	43,  // 88: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	48,  // 89: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	50,  // 90: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	54,  // 91: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	56,  // 92: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	61,  // 93: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	67,  // 94: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	74,  // 95: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	76,  // 96: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	134, // 97: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	135, // 98: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	136, // 99: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	137, // 100: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	138, // 101: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	36,  // 102: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	139, // 103: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	140, // 104: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	141, // 105: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	80,  // 106: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	83,  // 107: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	95,  // 108: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	100, // 109: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	109, // 110: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	7,   // 111: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	86,  // 112: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	92,  // 113: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	93,  // 114: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	13,  // 115: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	133, // 116: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	142, // 117: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	15,  // 118: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	143, // 119: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	144, // 120: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	144, // 121: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	23,  // 122: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	144, // 123: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	144, // 124: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	26,  // 125: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	145, // 126: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	142, // 127: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	146, // 128: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	142, // 129: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	142, // 130: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	146, // 131: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	147, // 132: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	148, // 133: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 134: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	45,  // 135: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 136: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	47,  // 137: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	45,  // 138: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	144, // 139: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	144, // 140: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	148, // 141: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	147, // 142: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	149, // 143: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	52,  // 144: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	150, // 145: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	151, // 146: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	152, // 147: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	151, // 148: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	57,  // 149: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	152, // 150: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	57,  // 151: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	60,  // 152: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	57,  // 153: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	143, // 154: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 155: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 156: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	64,  // 157: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	153, // 158: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	154, // 159: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 160: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	147, // 161: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	65,  // 162: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 163: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	63,  // 164: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 165: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	65,  // 166: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	65,  // 167: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	65,  // 168: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	65,  // 169: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	78,  // 170: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	78,  // 171: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	78,  // 172: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	87,  // 173: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	88,  // 174: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	88,  // 175: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 176: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	145, // 177: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	91,  // 178: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	96,  // 179: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	97,  // 180: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	97,  // 181: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	96,  // 182: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	99,  // 183: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	101, // 184: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	47,  // 185: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	45,  // 186: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	187, // [187:187] is the sub-list for method output_type
-	187, // [187:187] is the sub-list for method input_type
-	187, // [187:187] is the sub-list for extension type_name
-	187, // [187:187] is the sub-list for extension extendee
-	0,   // [0:187] is the sub-list for field type_name
+	18,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	17,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	133, // 79: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	90,  // 80: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	11,  // 81: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	14,  // 82: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	134, // 83: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	21,  // 84: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	23,  // 85: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	28,  // 86: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	32,  // 87: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	41,  // 88: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	44,  // 89: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	49,  // 90: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	51,  // 91: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	55,  // 92: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	57,  // 93: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	62,  // 94: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	68,  // 95: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	75,  // 96: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	77,  // 97: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	135, // 98: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	136, // 99: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	137, // 100: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	138, // 101: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	139, // 102: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	37,  // 103: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	140, // 104: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	141, // 105: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	142, // 106: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	81,  // 107: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	84,  // 108: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	96,  // 109: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	101, // 110: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	110, // 111: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	7,   // 112: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	87,  // 113: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	93,  // 114: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	94,  // 115: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	13,  // 116: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	134, // 117: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	143, // 118: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	15,  // 119: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	144, // 120: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	145, // 121: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	145, // 122: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	24,  // 123: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	145, // 124: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	145, // 125: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	27,  // 126: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	146, // 127: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	143, // 128: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	147, // 129: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	143, // 130: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	143, // 131: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	147, // 132: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	148, // 133: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	149, // 134: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 135: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	46,  // 136: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 137: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	48,  // 138: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	46,  // 139: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	145, // 140: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	145, // 141: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	149, // 142: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	148, // 143: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	150, // 144: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	53,  // 145: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	151, // 146: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	152, // 147: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	153, // 148: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	152, // 149: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	58,  // 150: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	153, // 151: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	58,  // 152: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	61,  // 153: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	58,  // 154: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	144, // 155: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 156: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 157: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	65,  // 158: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	154, // 159: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	155, // 160: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 161: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	148, // 162: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	66,  // 163: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 164: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	64,  // 165: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 166: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	66,  // 167: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	66,  // 168: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	66,  // 169: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	66,  // 170: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	79,  // 171: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	79,  // 172: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	79,  // 173: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	88,  // 174: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	89,  // 175: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	89,  // 176: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 177: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	146, // 178: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	92,  // 179: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	97,  // 180: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	98,  // 181: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	98,  // 182: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	97,  // 183: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	100, // 184: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	102, // 185: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	48,  // 186: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	46,  // 187: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	188, // [188:188] is the sub-list for method output_type
+	188, // [188:188] is the sub-list for method input_type
+	188, // [188:188] is the sub-list for extension type_name
+	188, // [188:188] is the sub-list for extension extendee
+	0,   // [0:188] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -10786,6 +10891,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ReadBackup)(nil),
 		(*MetaRequest_SetMaintenance)(nil),
 		(*MetaRequest_SetHostState)(nil),
+		(*MetaRequest_StartScrub)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -10829,7 +10935,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   105,
+			NumMessages:   106,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

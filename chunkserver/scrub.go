@@ -1,0 +1,159 @@
+package chunkserver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// scrubSlice is how many chunks are read before the service hears of them.
+	scrubSlice = 256
+	// scrubLook is how often it is asked whether a scrub is due, and scrubSave how
+	// often the place that it has come to is written down.
+	scrubLook, scrubSave = 10 * time.Second, time.Minute
+)
+
+// scrubs reads all that a device holds, again and again, one pass each
+// ScrubInterval, until ctx ends or the device is out of service. Every chunk is
+// read from the medium and held against its sums, and its header against the
+// stripe records by the service; what is wrong is repaired from the others. A pass
+// goes on where it was when the server starts anew.
+func (s *Server) scrubs(ctx context.Context, d *device) {
+	d.scrub.load(s.deps.FS, d.dir, s.deps.Clock.Now())
+	var limit *rate.Limiter
+	if s.cfg.ScrubBytesPerSecond > 0 {
+		limit = rate.NewLimiter(rate.Limit(s.cfg.ScrubBytesPerSecond), moraine.MaxChunkSize)
+	}
+	for d.tier.Err() == nil {
+		if d.scrub.due(s.deps.Clock.Now(), s.cfg.ScrubInterval, d.uuid) && s.applied.Load() != 0 {
+			if err := s.scrub(ctx, d, limit); err != nil && ctx.Err() == nil {
+				s.deps.Log.Warn("a scrub was broken off; it goes on from there", "device", d.dir, "err", err)
+			}
+			d.scrub.save(s.deps.FS, d.dir, s.deps.Log)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.scrub.now:
+			d.scrub.ask()
+		case <-s.deps.Clock.After(scrubLook):
+		}
+	}
+}
+
+// scrub makes one pass over a device, or the rest of one.
+func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) error {
+	from := d.scrub.begin(s.deps.Clock.Now())
+	saved := s.deps.Clock.Now()
+	for {
+		started := s.applied.Load()
+		headers, err := d.medium.List(ctx, moraine.ChunkID{Stripe: from}, scrubSlice)
+		if err != nil {
+			return err
+		}
+		headers, to := cutSlice(headers, scrubSlice)
+		slice := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started, Scrub: true}
+		var bad []*wire.BadChunk
+		bytes := uint64(0)
+		for i := range headers {
+			h := &headers[i]
+			if err := s.paceScrub(ctx, limit, h.Length); err != nil {
+				return err
+			}
+			// What is corrupt is there, as far as the slice says: it is reported
+			// apart, and not as missing too.
+			found, err := s.verify(ctx, d, h)
+			switch {
+			case errors.Is(err, moraine.Corrupt):
+				s.deps.Metrics.ScrubBad.WithLabelValues("corrupt").Inc()
+				bad = append(bad, &wire.BadChunk{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Device: uint32(d.id),
+					Version: uint32(h.Version), Kind: uint32(moraine.Corrupt)})
+			case errors.Is(err, moraine.NotFound):
+				continue // it was deleted since it was listed
+			case err != nil:
+				return err
+			default:
+				h = found
+			}
+			bytes += uint64(h.Length)
+			slice.Chunks = append(slice.Chunks, reportOf(h))
+		}
+		found, err := s.tellScrubbed(ctx, slice, bad)
+		if err != nil {
+			return err
+		}
+		s.deps.Metrics.ScrubChunks.Add(float64(len(slice.Chunks)))
+		s.deps.Metrics.ScrubBytes.Add(float64(bytes))
+		d.scrub.advance(to, uint64(len(slice.Chunks)), bytes, found)
+		if to == 0 {
+			d.scrub.end(s.deps.Clock.Now())
+			return nil
+		}
+		if now := s.deps.Clock.Now(); now.Sub(saved) >= scrubSave {
+			saved = now
+			d.scrub.save(s.deps.FS, d.dir, s.deps.Log)
+		}
+		from = to
+	}
+}
+
+// verify reads a chunk whole and returns the header that is there now.
+func (s *Server) verify(ctx context.Context, d *device, h *tiers.Header) (*tiers.Header, error) {
+	v, err := d.medium.View(ctx, h.ID, 0, h.Length)
+	if err != nil {
+		if errors.Is(err, moraine.InvalidArgument) { // a shorter one took its place meanwhile
+			return nil, &moraine.Error{Op: "scrub", Ref: h.ID.String(), Kind: moraine.NotFound, Err: err}
+		}
+		return nil, err
+	}
+	defer v.Release()
+	now := v.Header
+	return &now, nil
+}
+
+// tellScrubbed has the service hold a slice against the stripe records, and queue
+// the repair of what is wrong. It returns how many chunks are.
+func (s *Server) tellScrubbed(ctx context.Context, slice *wire.ReportChunks, bad []*wire.BadChunk) (uint64, error) {
+	if len(bad) > 0 {
+		s.deps.Log.Warn("scrub found chunks that do not match their sums; they are rebuilt", "device", slice.Device, "chunks", len(bad))
+		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{
+			ReportBadChunks: &wire.ReportBadChunks{Chunks: bad}}})
+		if err != nil {
+			return 0, err
+		}
+	}
+	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: slice}})
+	if err != nil {
+		return 0, err
+	}
+	reply := resp.GetReportChunks()
+	if del := reply.GetDeletions(); len(del) > 0 {
+		s.delete(ctx, s.fleet.Load(), del)
+	}
+	s.deps.Metrics.ScrubBad.WithLabelValues("misplaced").Add(float64(reply.GetDamaged()))
+	s.deps.Metrics.ScrubBad.WithLabelValues("missing").Add(float64(reply.GetMissing()))
+	return uint64(len(bad)) + reply.GetDamaged() + reply.GetMissing(), nil
+}
+
+// paceScrub waits until n more bytes may be read.
+func (s *Server) paceScrub(ctx context.Context, limit *rate.Limiter, n int64) error {
+	if limit == nil {
+		return ctx.Err()
+	}
+	now := s.deps.Clock.Now()
+	wait := limit.ReserveN(now, int(min(n, int64(limit.Burst())))).DelayFrom(now)
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	if !s.sleep(ctx, wait) {
+		return ctx.Err()
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package chunkserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers"
+)
+
+// goldenScrub is a scrub file of version 1.
+const goldenScrub = "4d525343010000000100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000000700000000000000080000000000000009000000000000008c3d91bc"
+
+func TestScrubFileGolden(t *testing.T) {
+	rec := scrubRecord{since: 1, lastDone: 2, lastBytes: 3, lastBad: 4, started: 5, next: 6, chunks: 7, bytes: 8, bad: 9}
+	require.Equal(t, goldenScrub, hex.EncodeToString(rec.encode()))
+	var back scrubRecord
+	require.NoError(t, back.decode(rec.encode()))
+	require.Equal(t, rec, back)
+}
+
+func FuzzScrubFile(f *testing.F) {
+	golden, _ := hex.DecodeString(goldenScrub)
+	f.Add(golden)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var r scrubRecord
+		if r.decode(b) == nil && !bytes.Equal(r.encode(), b) {
+			t.Fatalf("%x decodes to %+v, which is encoded otherwise", b, r)
+		}
+	})
+}
+
+// A pass that ends with its server goes on from the place that was written down; a
+// file that is torn begins anew, and breaks nothing.
+func TestScrubGoesOnWhereItWas(t *testing.T) {
+	fs, log := vfs.NewMem(1), slog.New(slog.DiscardHandler)
+	require.NoError(t, fs.MkdirAll("/d"))
+	now := time.Unix(1_000_000, 0)
+	s := newScrubState(100)
+	s.load(fs, "/d", now)
+	require.False(t, s.due(now, time.Hour, moraine.UUID{0xff}), "a new device waits for its part of the interval")
+	require.True(t, s.due(now.Add(time.Hour), time.Hour, moraine.UUID{0xff}))
+	require.Zero(t, s.begin(now))
+	s.advance(77, 5, 500, 1)
+	s.save(fs, "/d", log)
+
+	again := newScrubState(100)
+	again.load(fs, "/d", now.Add(time.Minute))
+	require.True(t, again.due(now, time.Hour, moraine.UUID{0xff}), "a pass is under way")
+	require.EqualValues(t, 77, again.begin(now))
+	again.advance(0, 5, 500, 0)
+	again.end(now.Add(2 * time.Minute))
+	again.save(fs, "/d", log)
+	require.EqualValues(t, 1000, again.describe().LastBytes)
+	require.EqualValues(t, 1, again.describe().LastBad)
+	require.False(t, again.due(now.Add(time.Hour), time.Hour, moraine.UUID{}))
+	require.True(t, again.due(now.Add(2*time.Hour), time.Hour, moraine.UUID{}))
+
+	f, err := fs.Open("/d/scrub", vfs.Write)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0xff}, 20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	torn := newScrubState(100)
+	torn.load(fs, "/d", now)
+	require.Zero(t, torn.describe().LastDone)
+}
+
+// fakeDisk takes as long for a put, and gives back what is corrupt, as it is told.
+type fakeDisk struct {
+	brokenTier
+	put time.Duration
+}
+
+func (d *fakeDisk) Put(context.Context, tiers.Header, []byte, []uint32) error {
+	time.Sleep(d.put)
+	return nil
+}
+
+func (d *fakeDisk) Err() error { return nil }
+
+func (d *fakeDisk) View(_ context.Context, id moraine.ChunkID, _, _ int64) (*tiers.View, error) {
+	return nil, &moraine.Error{Kind: moraine.Corrupt, Ref: id.String()}
+}
+
+// A chunk that is corrupt counts once however often it is read, and a device with
+// more of them than its limit takes nothing more.
+func TestCorruptChunksAreCountedOnce(t *testing.T) {
+	w := watch(&fakeDisk{}, clock.System{}, 3)
+	for range 10 {
+		for stripe := range moraine.StripeID(3) {
+			_, err := w.View(t.Context(), moraine.ChunkID{Stripe: stripe}, 0, 1)
+			require.ErrorIs(t, err, moraine.Corrupt)
+		}
+	}
+	require.NoError(t, w.Err())
+	require.EqualValues(t, 3, w.corrupts.Load())
+	_, _ = w.View(t.Context(), moraine.ChunkID{Stripe: 9}, 0, 1)
+	require.ErrorIs(t, w.Err(), moraine.IOError)
+	require.ErrorContains(t, w.Err(), "not to be trusted")
+}
+
+func TestMedianPut(t *testing.T) {
+	d := &fakeDisk{}
+	w := watch(d, clock.System{}, -1)
+	for range putLeast - 1 {
+		require.NoError(t, w.Put(t.Context(), tiers.Header{}, nil, nil))
+	}
+	require.Zero(t, w.putMicros(), "too few to say")
+	require.NoError(t, w.Put(t.Context(), tiers.Header{}, nil, nil))
+	require.NotZero(t, w.putMicros())
+}
+
+// The log page of a disk is read as the specification says.
+func TestDiskHealth(t *testing.T) {
+	page := make([]byte, nvmeLogSize)
+	require.Nil(t, decodeNVMe("", page), "a disk with nothing to say")
+	require.Nil(t, decodeNVMe("", page[:100]))
+	binary.LittleEndian.PutUint16(page[1:], 273+41)
+	page[3], page[4], page[5] = 100, 10, 7
+	binary.LittleEndian.PutUint64(page[128:], 12_000)
+	binary.LittleEndian.PutUint64(page[160:], 2)
+	h := decodeNVMe("  disk of a maker \n", page)
+	require.Equal(t, "disk of a maker", h.Model)
+	require.EqualValues(t, 41, h.Celsius)
+	require.EqualValues(t, 7, h.WornPercent)
+	require.EqualValues(t, 100, h.SparePercent)
+	require.EqualValues(t, 12_000, h.PowerOnHours)
+	require.EqualValues(t, 2, h.MediaErrors)
+	require.False(t, h.Failing)
+	page[0] = 1 << 1
+	h = decodeNVMe("", page)
+	require.False(t, h.Failing, "heat passes")
+	require.Contains(t, h.Text, "too hot")
+	page[0] = 1<<2 | 1<<3
+	h = decodeNVMe("", page)
+	require.True(t, h.Failing)
+	require.Contains(t, h.Text, "read-only")
+	page[0], page[3] = 0, 5
+	require.True(t, decodeNVMe("", page).Failing, "fewer spare blocks than its own threshold")
+}

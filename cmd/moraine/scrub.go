@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// scrubRow is a device as `scrub status` prints it.
+type scrubRow struct {
+	Device   uint32 `json:"device"`
+	Host     string `json:"host"`
+	Running  bool   `json:"running"`
+	Chunks   uint64 `json:"chunks"`      // read by the pass under way
+	Bytes    uint64 `json:"bytes"`       // likewise
+	Bad      uint64 `json:"bad"`         // likewise: found wrong, and given to repair
+	Used     uint64 `json:"used_bytes"`  // to be read in all
+	ETA      uint64 `json:"eta_seconds"` // of the pass under way, at its bound
+	LastDone string `json:"last_done,omitempty"`
+	LastBad  uint64 `json:"last_bad"`
+	Corrupt  uint64 `json:"corrupt_chunks"` // met by reads and scrubs since the server started
+}
+
+func (a *app) scrubCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "scrub",
+		GroupID: groupCluster,
+		Short:   "Reading all that devices hold, to find what has rotted",
+		Long: `Chunkservers read all that their devices hold, once each --scrub-interval and at
+--scrub-bandwidth, hold it against its sums and the stripe records, and have what is
+wrong rebuilt from the rest of its stripe.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.scrubStatusCommand(), a.scrubStartCommand())
+	return cmd
+}
+
+func (a *app) scrubStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "How far each device is, when it was last read whole, and what was wrong",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			cluster, err := getCluster(cmd.Context(), c.Client)
+			if err != nil {
+				return err
+			}
+			var rows []scrubRow
+			for _, h := range cluster.GetTopology().GetHosts() {
+				for _, d := range h.Devices {
+					if d.State != wire.DeviceState_DEVICE_STATE_RETIRED {
+						rows = append(rows, describeScrub(h.Id, d))
+					}
+				}
+			}
+			return list(a, rows, table.Row{"device", "host", "pass", "bad", "last whole pass", "bad then", "corrupt since start"}, func(r scrubRow) table.Row {
+				pass := "waits"
+				if r.Running {
+					pass = fmt.Sprintf("%s of %s, %v to go", size(r.Bytes), size(r.Used), time.Duration(r.ETA)*time.Second)
+				}
+				last := "never"
+				if r.LastDone != "" {
+					last = r.LastDone
+				}
+				return table.Row{r.Device, r.Host, pass, r.Bad, last, r.LastBad, r.Corrupt}
+			})
+		},
+	}
+}
+
+func describeScrub(host string, d *wire.Device) scrubRow {
+	s := d.GetScrub()
+	r := scrubRow{Device: d.Id, Host: host, Running: s.GetRunning(), Chunks: s.GetChunks(), Bytes: s.GetBytes(), Bad: s.GetBad(),
+		Used: d.Used, LastBad: s.GetLastBad(), Corrupt: d.CorruptChunks}
+	if s.GetRunning() && s.GetBytesPerSecond() > 0 && d.Used > s.GetBytes() {
+		r.ETA = (d.Used - s.GetBytes()) / s.GetBytesPerSecond()
+	}
+	if s.GetLastDone() != 0 {
+		r.LastDone = time.Unix(s.GetLastDone(), 0).UTC().Format(time.RFC3339)
+	}
+	return r
+}
+
+func (a *app) scrubStartCommand() *cobra.Command {
+	var host string
+	cmd := &cobra.Command{
+		Use:   "start [DEVICE...]",
+		Short: "Begin now, ahead of the schedule: some devices, those of a host, or all",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &wire.StartScrub{Host: host}
+			for _, arg := range args {
+				id, err := strconv.ParseUint(arg, 10, 32)
+				if err != nil || id == 0 {
+					return usageError("device %q: write an id as `moraine device ls` prints it", arg)
+				}
+				req.Devices = append(req.Devices, uint32(id))
+			}
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: req}})
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&host, "host", "", "the devices of this host")
+	return cmd
+}

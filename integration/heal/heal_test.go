@@ -1,0 +1,100 @@
+package heal_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// rot flips a bit in the last byte of a chunk.
+func (w *world) rot(node string, r record) {
+	b := w.peek(node, r)
+	data := len(b) - int((r.Header.Length+4095)/4096*4096)
+	at := data + int(r.Header.Length) - 1
+	w.poke(node, r, int64(at), []byte{b[at] ^ 0x10})
+}
+
+// TestScrubHealsRot: bits that turned, and a record that lies where another
+// belongs, are found by a scrub though nobody reads them, rebuilt from the others,
+// and reported; afterwards as many hosts may be lost as before.
+func TestScrubHealsRot(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
+		w.write(6)
+		require.Zero(t, w.scrubAll(), "nothing is wrong yet")
+		var damaged uint64
+		for _, node := range []string{"n1", "n2"} {
+			recs := w.records(node)
+			require.Greater(t, len(recs), 3)
+			w.rot(node, recs[0])
+			damaged++
+		}
+		// On n3 one record takes the place of another of the same size.
+		recs := w.records("n3")
+		for i := range recs {
+			if j := (i + 1) % len(recs); recs[i].Size == recs[j].Size && recs[i].Header.ID != recs[j].Header.ID {
+				w.poke("n3", recs[i], 0, w.peek("n3", recs[j]))
+				damaged++
+				break
+			}
+		}
+		require.EqualValues(t, 3, damaged)
+		require.Equal(t, damaged, w.scrubAll())
+		require.EqualValues(t, 1, w.host("n1").Devices[0].CorruptChunks)
+		w.sound()
+		time.Sleep(2 * time.Minute) // what was replaced is deleted after its grace
+		require.Zero(t, w.scrubAll(), "all is healed")
+		w.Kill("n6", "n7")
+		w.readAll()
+	})
+}
+
+// TestScrubGoesByItsSchedule: devices are read without anybody asking, and when they
+// were is remembered over a restart.
+func TestScrubGoesByItsSchedule(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 6, ScrubInterval: time.Minute}, func(w *world) {
+		w.write(3)
+		w.rot("n4", w.records("n4")[0])
+		time.Sleep(80 * time.Second)
+		for _, h := range w.cluster().GetTopology().GetHosts() {
+			require.NotZero(t, h.Devices[0].Scrub.GetLastDone(), "the device of %s was not read within its interval", h.Id)
+		}
+		require.EqualValues(t, 1, w.host("n4").Devices[0].CorruptChunks)
+		last := w.host("n4").Devices[0].Scrub
+		w.StopNode("n4")
+		require.NoError(t, w.Restart("n4"))
+		require.NoError(t, w.WaitReady(w.ctx))
+		time.Sleep(3 * time.Second)
+		require.LessOrEqual(t, last.LastDone, w.host("n4").Devices[0].Scrub.GetLastDone(), "it is remembered over a restart")
+		w.sound()
+		w.readAll()
+	})
+}
+
+// TestDeviceThatLiesIsGivenUp: one whose chunks are corrupt again and again is taken
+// out, what it held is rebuilt, and its server's next start does not bring it back.
+func TestDeviceThatLiesIsGivenUp(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
+		w.write(20)
+		recs := w.records("n2")
+		require.Greater(t, len(recs), 17)
+		for _, r := range recs[:17] {
+			w.rot("n2", r)
+		}
+		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{Host: "n2"}}})
+		out := func() bool { return w.host("n2").Devices[0].State == wire.DeviceState_DEVICE_STATE_OUT }
+		w.until("the device is out", out)
+		require.Contains(t, w.host("n2").Devices[0].Reason, "not to be trusted")
+		w.sound()
+		w.StopNode("n2")
+		require.NoError(t, w.Restart("n2"))
+		require.NoError(t, w.WaitReady(w.ctx))
+		time.Sleep(5 * time.Second)
+		require.True(t, out(), "a start does not mend a disk")
+		w.Kill("n6", "n7")
+		w.readAll()
+	})
+}

@@ -1,0 +1,64 @@
+package metadata
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// scrubs are the devices that are to be scrubbed ahead of their schedule, until
+// their server says that it has begun. A leader that is lost takes them with it:
+// whoever asked sees by the status that nothing has begun, and asks again.
+type scrubs struct {
+	mu sync.Mutex
+	// wanted has when the device had last ended a scrub as it was asked for: one
+	// that has ended since, however quickly, was begun.
+	wanted map[uint32]int64
+}
+
+// startScrub notes the devices that are to be scrubbed.
+func (l *leader) startScrub(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	asked := c.req.GetStartScrub()
+	v := l.topology.view()
+	if asked.Host != "" && v.hosts[asked.Host] == nil {
+		return nil, &moraine.Error{Ref: asked.Host, Kind: moraine.NotFound}
+	}
+	l.scrubs.mu.Lock()
+	defer l.scrubs.mu.Unlock()
+	if l.scrubs.wanted == nil {
+		l.scrubs.wanted = make(map[uint32]int64)
+	}
+	for id, d := range v.devices {
+		if d.State == deviceRetired || (asked.Host != "" && d.Host != asked.Host) ||
+			(len(asked.Devices) > 0 && !slices.Contains(asked.Devices, id)) {
+			continue
+		}
+		l.scrubs.wanted[id] = d.Scrub.GetLastDone()
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
+}
+
+// tell returns those of a heartbeat's devices that are to begin, and forgets the
+// ones that have.
+func (s *scrubs) tell(devices []*wire.Device) (begin []uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range devices {
+		last, wanted := s.wanted[d.Id]
+		if !wanted {
+			continue
+		}
+		if d.Scrub.GetRunning() || d.Scrub.GetLastDone() != last {
+			delete(s.wanted, d.Id)
+			continue
+		}
+		begin = append(begin, d.Id)
+	}
+	return begin
+}
