@@ -108,7 +108,7 @@ func (c *cache) usable() bool {
 	}
 	now := c.clock.Now()
 	measured, shown := now.Sub(c.standing.sent), now.Round(0).Sub(c.standing.sent.Round(0))
-	return (shown - measured).Abs() <= clockSlip && max(measured, shown) < c.standing.trust
+	return (shown-measured).Abs() <= clockSlip && max(measured, shown) < c.standing.trust
 }
 
 // free reports whether an inode is not put aside. The mutex is held.

@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -64,12 +62,7 @@ func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, tim
 		return resp.GetLeases(), nil
 	}
 	if ctx.Err() == nil && isTransient(err) {
-		var hint *transport.LeaderHint
-		var leader []string
-		if errors.As(err, &hint) {
-			leader = hint.Addresses
-		}
-		k.meta.servers.failed(addrs, leader)
+		k.meta.servers.failedWith(addrs, err)
 	}
 	return nil, err
 }

@@ -167,8 +167,10 @@ func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 		if err == nil || try == 2 || ctx.Err() != nil || !isTransient(err) {
 			return resp, err
 		}
-		var hint *transport.LeaderHint
-		if !errors.As(err, &hint) || !m.servers.failed(addrs, hint.Addresses) {
+		if !isKind(err, moraine.NotLeader) {
+			return nil, err
+		}
+		if leader, another := m.servers.failedWith(addrs, err); len(leader) == 0 || !another {
 			return nil, err
 		}
 	}
@@ -220,14 +222,9 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			warned = true
 			m.log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
 		}
-		var hint *transport.LeaderHint
-		var leader []string
-		if errors.As(err, &hint) {
-			leader = hint.Addresses
-		}
 		// A redirect is followed at once, unless the one before went there too: it is
 		// by those who have not noticed yet that their leader is dead.
-		another := m.servers.failed(addrs, leader)
+		leader, another := m.servers.failedWith(addrs, err)
 		if another && len(leader) > 0 && hops < maxHops && !slices.Equal(leader, named) {
 			named, hops = leader, hops+1
 			continue

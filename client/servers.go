@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -80,6 +81,16 @@ func (s *servers) learn(named []*wire.MemberAddress) {
 		s.leader = s.list[s.next%len(s.list)]
 	}
 	s.list, s.next = list, 0
+}
+
+// failedWith is failed with the error that the server answered, or the network: who
+// does not lead names the leader, if it knows it, in that.
+func (s *servers) failedWith(addrs []string, err error) (leader []string, another bool) {
+	var hint *transport.LeaderHint
+	if errors.As(err, &hint) {
+		leader = hint.Addresses
+	}
+	return leader, s.failed(addrs, leader)
 }
 
 // failed says that the server at addrs did not serve a request; leader, if not

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // applyTimes measures how long commands take to apply: nothing else is applied
@@ -50,11 +51,7 @@ func (a *applyTimes) note(cmd *statepb.Command, took time.Duration) {
 // leader decided.
 func operation(cmd *statepb.Command) protoreflect.FieldDescriptor {
 	if req := cmd.GetRequest(); req != nil {
-		return chosen(req.ProtoReflect())
+		return wire.Op(req)
 	}
-	return chosen(cmd.ProtoReflect())
-}
-
-func chosen(m protoreflect.Message) protoreflect.FieldDescriptor {
-	return m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+	return wire.Op(cmd)
 }

@@ -221,10 +221,8 @@ func (t *opTable) of(req *wire.MetaRequest) *op {
 
 // number returns the field number of a request's op, 0 where it has none.
 func number(req *wire.MetaRequest) protoreflect.FieldNumber {
-	m := req.ProtoReflect()
-	f := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
-	if f == nil {
-		return 0
+	if f := wire.Op(req); f != nil {
+		return f.Number()
 	}
-	return f.Number()
+	return 0
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/proto"
 )
 
 // entryRow is what `inspect log` prints of an entry.
@@ -89,9 +90,9 @@ func describeEntry(e raftstore.EntryInfo) entryRow {
 func commandName(c *statepb.Command) string {
 	req := c.GetRequest()
 	if req == nil {
-		return oneofName(c.ProtoReflect())
+		return opName(c)
 	}
-	name := oneofName(req.ProtoReflect())
+	name := opName(req)
 	if req.Session != 0 {
 		name += fmt.Sprintf(" of session %x, number %d", req.Session, req.Number)
 	}
@@ -101,8 +102,8 @@ func commandName(c *statepb.Command) string {
 	return name
 }
 
-func oneofName(m protoreflect.Message) string {
-	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("op")); f != nil {
+func opName(m proto.Message) string {
+	if f := wire.Op(m); f != nil {
 		return string(f.Name())
 	}
 	return "unknown to this build"

@@ -39,6 +39,8 @@ type modelNode struct {
 	names    int  // of a file or link
 	linked   bool // has had several: those in a removed tree count until the job has come to them
 	xattrs   map[string]string
+	attr     modelAttr
+	policy   modelPolicy
 }
 
 // model is a namespace in plain Go, which the state machine is held against.
@@ -58,6 +60,7 @@ type model struct {
 	quotas    map[*modelNode]modelUsage // 0: no bound
 	overQuota int                       // commands that a quota refused
 	recounts  int
+	made      map[string]int // commands, by what they are
 	// content has the bytes of each generation that an object was made of, and
 	// staged those of stripes that objects were staged to.
 	content map[string][]modelCell
@@ -69,31 +72,50 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 	if *modelSeed != 0 {
 		seeds = []uint64{*modelSeed}
 	}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			m := newModel(t, seed)
-			for n := range *modelOps {
-				m.step()
-				if n%100 == 99 {
-					m.compare()
-				}
-			}
+	models := make([]*model, len(seeds))
+	t.Run("seeds", func(t *testing.T) {
+		for i, seed := range seeds {
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+				t.Parallel()
+				models[i] = newModel(t, seed)
+				models[i].run()
+			})
+		}
+	})
+	if *modelSeed != 0 || t.Failed() {
+		return
+	}
+	made := map[string]int{}
+	for _, m := range models {
+		for op, n := range m.made {
+			made[op] += n
+		}
+	}
+	holdCommands(t, made)
+}
+
+// run makes random commands, and looks whether they did what they should.
+func (m *model) run() {
+	for n := range *modelOps {
+		m.step()
+		if n%100 == 99 {
 			m.compare()
-			m.settleTier()
-			t.Logf("no command wrote more than %d keys, %d were refused for a quota, %d recounts", m.most, m.overQuota, m.recounts)
-			if m.most > 2000 {
-				t.Errorf("a command wrote %d keys", m.most)
-			}
-		})
+		}
+	}
+	m.compare()
+	m.settleTier()
+	m.t.Logf("no command wrote more than %d keys, %d were refused for a quota, %d recounts", m.most, m.overQuota, m.recounts)
+	if m.most > 2000 {
+		m.t.Errorf("a command wrote %d keys", m.most)
 	}
 }
 
 func newModel(t *testing.T, seed uint64) *model {
-	m := &model{bench: newCluster(t, 7), rng: rand.New(rand.NewPCG(seed, 0)), grants: map[*client][]uint64{}}
+	m := &model{bench: newCluster(t, 7), rng: rand.New(rand.NewPCG(seed, 0)), grants: map[*client][]uint64{}, made: map[string]int{}}
 	m.root = &modelNode{id: uint64(moraine.RootInode), typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
 	m.nodes = []*modelNode{m.root}
 	m.clients = []*client{m.open(nil), m.open(nil)}
+	m.root.attr = attrOf(m.clients[0].attr(m.root.id))
 	m.replica = m.kv.Clone()
 	m.bench.mirror = m.onReplica
 	m.bench.settle = 20_000
@@ -139,6 +161,7 @@ func (m *model) applyBoth(cmd *statepb.Command) *wire.MetaResponse {
 
 // onReplica has the replica apply a command too.
 func (m *model) onReplica(cmd *statepb.Command, res state.Result) {
+	m.made[opOf(cmd)]++
 	other, err := m.m.Apply(m.replica, m.index, cmd)
 	if err != nil || !proto.Equal(other.Response, res.Response) {
 		m.t.Fatalf("replicas answer %v and %v (%v)", res.Response, other.Response, err)
@@ -171,8 +194,10 @@ func (m *model) step() {
 	switch n := m.rng.IntN(100); {
 	case n < 16:
 		m.stepCreate(c)
-	case n < 18:
+	case n < 17:
 		m.stepXattr(c)
+	case n < 18:
+		[]func(*client){m.stepAttr, m.stepAttr, m.stepEndGrant, m.stepPolicy}[m.rng.IntN(4)](c)
 	case n < 22:
 		m.stepLink(c)
 	case n < 30:
@@ -227,7 +252,7 @@ func (m *model) stepCreate(c *client) {
 	case overQuota(resp):
 	case op.Unlinked || have == nil:
 		m.expect(resp, "ok", "create")
-		n := &modelNode{id: resp.GetEntry().GetAttr().GetInode(), typ: op.Type, target: op.Target}
+		n := &modelNode{id: resp.GetEntry().GetAttr().GetInode(), typ: op.Type, target: op.Target, attr: attrOf(resp.GetEntry().GetAttr())}
 		if isDir(n) {
 			n.children = map[string]*modelNode{}
 		}
@@ -760,11 +785,17 @@ func (m *model) compare() {
 	c := m.clients[0]
 	m.compareDir(c, m.root)
 	m.compareUsage(c)
+	m.comparePolicies(c)
 	for _, n := range m.nodes {
 		if n.owner != nil && isFile(n) {
 			m.compareFile(c, n)
 		}
 		m.compareXattrs(c, n)
+		a := c.attr(n.id)
+		if attrOf(a) != n.attr {
+			m.t.Fatalf("%x has %+v, want %+v", n.id, attrOf(a), n.attr)
+		}
+		m.compareLease(c, a)
 	}
 }
 

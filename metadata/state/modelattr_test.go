@@ -1,0 +1,173 @@
+package state_test
+
+import (
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// modelAttr is what is set of a node, and changes with nothing else.
+type modelAttr struct{ mode, uid, gid uint32 }
+
+// attrOf is the same as the state has it.
+func attrOf(a *wire.Attr) modelAttr { return modelAttr{a.GetMode(), a.GetUid(), a.GetGid()} }
+
+// stepAttr sets some attributes of a node.
+func (m *model) stepAttr(c *client) {
+	n := m.pick(func(n *modelNode) bool { return n.owner == nil || n.owner == c })
+	op := &wire.SetAttr{Inode: n.id, Mode: uint32(m.rng.IntN(0o10000)), Uid: m.rng.Uint32N(4), Gid: m.rng.Uint32N(4),
+		Atime: m.rng.Int64N(1 << 60), Mtime: m.rng.Int64N(1 << 60)}
+	want := n.attr
+	for _, f := range []struct {
+		bit wire.SetAttrField
+		set func()
+	}{
+		{wire.SetAttrField_SET_ATTR_MODE, func() { want.mode = op.Mode }},
+		{wire.SetAttrField_SET_ATTR_UID, func() { want.uid = op.Uid }},
+		{wire.SetAttrField_SET_ATTR_GID, func() { want.gid = op.Gid }},
+		{wire.SetAttrField_SET_ATTR_ATIME, func() {}},
+		{wire.SetAttrField_SET_ATTR_MTIME, func() {}},
+	} {
+		if m.rng.IntN(2) == 0 {
+			op.Valid |= uint32(f.bit)
+			f.set()
+		}
+	}
+	before := c.attr(n.id)
+	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+	if n.owner != nil && n.owner != c {
+		m.expect(resp, "permission denied", "attributes of another's file")
+		return
+	}
+	m.expect(resp, "ok", "set attributes")
+	n.attr = want
+	a := c.attr(n.id)
+	for _, time := range []struct {
+		bit        wire.SetAttrField
+		was, want  int64
+		have       int64
+		nameOfTime string
+	}{
+		{wire.SetAttrField_SET_ATTR_ATIME, before.Atime, op.Atime, a.Atime, "atime"},
+		{wire.SetAttrField_SET_ATTR_MTIME, before.Mtime, op.Mtime, a.Mtime, "mtime"},
+	} {
+		if op.Valid&uint32(time.bit) == 0 {
+			time.want = time.was
+		}
+		if time.have != time.want {
+			m.t.Fatalf("%s of %x is %d, want %d", time.nameOfTime, n.id, time.have, time.want)
+		}
+	}
+	if a.Ctime <= before.Ctime {
+		m.t.Fatalf("ctime of %x went from %d to %d", n.id, before.Ctime, a.Ctime)
+	}
+	if a.Size != before.Size || a.Generation != before.Generation || attrOf(a) != want {
+		m.t.Fatalf("setting %v made %v of %v", op, a, before)
+	}
+	m.compareLease(c, a)
+}
+
+// compareLease holds what lease an answer is said to be covered by against what a
+// client makes of the attributes in it.
+func (m *model) compareLease(c *client, a *wire.Attr) {
+	m.t.Helper()
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: a.Inode}}}
+	resp, seen, err := m.m.ReadSeen(m.kv, &statepb.Caller{Node: c.node}, req)
+	if err != nil || len(seen.Touches) != 1 {
+		m.t.Fatalf("a read of %x shows %v (%v)", a.Inode, seen, err)
+	}
+	got := resp.GetEntry().GetAttr()
+	want := wire.LeaseOver(got.Inode, got.Parent, got.Type == wire.FileType_FILE_TYPE_DIRECTORY, got.ManyLinks)
+	if have := uint64(seen.Touches[0].Lease); have != want {
+		m.t.Fatalf("the attributes of %v are under the lease of %x, and look as under that of %x", got, have, want)
+	}
+}
+
+// stepEndGrant gives a client's present grant back, or tries to give back
+// another's: what is left of it is refused from then on.
+func (m *model) stepEndGrant(c *client) {
+	if len(m.grants[c]) == 0 {
+		m.number(c)
+		if len(m.grants[c]) == 0 { // it was of one number
+			return
+		}
+	}
+	left := m.grants[c][0]
+	end := func(by *client) *wire.MetaResponse {
+		return m.mutate(by, &wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: left}}})
+	}
+	for _, other := range m.clients {
+		if other != c {
+			m.expect(end(other), "permission denied", "the end of another's grant")
+		}
+	}
+	m.expect(end(c), "ok", "end of a grant")
+	m.expect(end(c), "ok", "end of a grant that is over")
+	delete(m.grants, c)
+	if f := m.mayWrite(c); f != nil {
+		op := &wire.Commit{Inode: f.id, Level: 3, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
+			Stripes: []*wire.Stripe{stripe(left, 5, m.devices()...)}, Extents: []*wire.Extent{extent(0, 5, left, 0)}}
+		if resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}); !overQuota(resp) {
+			m.expect(resp, "stale", "a commit under a grant that is over")
+		}
+	}
+}
+
+// modelPolicy is what a directory's own policy says; zeros: nothing.
+type modelPolicy struct {
+	k, m  uint32
+	flush wire.FlushPolicy
+}
+
+// stepPolicy sets a directory's policy, or takes it away.
+func (m *model) stepPolicy(*client) {
+	dir := m.pick(isDir)
+	p := modelPolicy{}
+	if m.rng.IntN(3) > 0 {
+		p.k, p.m = 1+m.rng.Uint32N(4), 1+m.rng.Uint32N(2)
+	}
+	if m.rng.IntN(2) == 0 {
+		p.flush = wire.FlushPolicy(1 + m.rng.IntN(2))
+	}
+	op := &wire.SetPolicy{Inode: dir.id, Policy: &wire.Policy{Flush: p.flush}}
+	if p.k > 0 {
+		op.Policy.Scheme = &wire.Scheme{K: p.k, M: p.m}
+	}
+	m.expect(m.applyBoth(&statepb.Command{Caller: &statepb.Caller{Node: "a", Role: "admin"}, Op: &statepb.Command_Request{
+		Request: &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: op}}}}), "ok", "set policy")
+	dir.policy = p
+}
+
+// effective is what governs below a directory: each field as the next directory
+// above it says that says something.
+func (n *modelNode) effective() (p modelPolicy) {
+	for ; n != nil; n = n.parent {
+		if p.k == 0 {
+			p.k, p.m = n.policy.k, n.policy.m
+		}
+		if p.flush == 0 {
+			p.flush = n.policy.flush
+		}
+	}
+	if p.flush == 0 {
+		p.flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
+	}
+	return p
+}
+
+// comparePolicies holds the policies of all directories against the state.
+func (m *model) comparePolicies(c *client) {
+	m.t.Helper()
+	for _, n := range m.nodes {
+		if !isDir(n) {
+			continue
+		}
+		e := m.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: n.id}}})).GetPolicy().GetEffective()
+		have := modelPolicy{e.GetScheme().GetK(), e.GetScheme().GetM(), e.GetFlush()}
+		if have.flush == 0 {
+			have.flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
+		}
+		if want := n.effective(); have != want {
+			m.t.Fatalf("the policy of %x is %+v, want %+v", n.id, have, want)
+		}
+	}
+}
