@@ -162,6 +162,12 @@ func (d *dec) end(what string) error {
 	return &moraine.Error{Op: "decode " + what, Kind: moraine.Corrupt, Err: d.err}
 }
 
+// newValue begins a value of about size bytes, so that its fields need no more
+// memory than it gets here.
+func newValue(version byte, size int) []byte {
+	return append(make([]byte, 0, size), version)
+}
+
 // Writers append to b, as the readers of dec read.
 
 func putUvarint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }

@@ -57,7 +57,7 @@ func pairHash(key, value []byte) Sum {
 const sumVersion = 1
 
 func (s Sum) encode() []byte {
-	return putFixed64(putFixed64([]byte{sumVersion}, s[0]), s[1])
+	return putFixed64(putFixed64(newValue(sumVersion, 17), s[0]), s[1])
 }
 
 func decodeSum(b []byte) (Sum, error) {

@@ -336,7 +336,7 @@ type dentry struct {
 const dentryVersion = 1
 
 func (e dentry) encode() []byte {
-	return putFixed64([]byte{dentryVersion, e.typ}, uint64(e.inode))
+	return putFixed64(append(newValue(dentryVersion, 10), e.typ), uint64(e.inode))
 }
 
 func decodeDentry(b []byte) (dentry, error) {

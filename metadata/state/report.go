@@ -184,7 +184,7 @@ func (m *Machine) ExpectedChunks(r Reader, id moraine.DeviceID, from, to moraine
 
 // presence is the value of a chunk in the index of devices: the log index at
 // which it came there.
-func (t *tx) presence() []byte { return putUvarint([]byte{presenceVersion}, t.index) }
+func (t *tx) presence() []byte { return putUvarint(newValue(presenceVersion, 8), t.index) }
 
 const presenceVersion = 1
 

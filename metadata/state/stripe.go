@@ -69,8 +69,9 @@ func (v *view) stripe(id moraine.StripeID) (*moraine.Stripe, error) {
 // insertStripe writes a new stripe and its entries in the index of devices.
 func (t *tx) insertStripe(s *moraine.Stripe) {
 	t.insert(t.k.stripe(s.ID), encodeStripe(s))
+	presence := t.presence() // one value for all: nobody changes it
 	for i, c := range s.Chunks {
-		t.insert(t.k.deviceChunk(c.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(i)}), t.presence())
+		t.insert(t.k.deviceChunk(c.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(i)}), presence)
 	}
 	t.count[cStripes]++
 }

@@ -25,7 +25,7 @@ type ref struct {
 const refVersion = 1
 
 func (r ref) encode() []byte {
-	return putUvarint(putFixed64([]byte{refVersion}, uint64(r.table)), uint64(r.base))
+	return putUvarint(putFixed64(newValue(refVersion, 16), uint64(r.table)), uint64(r.base))
 }
 
 func decodeRef(key, value []byte) (ref, error) {
@@ -54,7 +54,7 @@ func (h tableHead) encode() []byte {
 	if h.evicted != 0 {
 		version = tableVersion
 	}
-	b := putUvarint([]byte{version}, uint64(h.refs))
+	b := putUvarint(newValue(version, 16), uint64(h.refs))
 	b = putUvarint(b, uint64(h.count))
 	b = putBool(putUvarint(b, uint64(h.bytes)), h.sealed)
 	if h.evicted != 0 {
@@ -99,7 +99,7 @@ func encodeExt(e moraine.Extent) []byte {
 	if e.Object != 0 {
 		version, id = extVersion, uint64(e.Object)
 	}
-	b := putUvarint([]byte{version}, uint64(e.Length))
+	b := putUvarint(newValue(version, 24), uint64(e.Length))
 	return putUvarint(putFixed64(b, id), uint64(e.StripeOffset))
 }
 

@@ -19,7 +19,7 @@ type tombstone struct {
 const tombstoneVersion = 1
 
 func (s tombstone) encode() []byte {
-	return putUvarint(putUvarint([]byte{tombstoneVersion}, uint64(s.below)), uint64(s.bytes))
+	return putUvarint(putUvarint(newValue(tombstoneVersion, 8), uint64(s.below)), uint64(s.bytes))
 }
 
 func decodeTombstone(b []byte) (tombstone, error) {
@@ -71,7 +71,7 @@ func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	}
 	now := t.clusterTime()
 	write(t.k.tombstone(id, now, chunk), tombstone{below, bytes}.encode())
-	write(t.k.tombstoneAt(id, chunk), putUvarint([]byte{tombstoneVersion}, now))
+	write(t.k.tombstoneAt(id, chunk), putUvarint(newValue(tombstoneVersion, 8), now))
 	t.count[cPendingBytes] += uint64(bytes)
 	t.events.Deletions = true
 	return nil

@@ -32,7 +32,7 @@ func (u usage) zero() bool        { return u == usage{} }
 // encode writes counts in zigzag form: they are never below 0, but where a
 // record was damaged, what is told of it must have a form too.
 func (u usage) encode() []byte {
-	return putVarint(putVarint([]byte{usageVersion}, u.bytes), u.inodes)
+	return putVarint(putVarint(newValue(usageVersion, 16), u.bytes), u.inodes)
 }
 
 func (u *usage) decode(b []byte) error {
