@@ -29,9 +29,18 @@ type Config struct {
 	// Release is told to the service, for people.
 	Release string
 
-	// MemoryBytes bounds the chunks in memory at any time: being received, and
-	// being read (1 GiB).
+	// MemoryBytes is all the memory for chunks: being received, being read, and
+	// kept to be read again (1 GiB).
 	MemoryBytes int64
+	// MemoryPath is a directory of a hugetlbfs or DAX file system, or a DAX device,
+	// that the memory is to come from; empty: the machine's.
+	MemoryPath string
+	// MemoryNode is the NUMA node that the memory is to be on, counted from 1 on; 0:
+	// any.
+	MemoryNode int
+	// Prefault has all of the memory taken at the start, so that a machine that does
+	// not have it says so then.
+	Prefault bool
 	// Bucket is what Deps.Bucket serves, as s3://BUCKET/PREFIX; empty: none.
 	Bucket string
 	// PieceBytes bounds the pieces of objects in memory: being fetched, being

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -19,7 +20,8 @@ import (
 type device struct {
 	dir  string
 	uuid moraine.UUID
-	tier keeper
+	// tier is the host's memory over medium.
+	tier *mem.Tier
 	// medium is what a scrub reads: the disk, past any cache; watch what it does.
 	medium keeper
 	watch  *watched
@@ -36,6 +38,7 @@ type fleet struct {
 	devices  []*device
 	byID     map[moraine.DeviceID]*device
 	cluster  moraine.UUID
+	memory   *mem.Memory
 	nameless int // devices that were left out, since even their names could not be read
 }
 
@@ -50,15 +53,15 @@ func (f *fleet) close(log *slog.Logger) {
 // openDevices opens all devices, and formats those that are new. A disk that
 // answers with I/O errors, or is not there, does not stop the others, if there
 // is one that works. On error none is left open.
-func (s *Server) openDevices(ctx context.Context) (*fleet, error) {
-	f := &fleet{byID: map[moraine.DeviceID]*device{}, cluster: s.cfg.Cluster}
+func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, error) {
+	f := &fleet{byID: map[moraine.DeviceID]*device{}, cluster: s.cfg.Cluster, memory: memory}
 	fresh, err := s.introduce(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	working, broken := false, error(nil)
 	for _, cfg := range s.cfg.Devices {
-		d, err := s.openDevice(cfg, f.cluster, fresh)
+		d, err := s.openDevice(cfg, f, fresh)
 		if errors.Is(err, moraine.IOError) || errors.Is(err, moraine.NotFound) {
 			s.deps.Log.Error("device does not work; serving without it", "device", cfg.Dir, "err", err)
 			broken = errors.Join(broken, err)
@@ -119,7 +122,8 @@ func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error
 // openDevice opens one device, and formats it first on a host that is new. With
 // an IOError it returns the device that is out of service, if its identity can be
 // read. NotFound: there is none, and the host is known to have had its devices.
-func (s *Server) openDevice(cfg DeviceConfig, cluster moraine.UUID, fresh bool) (*device, error) {
+func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, error) {
+	cluster := f.cluster
 	identity, err := disk.ReadIdentity(s.deps.FS, cfg.Dir)
 	if errors.Is(err, moraine.NotFound) {
 		if !fresh {
@@ -137,20 +141,21 @@ func (s *Server) openDevice(cfg DeviceConfig, cluster moraine.UUID, fresh bool) 
 		return nil, err
 	}
 	tier, err := disk.Open(disk.Config{Dir: cfg.Dir, Cluster: cluster, CapacityBytes: cfg.CapacityBytes, SegmentBytes: cfg.SegmentBytes}, disk.Deps{
-		FS: s.deps.FS, Clock: s.deps.Clock, Pool: s.pool, Log: s.deps.Log, Metrics: s.deps.DiskMetrics,
+		FS: s.deps.FS, Clock: s.deps.Clock, Pool: f.memory.Arena(), Log: s.deps.Log, Metrics: s.deps.DiskMetrics,
 	})
 	switch {
 	case errors.Is(err, moraine.IOError):
-		return s.newDevice(cfg.Dir, identity.Device, brokenTier{err}), err
+		return s.newDevice(f, cfg.Dir, identity.Device, brokenTier{err}), err
 	case err != nil:
 		return nil, err
 	}
-	return s.newDevice(cfg.Dir, identity.Device, tier), nil
+	return s.newDevice(f, cfg.Dir, identity.Device, tier), nil
 }
 
-func (s *Server) newDevice(dir string, uuid moraine.UUID, disk keeper) *device {
+// newDevice puts the watch over a disk, and the host's memory over both.
+func (s *Server) newDevice(f *fleet, dir string, uuid moraine.UUID, disk keeper) *device {
 	w := watch(disk, s.deps.Clock, s.cfg.CorruptLimit)
-	return &device{dir: dir, uuid: uuid, tier: w, medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond)}
+	return &device{dir: dir, uuid: uuid, tier: f.memory.Over(w, f.cluster), medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond)}
 }
 
 // describe is the device as the service is told of it.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -72,7 +73,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 	for _, d := range f.devices {
 		beat.Devices = append(beat.Devices, d.describe())
 	}
-	s.observe(beat.Devices, f.nameless)
+	s.observe(beat.Devices, f.nameless, f.memory.Stats())
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: beat}})
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 	return reply.GetDeletions(), nil
 }
 
-func (s *Server) observe(devices []*wire.Device, out int) {
+func (s *Server) observe(devices []*wire.Device, out int, now mem.Stats) {
 	var used, chunks uint64
 	for _, d := range devices {
 		used, chunks = used+d.Used, chunks+d.Chunks
@@ -104,13 +105,17 @@ func (s *Server) observe(devices []*wire.Device, out int) {
 			out++
 		}
 	}
-	m, p := s.deps.Metrics, s.pool.Stats()
+	m := s.deps.Metrics
 	m.DeviceBytes.Set(float64(used))
 	m.DeviceChunks.Set(float64(chunks))
 	m.DevicesOut.Set(float64(out))
-	m.MemoryBytes.Set(float64(p.InUseBytes))
-	m.MemoryWaits.Add(float64(p.Waits - s.waits))
-	s.waits = p.Waits
+	m.MemoryBytes.Set(float64(now.Arena.InUseBytes - now.CleanBytes))
+	m.MemoryKept.Set(float64(now.CleanBytes))
+	m.MemoryWaits.Add(float64(now.Arena.Waits - s.seen.Arena.Waits))
+	m.MemoryHits.Add(float64(now.Hits - s.seen.Hits))
+	m.MemoryMisses.Add(float64(now.Misses - s.seen.Misses))
+	m.MemoryEvictions.Add(float64(now.Evictions - s.seen.Evictions))
+	s.seen = now
 }
 
 // delete carries deletions out, device by device, and acknowledges those that

@@ -4,20 +4,22 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are the collectors of a chunkserver.
 type Metrics struct {
-	Puts         *prometheus.CounterVec // by outcome: ok, or the kind of error
-	Gets         *prometheus.CounterVec
-	PutBytes     prometheus.Counter // chunk bytes stored
-	GetBytes     prometheus.Counter // chunk bytes served
-	PutSeconds   prometheus.Histogram
-	GetSeconds   prometheus.Histogram
-	Heartbeats   *prometheus.CounterVec // by outcome
-	Deleted      prometheus.Counter     // chunks deleted
-	Reported     prometheus.Counter     // chunks reported
-	DevicesOut   prometheus.Gauge       // devices of this host out of service
-	MemoryBytes  prometheus.Gauge       // lent to chunks in flight, as of the last heartbeat
-	MemoryWaits  prometheus.Counter     // requests that had to wait for memory
-	DeviceBytes  prometheus.Gauge       // used on all devices, as of the last heartbeat
-	DeviceChunks prometheus.Gauge
+	Puts                                      *prometheus.CounterVec // by outcome: ok, or the kind of error
+	Gets                                      *prometheus.CounterVec
+	PutBytes                                  prometheus.Counter // chunk bytes stored
+	GetBytes                                  prometheus.Counter // chunk bytes served
+	PutSeconds                                prometheus.Histogram
+	GetSeconds                                prometheus.Histogram
+	Heartbeats                                *prometheus.CounterVec // by outcome
+	Deleted                                   prometheus.Counter     // chunks deleted
+	Reported                                  prometheus.Counter     // chunks reported
+	DevicesOut                                prometheus.Gauge       // devices of this host out of service
+	MemoryBytes                               prometheus.Gauge       // lent to chunks in flight, as of the last heartbeat
+	MemoryWaits                               prometheus.Counter     // requests that had to wait for memory
+	MemoryKept                                prometheus.Gauge       // chunks kept to be read, as of the last heartbeat
+	MemoryHits, MemoryMisses, MemoryEvictions prometheus.Counter
+	DeviceBytes                               prometheus.Gauge // used on all devices, as of the last heartbeat
+	DeviceChunks                              prometheus.Gauge
 
 	ScrubChunks prometheus.Counter // chunks read and verified by scrubs
 	ScrubBytes  prometheus.Counter
@@ -47,20 +49,24 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18)})
 	}
 	m := &Metrics{
-		Puts:         outcomes("puts_total", "Requests to put a chunk, by outcome."),
-		Gets:         outcomes("gets_total", "Requests to get a chunk or a range of it, by outcome."),
-		PutBytes:     counter("put_bytes_total", "Bytes of chunks stored."),
-		GetBytes:     counter("get_bytes_total", "Bytes of chunks served."),
-		PutSeconds:   seconds("put_seconds", "Time of a put, from its header to its sync."),
-		GetSeconds:   seconds("get_seconds", "Time of a get, until its bytes are read and verified."),
-		Heartbeats:   outcomes("heartbeats_total", "Heartbeats, by outcome."),
-		Deleted:      counter("deleted_chunks_total", "Chunks deleted because the service said so."),
-		Reported:     counter("reported_chunks_total", "Chunks reported to the service."),
-		DevicesOut:   gauge("devices_out", "Devices of this host that are out of service."),
-		MemoryBytes:  gauge("memory_bytes", "Memory lent to chunks in flight."),
-		MemoryWaits:  counter("memory_waits_total", "Requests that waited for memory."),
-		DeviceBytes:  gauge("device_used_bytes", "Bytes used on all devices."),
-		DeviceChunks: gauge("device_chunks", "Chunks on all devices."),
+		Puts:            outcomes("puts_total", "Requests to put a chunk, by outcome."),
+		Gets:            outcomes("gets_total", "Requests to get a chunk or a range of it, by outcome."),
+		PutBytes:        counter("put_bytes_total", "Bytes of chunks stored."),
+		GetBytes:        counter("get_bytes_total", "Bytes of chunks served."),
+		PutSeconds:      seconds("put_seconds", "Time of a put, from its header to its sync."),
+		GetSeconds:      seconds("get_seconds", "Time of a get, until its bytes are read and verified."),
+		Heartbeats:      outcomes("heartbeats_total", "Heartbeats, by outcome."),
+		Deleted:         counter("deleted_chunks_total", "Chunks deleted because the service said so."),
+		Reported:        counter("reported_chunks_total", "Chunks reported to the service."),
+		DevicesOut:      gauge("devices_out", "Devices of this host that are out of service."),
+		MemoryBytes:     gauge("memory_bytes", "Memory lent to chunks in flight."),
+		MemoryWaits:     counter("memory_waits_total", "Requests that waited for memory."),
+		MemoryKept:      gauge("memory_kept_bytes", "Memory of chunks that are kept to be read again."),
+		MemoryHits:      counter("memory_hits_total", "Reads of chunks that were in memory."),
+		MemoryMisses:    counter("memory_misses_total", "Reads of chunks that were not in memory."),
+		MemoryEvictions: counter("memory_evictions_total", "Chunks that gave their memory up."),
+		DeviceBytes:     gauge("device_used_bytes", "Bytes used on all devices."),
+		DeviceChunks:    gauge("device_chunks", "Chunks on all devices."),
 	}
 	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
@@ -76,7 +82,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Deleted,
-			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.DeviceBytes, m.DeviceChunks)
+			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)
 	}
 	return m
 }

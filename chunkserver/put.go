@@ -34,12 +34,33 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 		}
 		return nil, err
 	}
-	buf, err := s.pool.Get(ctx, p.Len())
+	f := s.fleet.Load()
+	if f == nil {
+		return nil, errors.Join(&moraine.Error{Op: "chunkserver.Put", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}, p.Discard())
+	}
+	buf, err := f.memory.Arena().Get(ctx, p.Len())
 	if err != nil {
 		return nil, errors.Join(err, p.Discard())
 	}
-	defer buf.Release()
-	data := buf.Bytes()
+	sums, err := receive(req, p, buf.Bytes())
+	if err != nil {
+		buf.Release()
+		return nil, err
+	}
+	epoch := d.epoch.Load()
+	level, err := d.tier.Take(ctx, tiers.Header{
+		ID: chunkID(req.Stripe, req.Index), Version: moraine.LayoutVersion(req.Version), Tenant: moraine.Tenant(req.Tenant),
+		Cluster: f.cluster, Incarnation: moraine.ID(req.Stripe).Incarnation(), Length: int64(p.Len()), CRC: req.Crc,
+		Cipher: uint8(req.Cipher), KeyID: req.KeyId,
+	}, buf, sums, moraine.NVMe)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.PutChunkReply{Level: uint32(level), Epoch: epoch}, nil
+}
+
+// receive reads a chunk into data, verifies it, and returns the sums of its blocks.
+func receive(req *wire.PutChunk, p transport.Payload, data []byte) ([]uint32, error) {
 	sums := make([]uint32, 0, crc.BlockCount(int64(len(data))))
 	// Each piece is a multiple of a block but for the last, so that the blocks
 	// of the pieces are those of the chunk.
@@ -50,20 +71,7 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 		return nil, &moraine.Error{Op: "chunkserver.Put", Ref: chunkID(req.Stripe, req.Index).String(), Kind: moraine.Corrupt,
 			Err: fmt.Errorf("the bytes that arrived have CRC32C %08x, not %08x", got, req.Crc)}
 	}
-	f := s.fleet.Load()
-	if f == nil {
-		return nil, &moraine.Error{Op: "chunkserver.Put", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}
-	}
-	epoch := d.epoch.Load()
-	err = d.tier.Put(ctx, tiers.Header{
-		ID: chunkID(req.Stripe, req.Index), Version: moraine.LayoutVersion(req.Version), Tenant: moraine.Tenant(req.Tenant),
-		Cluster: f.cluster, Incarnation: moraine.ID(req.Stripe).Incarnation(), Length: int64(len(data)), CRC: req.Crc,
-		Cipher: uint8(req.Cipher), KeyID: req.KeyId,
-	}, data, sums)
-	if err != nil {
-		return nil, err
-	}
-	return &wire.PutChunkReply{Level: uint32(moraine.NVMe), Epoch: epoch}, nil
+	return sums, nil
 }
 
 // admitPut decides at the door whether a chunk is taken.

@@ -1,17 +1,17 @@
 // Package chunkserver is the service that keeps chunks on one host: it admits
-// requests, verifies what arrives, keeps it on its devices (package tiers/disk),
-// serves and verifies what is read, and tells the metadata service what it has.
+// requests, verifies what arrives, keeps it on its devices (package tiers/disk) and
+// as long as there is room in memory (package tiers/mem), serves and verifies what is read, and tells the metadata service what it has.
 //
 // It decides nothing about which chunks there should be: clients put them where
 // the metadata service placed them, and a chunk is deleted only when the service
 // says so. It never dials a client or another chunkserver.
 //
 // The path of a put: PutChunk checks the caller's token and the device -> takes
-// an aligned buffer, waiting if memory is short, which holds back only that
-// connection -> reads the payload into it, summing each piece while it is in
+// an aligned buffer of the arena, for which chunks that are only kept to be read go,
+// waiting if memory is short, which holds back only that connection -> reads the payload into it, summing each piece while it is in
 // cache -> holds the combined sum against the one that the client computed at
 // its first copy -> hands the buffer to the device, which writes it where it
-// lies and syncs -> answers with the level reached and the device's boot epoch.
+// lies and syncs -> keeps it to be read -> answers with the level reached and the device's boot epoch.
 //
 // Run does the rest: it opens the devices, registers them, sends a heartbeat
 // each second, carries out the deletions in its replies, and reports all chunks
@@ -26,7 +26,7 @@ import (
 	"sync/atomic"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/transport"
 	"golang.org/x/sync/errgroup"
 )
@@ -35,7 +35,6 @@ import (
 type Server struct {
 	cfg  Config
 	deps Deps
-	pool *bufpool.Pool
 	// pieces reads objects; nil without a bucket.
 	pieces *pieces
 
@@ -50,9 +49,8 @@ type Server struct {
 	// incarnation is the number of the metadata history that the devices are
 	// registered under; 0 before.
 	incarnation atomic.Uint32
-	// waits is how often the pool had made somebody wait when Metrics last saw
-	// it; the heartbeat's alone.
-	waits uint64
+	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
+	seen  mem.Stats
 	ready chan struct{}
 }
 
@@ -68,7 +66,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
 	}
-	s := &Server{cfg: cfg, deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes}), ready: make(chan struct{})}
+	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{})}
 	if deps.Bucket != nil {
 		s.pieces = newPieces(cfg.PieceBytes, deps)
 	}
@@ -84,8 +82,13 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // there is no device at all in a directory of a host that is known, or a disk
 // answers with I/O errors, it serves without, and fails if that leaves none.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.pool.Close()
-	f, err := s.openDevices(ctx)
+	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
+		Prefault: s.cfg.Prefault}}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	f, err := s.openDevices(ctx, memory)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil // it waited for the service

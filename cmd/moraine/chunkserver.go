@@ -27,6 +27,7 @@ type chunkserverOptions struct {
 	capacity, memory sizeFlag
 	moverBandwidth   sizeFlag
 	scrubBandwidth   sizeFlag
+	memoryNode       int
 	service          chunkserver.Config
 	mover            mover.Config
 	bucket           bucketOptions
@@ -59,7 +60,9 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	f.StringArrayVar(&o.devices, "device", nil, "directory of a device; may be repeated, in the environment between commas")
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
 	o.memory, o.moverBandwidth = 1<<30, 512<<20
-	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")
+	f.Var(&o.memory, "memory", "memory for chunks: being received, being read, and kept to be read again; taken at the start")
+	f.StringVar(&o.service.MemoryPath, "memory-path", "", "directory of a hugetlbfs or DAX file system, or a DAX device, that the memory comes from")
+	f.IntVar(&o.memoryNode, "memory-node", -1, "NUMA node that the memory is on (default: any)")
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
 	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
 	o.scrubBandwidth = 32 << 20
@@ -104,7 +107,8 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	}
 	s := &o.service
 	s.Node, s.Rack, s.Addresses, s.AdminAddress, s.Release = o.id, o.rack, o.advertise, o.adminListen, version
-	s.MemoryBytes, s.ScrubBytesPerSecond = int64(o.memory), int64(o.scrubBandwidth)
+	s.MemoryBytes, s.MemoryNode, s.Prefault = int64(o.memory), o.memoryNode+1, true
+	s.ScrubBytesPerSecond = int64(o.scrubBandwidth)
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)
 	for _, dir := range o.devices {
 		if err := checkDir("--device", dir); err != nil {

@@ -57,7 +57,7 @@ of the machine is the loss of the data.`,
 	f.BoolVar(&o.noS3, "no-s3", false, "run without an S3 endpoint")
 	o.memory = 256 << 20
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
-	f.Var(&o.memory, "memory", "memory for chunks that are being received and read")
+	f.Var(&o.memory, "memory", "memory for chunks: being received, being read, and kept to be read again")
 	return cmd
 }
 
@@ -103,7 +103,7 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 		}
 	}
 	chunks := chunkserverOptions{bucket: o.bucket, id: standaloneChunkserver, listen: []string{o.chunkListen}, adminListen: o.chunkAdmin,
-		capacity: o.capacity, memory: o.memory, moverBandwidth: 512 << 20}
+		capacity: o.capacity, memory: o.memory, memoryNode: -1, moverBandwidth: 512 << 20}
 	for i := range o.devices {
 		chunks.devices = append(chunks.devices, filepath.Join(o.data, fmt.Sprintf("device%d", i)))
 	}

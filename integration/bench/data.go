@@ -124,7 +124,7 @@ func (e *Env) read(ctx context.Context, name string) (Line, error) {
 	if err != nil {
 		return Line{}, err
 	}
-	if err := dropPageCache(); err != nil {
+	if err := e.cool(ctx); err != nil {
 		return Line{}, err
 	}
 	results, u, err := e.run(ctx, e.works(OpRead, dataDir))

@@ -56,7 +56,7 @@ func Stage(ctx context.Context, e *Env) ([]Line, error) {
 			return nil, err
 		}
 	}
-	if err := dropPageCache(); err != nil {
+	if err := e.cool(ctx); err != nil {
 		return nil, err
 	}
 	e.Progress("stage")

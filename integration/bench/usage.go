@@ -2,12 +2,16 @@ package bench
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/morainefs/moraine/integration/procs"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,8 +75,26 @@ func diskBytes(dir string) (read, written uint64, ok bool) {
 	return 0, 0, false
 }
 
-// dropPageCache makes what follows cold, as far as the page cache goes. It
-// needs root.
+// cool makes what follows cold: nothing of it is in the page cache, nor in the
+// memory of a chunkserver of our cluster, which is started again.
+func (e *Env) cool(ctx context.Context) error {
+	if e.Cluster != nil {
+		for _, n := range e.Cluster.Nodes(procs.Chunkserver) {
+			if !n.Running() {
+				continue // it was killed on purpose
+			}
+			if err := n.Stop(time.Minute); err != nil {
+				return err
+			}
+			if err := errors.Join(n.Start(), n.Ready(ctx)); err != nil {
+				return err
+			}
+		}
+	}
+	return dropPageCache()
+}
+
+// dropPageCache empties the page cache. It needs root.
 func dropPageCache() error {
 	unix.Sync()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {

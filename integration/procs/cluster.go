@@ -163,7 +163,8 @@ func (c *Cluster) prepare() error {
 	rest := ports[2*c.cfg.Metadata:]
 	for i := range c.cfg.Chunkservers {
 		name := fmt.Sprintf("n%d", i+1)
-		args := append([]string{"--endpoint", strings.Join(endpoints, ",")}, tier...)
+		// All hosts share this machine's memory; who wants more says so after it.
+		args := append([]string{"--endpoint", strings.Join(endpoints, ","), "--memory", "256MiB"}, tier...)
 		for d := range c.cfg.Devices {
 			args = append(args, "--device", filepath.Join(c.cfg.Dir, name, fmt.Sprintf("device%d", d)))
 		}
