@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/testseed"
 )
 
 // handleModel is what a file should hold, and the handles on it.
@@ -31,10 +30,7 @@ type handleModel struct {
 // one host at a time misbehaves. MORAINE_TEST_SEED repeats a run;
 // MORAINE_TEST_LONG=1 makes it long.
 func TestHandleModel(t *testing.T) {
-	seed, steps := seedOf(t), 100
-	if os.Getenv("MORAINE_TEST_LONG") == "1" {
-		steps = 2000
-	}
+	seed, steps := testseed.First(t), testseed.Of(100, 2000)
 	inCluster(t, 7, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
@@ -56,18 +52,6 @@ func TestHandleModel(t *testing.T) {
 		defer other.Close()
 		m.same(read(t, c, other, "/f"), m.want, 0)
 	})
-}
-
-// seedOf returns the seed of a test, and logs it.
-func seedOf(t *testing.T) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MORAINE_TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("MORAINE_TEST_SEED=%d", seed)
-	return seed
 }
 
 func (m *handleModel) handle() *client.Handle { return m.handles[m.rng.IntN(len(m.handles))] }
@@ -195,7 +179,7 @@ func (m *handleModel) same(got, want []byte, off int64) {
 // not flushed may be lost, but only where Flush says so, and what a reader sees
 // of each block is what was there before or what was written since.
 func TestHandleModelAcrossExpiry(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.First(t)
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()

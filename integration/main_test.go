@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,33 +19,22 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/stretchr/testify/require"
 )
 
 // long reports whether the full number of rounds is wanted.
-func long() bool { return os.Getenv("MORAINE_TEST_LONG") != "" }
+func long() bool { return testseed.Long() }
 
 // rounds returns n in the long form, and short otherwise.
-func rounds(short, n int) int {
-	if long() {
-		return n
-	}
-	return short
-}
+func rounds(short, n int) int { return testseed.Of(short, n) }
 
 // seed returns the seed of a random test, and prints it.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	s := uint64(time.Now().UnixNano())
-	if v := os.Getenv("MORAINE_TEST_SEED"); v != "" {
-		var err error
-		s, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("seed %d (MORAINE_TEST_SEED repeats it)", s)
-	return s
+	return testseed.First(t)
 }
 
 func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -223,16 +224,10 @@ func (w *crew) kill() {
 	w.working.Wait()
 }
 
-// powerSeed is the first of the seeds, MORAINE_TEST_SEED if that is set.
+// powerSeed is the first of the seeds, 1 where none is given.
 func powerSeed(t testing.TB) uint64 {
 	t.Helper()
-	s := os.Getenv("MORAINE_TEST_SEED")
-	if s == "" {
-		return 1
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	require.NoError(t, err)
-	return n
+	return testseed.From(t, 1)
 }
 
 // TestPowerCutsLoseNothing cuts the power of a whole cluster: in the long form

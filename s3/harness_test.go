@@ -19,6 +19,7 @@ import (
 
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/transport/memnet"
 )
@@ -87,15 +88,10 @@ func serve(m *testing.M) (int, error) {
 	return code, <-ended
 }
 
-// seed returns the seed of a test, printed so that it can be given again.
+// seed returns the seed of a random test, and prints it.
 func seed(t *testing.T) uint64 {
-	s := uint64(time.Now().UnixNano())
-	if v := os.Getenv("MORAINE_TEST_SEED"); v != "" {
-		_, err := fmt.Sscan(v, &s)
-		require.NoError(t, err)
-	}
-	t.Logf("MORAINE_TEST_SEED=%d", s)
-	return s
+	t.Helper()
+	return testseed.First(t)
 }
 
 // bytesOf returns n bytes that no two seeds have in common.

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/s3test"
@@ -42,18 +42,12 @@ func TestMain(m *testing.M) {
 	os.Exit(s3test.Main(m))
 }
 
-func long() bool { return os.Getenv("MORAINE_TEST_LONG") != "" }
+func long() bool { return testseed.Long() }
 
 // firstSeed returns the seed of a random test.
 func firstSeed(t *testing.T) uint64 {
 	t.Helper()
-	v := os.Getenv("MORAINE_TEST_SEED")
-	if v == "" {
-		return uint64(time.Now().UnixNano())
-	}
-	s, err := strconv.ParseUint(v, 10, 64)
-	require.NoError(t, err)
-	return s
+	return testseed.First(t)
 }
 
 // world is a cluster with an object tier.

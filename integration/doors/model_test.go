@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/tiers/object/s3test"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -103,15 +102,7 @@ func (a *tally) String() string {
 // against the records; everything is removed, and the bucket is empty but for
 // what the records say is still to be deleted.
 func TestEveryDoorAtOnce(t *testing.T) {
-	runs := 2
-	if long() {
-		runs = 120
-	}
-	if v := os.Getenv("MORAINE_TEST_RUNS"); v != "" {
-		var err error
-		runs, err = strconv.Atoi(v)
-		require.NoError(t, err)
-	}
+	runs := testseed.Runs(t, 2, 120)
 	seed := firstSeed(t)
 	total := tally{ops: map[string]int{}}
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -89,10 +89,7 @@ var wrongs = map[string]func(ctx context.Context, do func(context.Context) (*wir
 // TestLeaseFaults has each step of what a client with a cache says go wrong in each
 // way, and looks whether it ever sees what is over, or does not see its own.
 func TestLeaseFaults(t *testing.T) {
-	at := []int{2}
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		at = []int{1, 2, 4}
-	}
+	at := testseed.Of([]int{2}, []int{1, 2, 4})
 	for _, step := range []string{"begin", "renew", "poll", "read", "change"} {
 		for name, wrong := range wrongs {
 			for _, nth := range at {

@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
@@ -412,16 +411,7 @@ func faults(ctx context.Context, c *incluster.Cluster, rng *rand.Rand, done <-ch
 }
 
 func TestCachedAnswersAreLinearizable(t *testing.T) {
-	first, n, steps := uint64(time.Now().UnixNano()), 2, 300
-	if s := os.Getenv("MORAINE_TEST_SEED"); s != "" {
-		var err error
-		first, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-		n = 1
-	}
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		n, steps = 100, 1500
-	}
+	first, n, steps := testseed.First(t), testseed.Runs(t, 2, 100), testseed.Of(300, 1500)
 	var all uint64
 	for i := range uint64(n) {
 		seed := first + i

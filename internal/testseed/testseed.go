@@ -23,9 +23,6 @@ const (
 // Long reports whether the long form is wanted (MORAINE_TEST_LONG).
 func Long() bool { return os.Getenv(longVariable) != "" }
 
-// Given reports whether somebody named a seed (MORAINE_TEST_SEED).
-func Given() bool { return os.Getenv(seedVariable) != "" }
-
 // First returns the seed that a random test begins with, and prints it:
 // MORAINE_TEST_SEED, or one that is drawn.
 func First(t testing.TB) uint64 {
