@@ -2,7 +2,9 @@ package integration_test
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,7 +22,6 @@ func TestBenchmarksRun(t *testing.T) {
 		"read-degraded": "read read-degraded",
 		"meta":          "raft create stat readdir rename unlink commit",
 		"failover":      "create-under-load elections-under-load silences-under-load failover-median failover-worst",
-		"scale":         "scale-load scale-restart scale-inodes scale-disk scale-memory scale-create scale-stat",
 		"fuse":          "fuse-write fuse-write-metadata-commands fuse-read",
 		"s3":            "s3-write s3-write-metadata-commands s3-read",
 		"flush":         "flush",
@@ -33,25 +34,54 @@ func TestBenchmarksRun(t *testing.T) {
 	require.NoError(t, err)
 	for name, lines := range want {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(bin, "bench", name, "--json", "--modes", "crc", "--bytes", "96MiB", "--seconds", "0.5", "--inodes", "20000", "--dir", t.TempDir())
-			var said strings.Builder
-			cmd.Stderr = &said
-			out, err := cmd.Output()
-			require.NoError(t, err, said.String())
-			var names []string
-			for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
-				var l bench.Line
-				require.NoError(t, dec.Decode(&l))
-				names = append(names, l.Name)
-				if l.Unit != "elections" && l.Unit != "silences" { // of which there should be none
-					require.Positive(t, l.Value, l.Name)
-				}
-				if l.LimitName != "" {
-					require.Positive(t, l.Limit, l.Name)
-					require.InDelta(t, l.Value/l.Limit, l.Ratio, 1e-9, l.Name)
-				}
-			}
+			names := runBenchmark(t, bin, name, "--bytes", "96MiB")
 			require.Equal(t, lines, strings.Join(names, " "))
 		})
 	}
+}
+
+// runBenchmark runs a benchmark with small numbers, checks what it prints, and
+// returns the names of its lines.
+func runBenchmark(t *testing.T, bin, name string, args ...string) (names []string) {
+	cmd := exec.Command(bin, append([]string{"bench", name, "--json", "--modes", "crc", "--seconds", "0.5", "--dir", t.TempDir()}, args...)...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	require.NoError(t, err, said.String())
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var l bench.Line
+		require.NoError(t, dec.Decode(&l))
+		names = append(names, l.Name)
+		if l.Unit != "elections" && l.Unit != "silences" { // of which there should be none
+			require.Positive(t, l.Value, l.Name)
+		}
+		if l.LimitName != "" {
+			require.Positive(t, l.Limit, l.Name)
+			require.InDelta(t, l.Value/l.Limit, l.Ratio, 1e-9, l.Name)
+		}
+	}
+	return names
+}
+
+// A state that was loaded serves one benchmark after the other, and stays as it is:
+// creates and stats on it, a follower that comes back from the log, and one from a
+// snapshot. Each of them fails by itself where a file of the load is not found, or a
+// follower comes back in another way.
+func TestBenchmarksOfALargeState(t *testing.T) {
+	bin, err := binary()
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), "state")
+	require.Equal(t, []string{"load"}, runBenchmark(t, bin, "load", "--state", dir, "--inodes", "3500", "--content-every", "2"))
+	_, err = exec.Command(bin, "bench", "load", "--state", dir).Output()
+	require.Error(t, err, "what is there is not written over")
+	require.Equal(t, strings.Fields("scale-create scale-stat scale-inodes scale-disk scale-memory scale-memory-inode scale-snapshot scale-snapshot-bytes scale-restart"),
+		runBenchmark(t, bin, "scale", "--state", dir, "--cache", "64MiB"))
+	require.Equal(t, strings.Fields(`followers-calm-create followers-calm-p50 followers-calm-p99 followers-calm-worst
+		followers-away-create followers-away-p50 followers-away-p99 followers-away-worst
+		followers-log-create followers-log-p50 followers-log-p99 followers-log-worst followers-log followers-log-entries
+		followers-snapshot-create followers-snapshot-p50 followers-snapshot-p99 followers-snapshot-worst followers-snapshot followers-snapshot-bytes`),
+		runBenchmark(t, bin, "followers", "--state", dir, "--cache", "64MiB", "--down", "1s", "--rate", "100", "--clients", "8"))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 3, "the state, its certificates, and what it holds")
 }

@@ -30,6 +30,11 @@ type benchOptions struct {
 	inodes        uint64
 	sessions      int
 	leases        int
+	contentEvery  uint64
+	state         string
+	cache         sizeFlag
+	down          time.Duration
+	rate          float64
 	seconds       float64
 	profile       string
 }
@@ -43,6 +48,11 @@ type benchmark struct {
 	run         func(context.Context, *bench.Env) ([]bench.Line, error)
 }
 
+// alone: it begins what it measures by itself.
+func (b *benchmark) alone() bool {
+	return b.name == "load" || b.name == "scale" || b.name == "followers"
+}
+
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
 	{"write", "durable sequential write, against disk/1.5", 1, procs.Config{}, bench.Write},
@@ -50,8 +60,10 @@ var benchmarks = []benchmark{
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
 	{"failover", "elections under full load, then how long until the next mutation when a leader is killed (21 kills)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
-	{"scale", "a state of --inodes files in one metadata replica: disk, memory and restart, and creates and stats against an empty one", 64, procs.Config{}, bench.Scale},
 	{"leases", "sessions with leases that are renewed: CPU and memory of the metadata leader, against the same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
+	{"load", "make a state of --inodes inodes in --state, for scale and followers", 64, procs.Config{}, bench.Load},
+	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot and restart, and creates and stats against an empty state", 64, procs.Config{}, bench.Scale},
+	{"followers", "a follower that comes back from the log, and one from a snapshot, on the state in --state while files are made at --rate", 64, procs.Config{}, bench.Followers},
 	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
@@ -81,7 +93,13 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	o.bytes = 4 << 30
 	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
 	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
-	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "files that scale makes, of one stripe each")
+	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "inodes that load makes")
+	f.Uint64Var(&o.contentEvery, "content-every", 1, "one file in so many, of those that load makes, has a stripe of 4+2")
+	f.StringVar(&o.state, "state", "", "directory of a state that load makes, and scale and followers use, as often as is wanted")
+	o.cache = 1 << 30
+	f.Var(&o.cache, "cache", "--cache of the metadata servers of scale and followers")
+	f.DurationVar(&o.down, "down", 5*time.Minute, "for how long followers has a follower away")
+	f.Float64Var(&o.rate, "rate", 5000, "files a second that followers has made")
 	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
 	f.IntVar(&o.leases, "leases", 1000, "leases that each of them holds")
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
@@ -93,6 +111,9 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, b := range benchmarks {
+				if b.name == "load" {
+					continue // scale and followers make their own, where --state names none
+				}
 				if err := a.bench(cmd.Context(), o, b); err != nil {
 					return fmt.Errorf("%s: %w", b.name, err)
 				}
@@ -115,7 +136,7 @@ func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
 	if o.path != "" || o.s3 != "" || a.global.endpoint != "" {
 		modes = []string{a.global.mode}
 	}
-	if b.name == "scale" {
+	if b.alone() {
 		modes = modes[:1] // there is no network in it
 	}
 	for i, mode := range modes {
@@ -146,7 +167,8 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
+		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {
@@ -161,6 +183,13 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if o.profile != "" {
 		e.Worker = append(e.Worker, "--cpuprofile", o.profile)
 	}
+	bare := *e
+	e.On = func(c *procs.Cluster) *bench.Env {
+		on := bare
+		a.onCluster(c, mode).benchOn(&on, o.profile)
+		on.Cluster = c
+		return &on
+	}
 	switch {
 	case o.path != "":
 		e.Worker = append(e.Worker, "--path", o.path)
@@ -170,7 +199,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		e.Open = func(context.Context) (bench.Target, error) { return bench.S3Target(e.S3) }
 	case a.global.endpoint != "":
 		a.benchOn(e, o.profile)
-	case b.name == "scale": // it has a replica of its own, and nothing else
+	case b.alone(): // it has servers of its own, or none
 	default:
 		cfg := b.cluster
 		cfg.Dir, cfg.Mode = filepath.Join(e.Dir, "cluster"), mode
@@ -180,15 +209,18 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		}
 		defer os.RemoveAll(c.Dir())
 		defer c.Close() //nolint:errcheck // some were killed on purpose
-		own := &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
-		own.benchOn(e, o.profile)
-		e.Cluster = c
+		e = e.On(c)
 		e.RaftNode = []string{self, "bench", "raft-node"}
 		if err := benchStores(e, c); err != nil {
 			return nil, err
 		}
 	}
 	return b.run(ctx, e)
+}
+
+// onCluster is this program as it would be called on a cluster of our own.
+func (a *app) onCluster(c *procs.Cluster, mode string) *app {
+	return &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
 }
 
 // benchOn measures the cluster that this one was told of.

@@ -36,8 +36,19 @@ type Env struct {
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
-	// Inodes is how many files Scale makes.
-	Inodes uint64
+	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
+	// content, in State.
+	Inodes, ContentEvery uint64
+	State                string
+	// MetadataArgs and Mode are what Scale and Followers start their metadata servers
+	// with; Down is how long Followers has one away, Rate how many files a second it
+	// has made meanwhile.
+	MetadataArgs []string
+	Mode         string
+	Down         time.Duration
+	Rate         float64
+	// On returns what works on a cluster that the benchmark has started itself.
+	On func(c *procs.Cluster) *Env
 	// Sessions is how many sessions Leases opens, Leases how many leases each of
 	// them holds.
 	Sessions, Leases int

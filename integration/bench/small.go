@@ -22,13 +22,16 @@ func small(ctx context.Context, targets []Target, w Work) (Result, error) {
 	for i, t := range targets {
 		g.Go(func() error {
 			c := &smallClient{op: w.Op, dir: path.Join(w.Path, fmt.Sprintf("client-%d", i)), random: rand.New(rand.NewPCG(1, uint64(i)))}
-			if w.Op == OpCreate {
+			switch {
+			case w.Op == OpCreate:
 				if err := t.Mkdir(ctx, c.dir); err != nil {
 					return err
 				}
-			} else if len(w.Files) <= i || w.Files[i] == 0 {
+			case w.Op == OpStatLoaded && w.Loaded > 0:
+				c.loaded = w.Loaded
+			case len(w.Files) <= i || w.Files[i] == 0:
 				return errors.New("bench: there are no files to work on")
-			} else {
+			default:
 				c.files = w.Files[i]
 			}
 			if i < len(w.Renames) {
@@ -54,6 +57,7 @@ type smallClient struct {
 	op             Op
 	dir            string
 	files, renames int
+	loaded         uint64
 	random         *rand.Rand
 }
 
@@ -64,6 +68,8 @@ func (c *smallClient) names(n int) (name, to string) {
 		return c.file(n, 0), ""
 	case OpStat:
 		return c.file(c.random.IntN(c.files), 0), ""
+	case OpStatLoaded:
+		return fillPath(c.random.Uint64N(c.loaded)), ""
 	case OpCommit:
 		return path.Join(c.dir, "appended"), ""
 	case OpRename:

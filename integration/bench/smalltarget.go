@@ -12,8 +12,11 @@ import (
 
 // Small works on inodes, as a mount does.
 func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error {
-	if op == OpCommit {
+	switch op {
+	case OpCommit:
 		return t.commit(ctx, name)
+	case OpStatLoaded:
+		return t.walk(ctx, name)
 	}
 	parent := name
 	if op != OpReadDir {
@@ -40,6 +43,15 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 		_, err = t.c.RemoveAt(ctx, dir, path.Base(name), client.RemoveOptions{})
 	default:
 		err = fmt.Errorf("bench: a cluster has no %s", op)
+	}
+	return err
+}
+
+// walk asks for the attributes of a path, past every cache of the client.
+func (t *clusterTarget) walk(ctx context.Context, name string) error {
+	resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: name}}})
+	if err == nil && !resp.GetWalk().GetFound() {
+		err = fmt.Errorf("bench: %s is not there", name)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -119,4 +120,30 @@ func ownProcesses() []int {
 		}
 	}
 	return pids
+}
+
+// treeBytes returns how much of the disk is taken by the files below a directory.
+func treeBytes(dir string) (bytes float64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			bytes += float64(info.Size())
+		}
+		return err
+	})
+	return bytes, err
+}
+
+// residentBytes returns the memory of a process.
+func residentBytes(pid int) float64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	fields := strings.Fields(string(data))
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseFloat(fields[1], 64)
+	return pages * float64(os.Getpagesize())
 }

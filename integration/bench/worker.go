@@ -24,6 +24,9 @@ const (
 	OpCreate Op = "create"
 	// OpStat stats files that OpCreate made, at random.
 	OpStat Op = "stat"
+	// OpStatLoaded asks for the attributes of a file of the load by its path, chosen at
+	// random among all; each is a request.
+	OpStatLoaded Op = "stat-loaded"
 	// OpReadDir lists the client's directory.
 	OpReadDir Op = "readdir"
 	// OpRename renames the files in turn.
@@ -49,6 +52,8 @@ type Work struct {
 	// many renames of theirs went before.
 	Files   []int `json:"files,omitempty"`
 	Renames []int `json:"renames,omitempty"`
+	// Loaded is how many files of a load there are.
+	Loaded uint64 `json:"loaded,omitempty"`
 }
 
 // Result is what a worker did.
@@ -146,7 +151,7 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 	case OpRead:
 		n, err := targets[0].Read(ctx, w.Path, buf)
 		return Result{Bytes: n, Ops: 1}, err
-	case OpCreate, OpStat, OpReadDir, OpRename, OpUnlink, OpCommit:
+	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit:
 		return small(ctx, targets, w)
 	}
 	return Result{}, fmt.Errorf("bench: no such work: %q", w.Op)

@@ -29,8 +29,11 @@ type Config struct {
 	// Dir holds everything: certificates, logs, data. It is made if missing;
 	// one that holds a cluster already is started again.
 	Dir string
-	// Metadata servers (default 3), Chunkservers (default 6), each a host of
-	// its own, with Devices devices (default 1).
+	// CertsDir is the directory of the certificates (default: one in Dir). What is
+	// missing there is made.
+	CertsDir string
+	// Metadata servers (default 3), Chunkservers (default 6, negative for none), each
+	// a host of its own, with Devices devices (default 1).
 	Metadata, Chunkservers, Devices int
 	// ObjectServer runs a local bucket, which is every chunkserver's.
 	ObjectServer bool
@@ -40,6 +43,10 @@ type Config struct {
 	S3Listen string
 	// Mode is secure or crc (default crc).
 	Mode string
+	// Seed makes the data directory of a metadata server that has none yet, where it
+	// is given: then the group begins with that, and not with nothing. peers are all
+	// metadata servers, ID=HOST:PORT.
+	Seed func(name, data string, peers []string) error
 	// MetadataArgs and ChunkserverArgs are appended to the command lines.
 	MetadataArgs, ChunkserverArgs []string
 	// Env is added to each server's environment.
@@ -56,12 +63,16 @@ func (c *Config) setDefaults() error {
 	}
 	setDefault(&c.Metadata, 3)
 	setDefault(&c.Chunkservers, 6)
+	c.Chunkservers = max(0, c.Chunkservers)
 	setDefault(&c.Devices, 1)
 	if c.Mode == "" {
 		c.Mode = "crc"
 	}
 	if c.Dir == "" {
 		return errors.New("procs: no directory for the cluster")
+	}
+	if c.CertsDir == "" {
+		c.CertsDir = filepath.Join(c.Dir, "certs")
 	}
 	return nil
 }
@@ -153,9 +164,11 @@ func (c *Cluster) prepare() error {
 		name := fmt.Sprintf("m%d", i+1)
 		args := append([]string{"--data", filepath.Join(c.cfg.Dir, name, "data"),
 			"--peers", strings.Join(peers, ","), "--log-stall", sharedDiskStall}, c.cfg.MetadataArgs...)
-		if _, err := os.Stat(filepath.Join(c.cfg.Dir, name, "data")); errors.Is(err, fs.ErrNotExist) {
-			args = append(args, "--bootstrap")
+		first, err := c.begin(name, peers)
+		if err != nil {
+			return err
 		}
+		args = append(args, first...)
 		if err := c.add(Metadata, name, ports[2*i], ports[2*i+1], args...); err != nil {
 			return err
 		}
@@ -173,6 +186,22 @@ func (c *Cluster) prepare() error {
 		}
 	}
 	return c.prepareS3()
+}
+
+// begin prepares the data of a metadata server that has none, and returns what its
+// first start needs to be told.
+func (c *Cluster) begin(name string, peers []string) ([]string, error) {
+	data := filepath.Join(c.cfg.Dir, name, "data")
+	if _, err := os.Stat(data); !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if c.cfg.Seed == nil {
+		return []string{"--bootstrap"}, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(data), 0o755); err != nil {
+		return nil, err
+	}
+	return nil, c.cfg.Seed(name, data, peers)
 }
 
 // add makes a node's directory and command line.
@@ -272,7 +301,7 @@ func (c *Cluster) Dir() string { return c.cfg.Dir }
 
 // Certs is the directory of the certificates. It holds one named `admin` for
 // whoever uses the cluster.
-func (c *Cluster) Certs() string { return filepath.Join(c.cfg.Dir, "certs") }
+func (c *Cluster) Certs() string { return c.cfg.CertsDir }
 
 // Mode is the transport mode that all nodes run in.
 func (c *Cluster) Mode() string { return c.cfg.Mode }

@@ -59,7 +59,8 @@ type Config struct {
 	SnapshotEntries  uint64
 	// Log entries that a snapshot covers are kept until they are older than
 	// LogRetention (default 10 min) or the log is larger than LogRetentionBytes
-	// (default 4 GiB), so that a node back from a reboot needs no snapshot.
+	// (default 4 GiB), so that a node back from a reboot needs no snapshot; and from a
+	// snapshot on that is being sent, until LogRetention after that has ended.
 	LogRetention      time.Duration
 	LogRetentionBytes int64
 	// SegmentBytes is the size of one log file. Default 64 MiB.

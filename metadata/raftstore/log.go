@@ -39,6 +39,9 @@ type raftLog struct {
 	// low reports whether the disk is nearly full: what a snapshot covers then goes
 	// at once. nil outside of Run.
 	low func() bool
+	// heldFrom returns the first entry that is kept whatever its age, 0 for none; nil
+	// outside of Run.
+	heldFrom func() uint64
 	// newest returns the newest snapshot's index and term; nil outside of Run.
 	newest func() (index, term uint64)
 	// ghosts is the index up to which raft believes that there are entries; see
@@ -233,7 +236,13 @@ func (l *raftLog) expired(first, hi, last uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return min(hi, max(byAge, bySize)-1), nil
+	end := min(hi, max(byAge, bySize)-1)
+	if l.heldFrom != nil {
+		if from := l.heldFrom(); from > 0 {
+			end = min(end, from-1)
+		}
+	}
+	return end, nil
 }
 
 // firstYoung returns the first index in [first, hi+1] that is younger than the

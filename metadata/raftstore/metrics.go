@@ -21,7 +21,8 @@ type Metrics struct {
 	BarrierSeconds  prometheus.Histogram // one read's wait for its round
 	Snapshots       *prometheus.CounterVec
 	SnapshotSeconds prometheus.Histogram
-	LowSpace        prometheus.Gauge // 1 while the disk is nearly full
+	ReceivedBytes   prometheus.Counter // of snapshots that other nodes sent
+	LowSpace        prometheus.Gauge   // 1 while the disk is nearly full
 }
 
 // NewMetrics makes the collectors and registers them with reg, if it is not nil.
@@ -51,7 +52,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ReadRounds:      counter("read_rounds_total", "Confirmations of leadership made for reads."),
 		ReadsShared:     histogram("read_round_reads", "Reads that one confirmation served.", counts),
 		BarrierSeconds:  histogram("read_barrier_seconds", "Time that a read waited for its confirmation.", seconds),
-		SnapshotSeconds: histogram("snapshot_seconds", "Time to take or to restore a snapshot.", seconds),
+		SnapshotSeconds: histogram("snapshot_seconds", "Time to take, to receive or to restore a snapshot.", prometheus.ExponentialBuckets(1e-3, 2, 22)),
+		ReceivedBytes:   counter("snapshot_received_bytes_total", "Bytes of snapshots that other nodes sent."),
 		LowSpace:        gauge("low_space", "1 while the metadata disk is nearly full."),
 		Snapshots: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "moraine_raft_snapshots_total", Help: "Snapshots, by what was done with them.",

@@ -45,9 +45,16 @@ type snapshotStore struct {
 	clock   clock.Clock
 	metrics *Metrics
 
+	// hold is how long the log is kept from a snapshot on that was read, after the end
+	// of that; see heldFrom.
+	hold time.Duration
+
 	mu    sync.Mutex
 	snaps []*snapshot // newest first
 	next  uint64      // number of the next snapshot made here
+	// held are the snapshots that are read, zero, and that were, until when their hold
+	// lasts.
+	held map[*snapshot]time.Time
 }
 
 var _ raft.SnapshotStore = (*snapshotStore)(nil)
@@ -66,7 +73,7 @@ type snapshot struct {
 func openSnapshots(cfg *Config, deps *Deps, state *stateDB) (*snapshotStore, error) {
 	s := &snapshotStore{
 		fs: deps.FS, dir: filepath.Join(cfg.Dir, snapshotDir), cluster: cfg.Cluster,
-		state: state, clock: deps.Clock, metrics: deps.Metrics,
+		state: state, clock: deps.Clock, metrics: deps.Metrics, hold: cfg.LogRetention, held: map[*snapshot]time.Time{},
 	}
 	names, err := s.fs.List(s.dir)
 	if err != nil {
@@ -182,6 +189,28 @@ func (s *snapshotStore) newestEnd() (index, term uint64) {
 	return 0, 0
 }
 
+// heldFrom returns the index of the first entry that the log must keep for those that
+// are sent a snapshot, 0 where nobody is. A follower goes on from the snapshot's last
+// entry, when all of it has come and was restored. A state of many gigabytes may take
+// longer for that than the log is kept otherwise: the follower would need another
+// snapshot, and so on for ever. When the snapshot was read to its end the follower has
+// the retention's time anew.
+func (s *snapshotStore) heldFrom() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var from uint64
+	now := s.clock.Now()
+	for snap, until := range s.held {
+		switch {
+		case !until.IsZero() && now.After(until):
+			delete(s.held, snap)
+		case from == 0 || snap.meta.Index < from:
+			from = snap.meta.Index
+		}
+	}
+	return from
+}
+
 // List implements raft.SnapshotStore.
 func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 	s.mu.Lock()
@@ -209,6 +238,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		return nil, nil, err
 	}
 	snap.readers++
+	s.held[snap] = time.Time{}
 	s.metrics.Snapshots.WithLabelValues("opened").Inc()
 	meta := snap.meta
 	return &meta, &snapshotReader{ReadCloser: source, store: s, snap: snap}, nil
@@ -253,7 +283,9 @@ func (r *snapshotReader) Close() error {
 	r.once.Do(func() {
 		r.store.mu.Lock()
 		defer r.store.mu.Unlock()
-		r.snap.readers--
+		if r.snap.readers--; r.snap.readers == 0 {
+			r.store.held[r.snap] = r.store.clock.Now().Add(r.store.hold)
+		}
 		if r.snap.retired && r.snap.readers == 0 {
 			err = errors.Join(err, r.store.remove(r.snap))
 		}
@@ -298,7 +330,7 @@ func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	if err := s.fs.MkdirAll(tmp); err != nil {
 		return nil, err
 	}
-	return &checkpointSink{store: s, tmp: tmp, snap: &snapshot{
+	return &checkpointSink{store: s, tmp: tmp, began: s.clock.Now(), snap: &snapshot{
 		number: s.next,
 		meta: raft.SnapshotMeta{
 			Version: version, ID: fmt.Sprintf("%s%020d", snapPrefix, s.next), Index: index, Term: term,
@@ -312,6 +344,7 @@ func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 type checkpointSink struct {
 	store *snapshotStore
 	tmp   string
+	began time.Time
 	snap  *snapshot
 	file  vfs.File // the stream, once Write was called
 	ended bool
@@ -365,6 +398,7 @@ func (c *checkpointSink) Write(p []byte) (int, error) {
 	}
 	n, err := c.file.WriteAt(p, c.snap.meta.Size)
 	c.snap.meta.Size += int64(n)
+	c.store.metrics.ReceivedBytes.Add(float64(n))
 	return n, err
 }
 
@@ -387,7 +421,6 @@ func (c *checkpointSink) Close() error {
 	if c.ended {
 		return nil
 	}
-	start := c.store.clock.Now()
 	if err := c.publish(); err != nil {
 		return errors.Join(err, c.Cancel())
 	}
@@ -397,7 +430,7 @@ func (c *checkpointSink) Close() error {
 		action = "received"
 	}
 	c.store.metrics.Snapshots.WithLabelValues(action).Inc()
-	c.store.metrics.SnapshotSeconds.Observe(c.store.clock.Since(start).Seconds())
+	c.store.metrics.SnapshotSeconds.Observe(c.store.clock.Since(c.began).Seconds())
 	return nil
 }
 

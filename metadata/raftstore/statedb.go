@@ -42,6 +42,7 @@ type stateDB struct {
 	log   *slog.Logger
 	fatal *fatal
 	cache *pebble.Cache
+	tune  func(*pebble.Options) // nil, but for a load
 
 	// mu is held for reading while db is used, for writing to exchange it.
 	mu      sync.RWMutex
@@ -59,15 +60,20 @@ type stateDB struct {
 // openState opens the current database, making the first one if there is none.
 // Leftovers of restores that were cut short are removed.
 func openState(cfg *Config, deps *Deps, fatal *fatal) (*stateDB, error) {
-	s := &stateDB{
-		fs: deps.FS, dir: filepath.Join(cfg.Dir, stateDir), cfg: cfg, log: deps.Log, fatal: fatal,
-		cache: pebble.NewCache(cfg.CacheBytes),
-	}
+	s := newState(cfg, deps, fatal)
 	if err := s.open(); err != nil {
 		s.cache.Unref()
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	return s, nil
+}
+
+// newState returns a state that is not open yet; close frees its cache.
+func newState(cfg *Config, deps *Deps, fatal *fatal) *stateDB {
+	return &stateDB{
+		fs: deps.FS, dir: filepath.Join(cfg.Dir, stateDir), cfg: cfg, log: deps.Log, fatal: fatal,
+		cache: pebble.NewCache(cfg.CacheBytes),
+	}
 }
 
 func (s *stateDB) open() error {
@@ -174,8 +180,12 @@ func (s *stateDB) options() *pebble.Options {
 			s.log.Error("background work of the state failed, it will be tried again", "err", err)
 		}},
 	}
-	for i := range opts.Levels {
+	// pebble asks no filter of the last level, which holds nine tenths of the keys.
+	for i := range len(opts.Levels) - 1 {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	if s.tune != nil {
+		s.tune(opts)
 	}
 	return opts
 }

@@ -204,7 +204,7 @@ func (s *Store) open() error {
 	if s.snapshots, err = openSnapshots(&s.cfg, &s.deps, s.state); err != nil {
 		return err
 	}
-	s.log.newest, s.log.low = s.snapshots.newestEnd, s.LowSpace
+	s.log.newest, s.log.low, s.log.heldFrom = s.snapshots.newestEnd, s.LowSpace, s.snapshots.heldFrom
 	s.machine = &machine{store: s, fsm: s.deps.FSM, last: &watermark{}}
 	if err := s.reconcile(); err != nil {
 		return err

@@ -351,6 +351,32 @@ func TestSnapshotsAndRetention(t *testing.T) {
 	require.Equal(t, first, n.store.Status().FirstIndex, "young entries stay")
 }
 
+// What came after a snapshot that is being sent stays in the log, however young the
+// newest one is, until it has been sent and the retention's time has passed.
+func TestLogIsKeptForASnapshotThatIsSent(t *testing.T) {
+	const retention = 300 * time.Millisecond
+	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogRetention = retention })
+	g.bootstrap()
+	n := g.start("m1")
+	grow := func() uint64 { // by some segments, and a snapshot, which may drop what is old
+		for i := range 10 {
+			g.propose(fmt.Sprintf("set k%d %060000d", i, i))
+		}
+		time.Sleep(retention + 10*time.Millisecond)
+		require.NoError(t, n.store.TakeSnapshot())
+		return n.store.Status().FirstIndex
+	}
+	grow()
+	info, stream, err := n.store.Snapshot(ctxFor(10 * time.Second))
+	require.NoError(t, err)
+	for range 3 {
+		require.LessOrEqual(t, grow(), info.Applied, "it is being sent")
+	}
+	require.NoError(t, stream.Close())
+	require.LessOrEqual(t, n.store.Status().FirstIndex, info.Applied)
+	eventually(t, "it was sent long ago", func() bool { return grow() > info.Applied })
+}
+
 func TestEntryThatCannotBeApplied(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.bootstrap()

@@ -1,0 +1,139 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"golang.org/x/sync/errgroup"
+)
+
+// pace makes empty files at a steady rate. Each of its clients makes one after the
+// other, when its turn is: one that is behind its turns by paceBehind lets them pass,
+// so that the rate that is reached may be less than the one that is offered. A latency
+// is from the sending of a request to its answer.
+type pace struct {
+	rate    float64
+	asking  *client.Client // for those who watch
+	makers  []*maker
+	ends    []func() error
+	stop    context.CancelFunc
+	working *errgroup.Group
+	began   time.Time
+}
+
+const paceBehind = 100 * time.Millisecond
+
+// maker is one client.
+type maker struct {
+	c     *client.Client
+	dir   moraine.InodeID
+	every time.Duration
+
+	mu   sync.Mutex
+	took []time.Duration // of the phase
+}
+
+// lap is what was made in a phase.
+type lap struct {
+	wall      time.Duration
+	latencies []time.Duration
+}
+
+// pace begins to make files below dir, with so many clients; end ends it.
+func (e *Env) pace(ctx context.Context, dir string, clients int, rate float64) (p *pace, err error) {
+	if err := e.mkdir(ctx, dir); err != nil {
+		return nil, err
+	}
+	p = &pace{rate: rate, began: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	connect := func() (*client.Client, error) {
+		c, end, err := e.Connect(ctx)
+		if err == nil {
+			p.ends = append(p.ends, end)
+		}
+		return c, err
+	}
+	if p.asking, err = connect(); err != nil {
+		return p, err
+	}
+	for i := range clients {
+		c, err := connect()
+		if err != nil {
+			return p, err
+		}
+		attr, err := c.Mkdir(ctx, fmt.Sprintf("%s/client-%d", dir, i), 0o755)
+		if err != nil {
+			return p, err
+		}
+		p.makers = append(p.makers, &maker{c: c, dir: moraine.InodeID(attr.Inode), every: time.Duration(float64(clients) / rate * float64(time.Second))})
+	}
+	working, stop := context.WithCancel(ctx)
+	p.stop = stop
+	p.working, working = errgroup.WithContext(working)
+	for i, m := range p.makers {
+		p.working.Go(func() error { return m.work(working, m.every*time.Duration(i)/time.Duration(clients)) })
+	}
+	return p, nil
+}
+
+// work makes files until ctx ends, the first after wait.
+func (m *maker) work(ctx context.Context, wait time.Duration) error {
+	turn := time.Now().Add(wait)
+	for n := 0; ; n++ {
+		if err := sleep(ctx, time.Until(turn)); err != nil {
+			return nil
+		}
+		began := time.Now()
+		if _, err := m.c.CreateEmpty(ctx, m.dir, fmt.Sprintf("file-%09d", n), 0o644); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		m.mu.Lock()
+		m.took = append(m.took, time.Since(began))
+		m.mu.Unlock()
+		if turn = turn.Add(m.every); time.Since(turn) > paceBehind {
+			turn = time.Now()
+		}
+	}
+}
+
+// begin begins a phase.
+func (p *pace) begin() { p.lap() }
+
+// lap ends a phase, and begins the next.
+func (p *pace) lap() lap {
+	l := lap{wall: time.Since(p.began)}
+	p.began = time.Now()
+	for _, m := range p.makers {
+		m.mu.Lock()
+		l.latencies = append(l.latencies, m.took...)
+		m.took = m.took[:0]
+		m.mu.Unlock()
+	}
+	return l
+}
+
+// end ends the making and the sessions; an error is one that a client had.
+func (p *pace) end() error {
+	p.stop()
+	return errors.Join(p.working.Wait(), p.close())
+}
+
+func (p *pace) close() error {
+	var errs []error
+	for _, end := range p.ends {
+		errs = append(errs, end())
+	}
+	return errors.Join(errs...)
+}
