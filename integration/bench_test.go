@@ -83,5 +83,5 @@ func TestBenchmarksOfALargeState(t *testing.T) {
 		runBenchmark(t, bin, "followers", "--state", dir, "--cache", "64MiB", "--down", "1s", "--rate", "100", "--clients", "8"))
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, left, 3, "the state, its certificates, and what it holds")
+	require.Len(t, left, 4, "the state, its certificates, what it holds, and its lock")
 }

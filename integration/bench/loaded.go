@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport/pki"
 )
@@ -27,7 +29,8 @@ const loadMembers = 3
 
 // loaded is a state that Load made.
 type loaded struct {
-	dir string
+	dir  string
+	lock io.Closer // while a cluster runs on it
 	// Inodes are all, Files those that fillPath names.
 	Inodes       uint64 `json:"inodes"`
 	Files        uint64 `json:"files"`
@@ -82,11 +85,19 @@ func (e *Env) loadedState(ctx context.Context) (l *loaded, end func() error, err
 
 // start begins a cluster of metadata servers on the state, in the state's directory
 // since files are hard links, and returns the Env that works on it.
-func (l *loaded) start(ctx context.Context, e *Env) (*Env, error) {
+func (l *loaded) start(ctx context.Context, e *Env) (on *Env, err error) {
 	ca, err := pki.LoadCA(l.certs())
 	if err != nil {
 		return nil, err
 	}
+	if l.lock, err = (vfs.OS{}).Lock(filepath.Join(l.dir, "lock")); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.lock.Close())
+		}
+	}()
 	dir := filepath.Join(l.dir, "cluster")
 	if err := os.RemoveAll(dir); err != nil { // of a run that was killed
 		return nil, err
@@ -114,5 +125,5 @@ func (l *loaded) start(ctx context.Context, e *Env) (*Env, error) {
 // stop ends the cluster and removes it.
 func (l *loaded) stop(on *Env) error {
 	err := on.Cluster.Close()
-	return errors.Join(err, os.RemoveAll(on.Cluster.Dir()))
+	return errors.Join(err, os.RemoveAll(on.Cluster.Dir()), l.lock.Close())
 }
