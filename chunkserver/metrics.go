@@ -21,7 +21,8 @@ type Metrics struct {
 	DeviceBytes                               prometheus.Gauge // used on all devices, as of the last heartbeat
 	DeviceChunks                              prometheus.Gauge
 
-	ScrubChunks prometheus.Counter // chunks read and verified by scrubs
+	HeldBack    *prometheus.CounterVec // requests that waited at the door, by what for
+	ScrubChunks prometheus.Counter     // chunks read and verified by scrubs
 	ScrubBytes  prometheus.Counter
 	ScrubBad    *prometheus.CounterVec // that scrubs found wrong, by what
 
@@ -68,6 +69,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DeviceBytes:     gauge("device_used_bytes", "Bytes used on all devices."),
 		DeviceChunks:    gauge("device_chunks", "Chunks on all devices."),
 	}
+	m.HeldBack = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_held_back_total",
+		Help: "Requests that waited at the door, by what for: cpus, bandwidth, or, repairs, for clients."}, []string{"by"})
 	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
 	m.ScrubBad = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_scrub_bad_chunks_total",
@@ -79,7 +82,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
 	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
 	if reg != nil {
-		reg.MustRegister(m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
+		reg.MustRegister(m.HeldBack, m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)

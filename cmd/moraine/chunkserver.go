@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
+	"runtime"
 	"strings"
 	"time"
 
@@ -28,6 +30,8 @@ type chunkserverOptions struct {
 	moverBandwidth   sizeFlag
 	scrubBandwidth   sizeFlag
 	memoryNode       int
+	bandwidthLimit   sizeFlag
+	cpus             float64
 	service          chunkserver.Config
 	mover            mover.Config
 	bucket           bucketOptions
@@ -66,6 +70,8 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
 	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
 	o.scrubBandwidth = 32 << 20
+	f.Var(&o.bandwidthLimit, "bandwidth-limit", "bytes a second of chunks and objects that are received and sent, in all (default: no limit)")
+	f.Float64Var(&o.cpus, "cpus", 0, "processors that the process may use, such as 1.5; 0: all")
 	f.DurationVar(&o.service.ScrubInterval, "scrub-interval", 7*24*time.Hour, "how often all that a device holds is read and verified; negative: only by `moraine scrub start`")
 	f.Var(&o.scrubBandwidth, "scrub-bandwidth", "bytes a second that the scrub of a device reads")
 	f.IntVar(&o.service.CorruptLimit, "corrupt-limit", 16, "chunks of a device that may be found corrupt within a day before it is given up; negative: any number")
@@ -110,6 +116,14 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	s.MemoryBytes, s.MemoryNode, s.Prefault = int64(o.memory), o.memoryNode+1, true
 	s.ScrubBytesPerSecond = int64(o.scrubBandwidth)
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)
+	if o.bandwidthLimit > 0 {
+		// A chunk that is rebuilt has several read: what repair here asks of others
+		// is to stay within the limit too.
+		o.mover.BytesPerSecond = min(o.mover.BytesPerSecond, max(int64(o.bandwidthLimit)/8, 1<<20))
+	}
+	if o.cpus < 0 {
+		return usageError("--cpus %v: write a number of processors, such as 1.5", o.cpus)
+	}
 	for _, dir := range o.devices {
 		if err := checkDir("--device", dir); err != nil {
 			return err
@@ -142,9 +156,17 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	if err != nil {
 		return err
 	}
+	if o.cpus > 0 {
+		runtime.GOMAXPROCS(max(min(runtime.NumCPU(), int(math.Ceil(o.cpus))), 1))
+	}
+	bounded, err := chunkserver.NewNeighbour(service, chunkserver.Limits{BytesPerSecond: int64(o.bandwidthLimit), CPUs: o.cpus},
+		chunkserver.NeighbourDeps{Metrics: deps.Metrics})
+	if err != nil {
+		return err
+	}
 	server, err := transport.NewServer(
 		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version},
-		transport.ServerDeps{Handler: transport.HandlerForChunks(service), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation,
+		transport.ServerDeps{Handler: transport.HandlerForChunks(bounded), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation,
 			Log: log, Metrics: network})
 	if err != nil {
 		return err

@@ -1,0 +1,194 @@
+package chunkserver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Limits are what a chunkserver may take of the host that it shares with others. A
+// zero is no limit.
+type Limits struct {
+	// BytesPerSecond bounds the bytes of chunks and objects that are received and
+	// sent, together.
+	BytesPerSecond int64
+	// CPUs bounds the processor time of the process, in processors.
+	CPUs float64
+	// BackgroundBytesPerSecond is the most that other chunkservers' repairs get of
+	// this one, where it has nothing else to do (512 MiB).
+	BackgroundBytesPerSecond int64
+}
+
+// NeighbourDeps is what a test replaces.
+type NeighbourDeps struct {
+	Clock   clock.Clock
+	CPUTime func() time.Duration // of the process so far
+	Metrics *Metrics
+}
+
+// Neighbour is a chunk service that holds requests back at the door, so that a
+// chunkserver stays within its limits, and repairs leave room to clients. A put
+// waits before its bytes are read, which holds back that connection alone.
+type Neighbour struct {
+	transport.ChunkService
+	deps  NeighbourDeps
+	bytes *rate.Limiter // nil: no limit
+	cpu   *cpuBudget    // nil: no limit
+	yield *yielder
+}
+
+const defaultBackground = 512 << 20
+
+// NewNeighbour bounds a service. It starts nothing.
+func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (*Neighbour, error) {
+	if limits.BytesPerSecond < 0 || limits.CPUs < 0 || limits.BackgroundBytesPerSecond < 0 {
+		return nil, &moraine.Error{Op: "chunkserver.NewNeighbour", Kind: moraine.InvalidArgument, Err: errors.New("a limit is negative")}
+	}
+	if limits.BackgroundBytesPerSecond == 0 {
+		limits.BackgroundBytesPerSecond = defaultBackground
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.System{}
+	}
+	if deps.CPUTime == nil {
+		deps.CPUTime = processTime
+	}
+	if deps.Metrics == nil {
+		deps.Metrics = NewMetrics(nil)
+	}
+	n := &Neighbour{ChunkService: s, deps: deps, yield: newYielder(limits.BackgroundBytesPerSecond, deps.Clock.Now())}
+	if limits.BytesPerSecond > 0 {
+		n.bytes = rate.NewLimiter(rate.Limit(limits.BytesPerSecond), moraine.MaxChunkSize)
+	}
+	if limits.CPUs > 0 {
+		n.cpu = &cpuBudget{cpus: limits.CPUs, last: deps.Clock.Now(), used: deps.CPUTime()}
+	}
+	return n, nil
+}
+
+// PutChunk implements transport.ChunkService.
+func (n *Neighbour) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
+	if err := n.admit(ctx, p.Len()); err != nil {
+		return nil, errors.Join(err, p.Discard())
+	}
+	defer n.served(ctx, n.deps.Clock.Now())
+	return n.ChunkService.PutChunk(ctx, req, p)
+}
+
+// GetChunk implements transport.ChunkService.
+func (n *Neighbour) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
+	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize))); err != nil {
+		return nil, nil, nil, err
+	}
+	defer n.served(ctx, n.deps.Clock.Now())
+	return n.ChunkService.GetChunk(ctx, req)
+}
+
+// GetPiece implements transport.ChunkService.
+func (n *Neighbour) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
+	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize))); err != nil {
+		return nil, nil, nil, err
+	}
+	return n.ChunkService.GetPiece(ctx, req)
+}
+
+// isBackground reports whether a request is of another chunkserver's mover.
+func isBackground(ctx context.Context) bool {
+	peer := transport.PeerFrom(ctx)
+	return peer != nil && peer.Role == transport.RoleChunkserver
+}
+
+// admit waits until a request of so many bytes may be served.
+func (n *Neighbour) admit(ctx context.Context, bytes int) error {
+	if n.cpu != nil {
+		for {
+			wait := n.cpu.wait(n.deps.Clock.Now(), n.deps.CPUTime())
+			if wait <= 0 {
+				break
+			}
+			if err := n.hold(ctx, "cpus", wait); err != nil {
+				return err
+			}
+		}
+	}
+	now := n.deps.Clock.Now()
+	if n.bytes != nil {
+		if err := n.hold(ctx, "bandwidth", reserve(n.bytes, now, bytes)); err != nil {
+			return err
+		}
+	}
+	for again := isBackground(ctx); again; {
+		var wait time.Duration
+		wait, again = n.yield.background(n.deps.Clock.Now(), bytes)
+		err := n.hold(ctx, "clients", wait)
+		if !again {
+			n.yield.released(n.deps.Clock.Now(), bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reserve takes bytes of a limiter and returns how long to wait for them.
+func reserve(l *rate.Limiter, now time.Time, bytes int) time.Duration {
+	return l.ReserveN(now, min(bytes, l.Burst())).DelayFrom(now)
+}
+
+func (n *Neighbour) hold(ctx context.Context, by string, wait time.Duration) error {
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	n.deps.Metrics.HeldBack.WithLabelValues(by).Inc()
+	select {
+	case <-n.deps.Clock.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// served notes how long a client's request took.
+func (n *Neighbour) served(ctx context.Context, began time.Time) {
+	if !isBackground(ctx) {
+		now := n.deps.Clock.Now()
+		n.yield.foreground(now, now.Sub(began))
+	}
+}
+
+// cpuBudget is the processor time that the process may still take: it grows with
+// time, at so many processors, and shrinks by what was used. A short while of it can
+// be saved up.
+type cpuBudget struct {
+	cpus float64
+
+	mu   sync.Mutex // guards what follows
+	last time.Time
+	used time.Duration
+	left time.Duration
+}
+
+// cpuSaved is how much time of not using anything may be saved up.
+const cpuSaved = 100 * time.Millisecond
+
+// wait takes in what was used until now, and returns how long nobody may go on.
+func (b *cpuBudget) wait(now time.Time, used time.Duration) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left += time.Duration(float64(now.Sub(b.last))*b.cpus) - (used - b.used)
+	b.left = min(b.left, time.Duration(float64(cpuSaved)*b.cpus))
+	b.last, b.used = now, used
+	if b.left >= 0 {
+		return 0
+	}
+	return max(time.Duration(float64(-b.left)/b.cpus), time.Millisecond)
+}

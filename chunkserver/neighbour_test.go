@@ -1,0 +1,157 @@
+package chunkserver_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// timedService takes a while for each get: longer, the more of repairs there was
+// in the last tenth of a second. It uses a millisecond of processor a request.
+type timedService struct {
+	transport.ChunkService
+	mu      sync.Mutex
+	repairs []time.Time
+	used    atomic.Int64
+	served  atomic.Int64
+	bytes   atomic.Int64
+}
+
+const quick = 5 * time.Millisecond
+
+func (s *timedService) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
+	s.used.Add(int64(time.Millisecond))
+	s.served.Add(1)
+	s.bytes.Add(int64(req.Length))
+	now := time.Now()
+	s.mu.Lock()
+	for len(s.repairs) > 0 && now.Sub(s.repairs[0]) > 100*time.Millisecond {
+		s.repairs = s.repairs[1:]
+	}
+	busy := len(s.repairs)
+	if transport.PeerFrom(ctx) != nil {
+		s.repairs = append(s.repairs, now)
+	}
+	s.mu.Unlock()
+	// A request of a repair has 1 MiB: at 100 MiB/s of them others take three times
+	// as long.
+	time.Sleep(quick + quick*time.Duration(busy)/5)
+	return &wire.GetChunkReply{}, nil, func() {}, nil
+}
+
+// load asks a service, n at a time, until ctx ends, and returns what gives the times
+// of the requests since it was asked last.
+func load(ctx context.Context, ended *sync.WaitGroup, s transport.ChunkService, n int, length uint64) func() []time.Duration {
+	var mu sync.Mutex
+	var took []time.Duration
+	for range n {
+		ended.Go(func() {
+			for ctx.Err() == nil {
+				began := time.Now()
+				if _, _, _, err := s.GetChunk(ctx, &wire.GetChunk{Length: length}); err == nil {
+					mu.Lock()
+					took = append(took, time.Since(began))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	return func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		out := took
+		took = nil
+		return out
+	}
+}
+
+func neighbour(t *testing.T, s *timedService, limits chunkserver.Limits) *chunkserver.Neighbour {
+	t.Helper()
+	n, err := chunkserver.NewNeighbour(s, limits, chunkserver.NeighbourDeps{CPUTime: func() time.Duration { return time.Duration(s.used.Load()) }})
+	require.NoError(t, err)
+	return n
+}
+
+// --bandwidth-limit holds, however many ask at once.
+func TestBandwidthLimitHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		load(ctx, &ended, neighbour(t, s, chunkserver.Limits{BytesPerSecond: 50 << 20}), 64, 1<<20)
+		time.Sleep(20 * time.Second)
+		sent := s.bytes.Load()
+		cancel()
+		ended.Wait()
+		require.LessOrEqual(t, sent, int64(20*50<<20+64<<20), "20 s at 50 MiB, and what may be saved up")
+		require.Greater(t, sent, int64(19*50<<20), "and it is not held below it")
+	})
+}
+
+// --cpus holds: of the processor time that requests use, no more than so much a
+// second.
+func TestCPULimitHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		load(ctx, &ended, neighbour(t, s, chunkserver.Limits{CPUs: 0.5}), 64, 4096)
+		time.Sleep(20 * time.Second)
+		used := time.Duration(s.used.Load())
+		cancel()
+		ended.Wait()
+		// Those that are let in at one moment use what they use before it is seen.
+		require.LessOrEqual(t, used, 10*time.Second+200*time.Millisecond)
+		require.Greater(t, used, 9*time.Second)
+	})
+}
+
+// Repairs get what is there where no client asks, and so much less where clients
+// do that these do not take twice as long as alone.
+func TestRepairsYieldToClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 400 << 20})
+		ctx, cancel := context.WithCancel(t.Context())
+		repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+		load(repair, &ended, n, 16, 1<<20)
+		time.Sleep(20 * time.Second)
+		alone := s.bytes.Load() / 20
+		require.Greater(t, alone, int64(100<<20), "nobody minds")
+
+		times := load(ctx, &ended, n, 4, 4096)
+		time.Sleep(30 * time.Second) // it finds what clients bear
+		times()
+		before := s.bytes.Load()
+		time.Sleep(60 * time.Second)
+		took := times()
+		with := (s.bytes.Load() - before) / 60
+		cancel()
+		ended.Wait()
+		over := 0
+		for _, d := range took {
+			if d > 2*quick {
+				over++
+			}
+		}
+		t.Logf("repairs: %d MiB/s alone, %d MiB/s beside clients; %d of %d of their requests took twice as long", alone>>20, with>>20, over, len(took))
+		require.Less(t, over, len(took)/100, "the 99th percentile does not double")
+		require.Greater(t, with, int64(3<<20), "repairs are never starved")
+		require.Less(t, with, alone)
+	})
+}
+
+func TestNegativeLimitsAreRefused(t *testing.T) {
+	_, err := chunkserver.NewNeighbour(&timedService{}, chunkserver.Limits{CPUs: -1}, chunkserver.NeighbourDeps{})
+	require.Error(t, err)
+}

@@ -1,0 +1,130 @@
+package chunkserver
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// yieldEvery is how often the rate of repairs is thought over.
+	yieldEvery = time.Second
+	// yieldLeast is how many of the clients' requests there must be in that time to
+	// judge by.
+	yieldLeast = 8
+	// yieldTimes is how much slower than without repairs the slow ones among them
+	// may be before repairs get half as much. Below twice: what is wanted is that
+	// they never take twice as long.
+	yieldTimes = 1.5
+	// yieldFloor is what repairs get in any case, in bytes a second: a cluster that
+	// is busy for ever must heal too.
+	yieldFloor = 4 << 20
+	// yieldWait is about the longest that a request is held back: its sender takes a
+	// server that does not answer for a dead one. Where so many wait that it would be
+	// longer they go more quickly, evenly.
+	yieldWait = 5 * time.Second
+	// yieldProbe is after how many rounds with repairs one without is made, to learn
+	// anew how quick requests are by themselves.
+	yieldProbe = 30
+)
+
+// yielder gives repairs as much as clients do not feel. Each second it holds the
+// time that the slow ones (the slowest twentieth) of the clients' requests took
+// against what it is without repairs: where it is half as much again, repairs get
+// half, else a sixteenth more. They go one after the other, with nothing saved up: a
+// burst after a pause is what a client would feel.
+type yielder struct {
+	most float64 // bytes a second
+
+	mu      sync.Mutex // guards what follows
+	rate    float64
+	next    time.Time // when the next request may go
+	began   time.Time // of this round
+	took    []time.Duration
+	bytes   int64         // of repairs in this round
+	waiting int64         // bytes of repairs that were told to wait
+	quiet   time.Duration // what the slow ones take without repairs; 0: not known
+	round   int           // since it was learned
+	calm    bool          // the round before was without repairs
+	active  bool          // clients asked in the round before
+}
+
+func newYielder(most int64, now time.Time) *yielder {
+	return &yielder{most: float64(most), rate: float64(most), began: now, next: now}
+}
+
+// background returns how long a repair's request must wait, and whether it is to
+// ask again then: those that a round without repairs held back go one after the
+// other too.
+func (y *yielder) background(now time.Time, bytes int) (wait time.Duration, again bool) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.turn(now)
+	if y.probing() {
+		return y.began.Add(yieldEvery).Sub(now) + time.Millisecond, true
+	}
+	if y.next.Before(now) {
+		y.next = now
+	}
+	wait = y.next.Sub(now)
+	y.waiting += int64(bytes)
+	pace := max(y.rate, float64(y.waiting)/yieldWait.Seconds())
+	y.next = y.next.Add(time.Duration(float64(bytes) / pace * float64(time.Second)))
+	return wait, false
+}
+
+// released notes that a repair's request goes on: a round is one without repairs
+// only where those that had been told to wait have gone too.
+func (y *yielder) released(now time.Time, bytes int) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.turn(now)
+	y.bytes += int64(bytes)
+	y.waiting -= int64(bytes)
+}
+
+// probing reports whether this round is to be without repairs.
+func (y *yielder) probing() bool {
+	return y.round >= yieldProbe || (y.quiet == 0 && y.active)
+}
+
+// foreground notes a client's request.
+func (y *yielder) foreground(now time.Time, took time.Duration) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.turn(now)
+	if len(y.took) < 4096 {
+		y.took = append(y.took, took)
+	}
+}
+
+// turn ends a round that is over. The caller holds mu.
+func (y *yielder) turn(now time.Time) {
+	if now.Sub(y.began) < yieldEvery {
+		return
+	}
+	slices.Sort(y.took)
+	enough := len(y.took) >= yieldLeast
+	var slow time.Duration
+	if enough {
+		slow = y.took[len(y.took)*19/20]
+	}
+	switch {
+	case !enough: // nobody is there to mind
+		y.rate *= 2
+		y.round = 0
+	case y.bytes == 0:
+		// What began before still has its effect on the first such round.
+		if y.calm {
+			y.quiet, y.round = max(slow, 1), 0
+		}
+	case y.quiet > 0 && float64(slow) > yieldTimes*float64(y.quiet):
+		y.rate /= 2
+		y.round++
+	default:
+		y.rate += y.rate / 16
+		y.round++
+	}
+	y.rate = max(min(y.rate, y.most), min(yieldFloor, y.most))
+	y.began, y.took, y.calm, y.active, y.bytes = now, y.took[:0], y.bytes == 0, enough, 0
+}
