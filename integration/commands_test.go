@@ -28,12 +28,14 @@ type listing struct {
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries"},
+		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries", optional: "healing"},
+	{args: "host ls", keys: "id alive devices state used_bytes capacity_bytes chunks", optional: "rack maintenance_seconds"},
+	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
 	{args: "metadata ls", keys: "id addresses role alive match lag release level", optional: "no_vote_because"},
 	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last sessions leases servers commands"},
 	{args: "cluster upgrade", keys: "feature_level can_be_raised_to servers"},
-	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason"},
+	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason health model worn_percent celsius media_errors put_micros corrupt_chunks"},
 	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},
 	{args: "ckpt ls moraine:///runs", keys: "name attempt launch committed_steps"},
