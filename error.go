@@ -46,6 +46,7 @@ const (
 	NewerFormat                  // written by a newer version than this one can read
 	IOError                      // a disk or a network answered with an error
 	NoAttribute                  // the file has no extended attribute of that name
+	Misrouted                    // the partition is not served here, or the routing epoch is another: learn it, and ask again
 	kinds
 )
 
@@ -56,6 +57,7 @@ var kindNames = [kinds]string{
 	"quota exceeded", "stale", "session expired", "not the leader", "unavailable",
 	"timed out", "canceled", "corrupt", "lost", "busy", "fenced", "aborted", "incomplete",
 	"conflict", "not implemented", "wrong cluster", "newer format", "I/O error", "no such attribute",
+	"misrouted",
 }
 
 func (k Kind) String() string {

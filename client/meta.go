@@ -35,6 +35,8 @@ type metaConn struct {
 	cache   *cache // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
+	// routing is the newest routing epoch that a session reply has named.
+	routing atomic.Uint64
 }
 
 func newMetaConn(cfg *Config, deps *Deps) *metaConn {
@@ -144,7 +146,7 @@ func unsure(ctx context.Context, op string, err error) error {
 	switch moraine.KindOf(err) {
 	case moraine.Timeout, moraine.Canceled, moraine.SessionExpired:
 		return err
-	case moraine.NoSpace, moraine.Unauthenticated, moraine.PermissionDenied, moraine.WrongCluster, moraine.Unimplemented:
+	case moraine.NoSpace, moraine.Unauthenticated, moraine.PermissionDenied, moraine.WrongCluster, moraine.Unimplemented, moraine.Misrouted:
 	default:
 		if ctx.Err() == nil {
 			return err
@@ -163,7 +165,7 @@ func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	m.metrics.MetaRequests.Inc()
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, stamp(req, m.current(), 0), 0)
+		resp, err := m.try(ctx, stub, m.stamp(req, m.current(), 0), 0)
 		if err == nil || try == 2 || ctx.Err() != nil || !isTransient(err) {
 			return resp, err
 		}
@@ -196,10 +198,10 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	began := m.clock.Now()
 	var named []string // whom the last redirect that was followed named
 	hops := 0          // redirects followed since the last pause
-	warned := false
+	warned, reroutes := false, 0
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, stamp(req, s, number), wait)
+		resp, err := m.try(ctx, stub, m.stamp(req, s, number), wait)
 		if err == nil {
 			return resp, unknown, nil
 		}
@@ -211,6 +213,13 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		}
 		if ctx.Err() != nil {
 			return nil, true, gaveUpAfter(ctx, opName(req), err)
+		}
+		if isKind(err, moraine.Misrouted) && reroutes < maxReroutes {
+			reroutes++
+			if rerr := m.reroute(ctx, s); rerr != nil {
+				return nil, unknown, rerr
+			}
+			continue
 		}
 		if !isTransient(err) {
 			return nil, unknown, err
@@ -267,8 +276,8 @@ func pauseUpTo(ctx context.Context, clk clock.Clock, try int, longest time.Durat
 
 // stamp returns the request of one attempt: a message of its own, because an
 // attempt that was given up may still be read by whoever carries it.
-func stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
-	r := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch, LeaseEpoch: req.LeaseEpoch,
+func (m *metaConn) stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
+	r := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: m.routing.Load(), LeaseEpoch: req.LeaseEpoch,
 		Op: req.Op, Number: number}
 	if s != nil {
 		r.Session = s.id

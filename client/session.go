@@ -69,6 +69,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	m.servers.learn(r.Metadata)
 	m.metrics.Sessions.Inc()
 	m.sawTopology(r.TopologyVersion)
+	m.sawRouting(r.RoutingEpoch)
 	if old != nil {
 		m.log.Warn("the session had expired; a new one is open",
 			"old", moraine.SessionID(old.id), "session", moraine.SessionID(s.id))
@@ -105,6 +106,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	m.takeToken(s, r)
 	m.servers.learn(r.GetMetadata())
 	m.sawTopology(r.GetTopologyVersion())
+	m.sawRouting(r.GetRoutingEpoch())
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -82,6 +83,13 @@ func benchApply(b *testing.B, what string) {
 	b.ReportMetric(float64(processTime(b)-cpu)/1e3/float64(len(measured)), "cpu-us/op")
 }
 
+// threadTime is the CPU time that this thread has used.
+func threadTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // fails only for what it does not know
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // processTime is the CPU time that the process has used, in nanoseconds.
 func processTime(b *testing.B) time.Duration {
 	var u unix.Rusage
@@ -91,7 +99,7 @@ func processTime(b *testing.B) time.Duration {
 
 // applier is a group of one replica, and what its sessions need.
 type applier struct {
-	b        *testing.B
+	b        testing.TB
 	machine  *state.Machine
 	store    *raftstore.Store
 	sessions []uint64
@@ -99,6 +107,8 @@ type applier struct {
 	dirs     []uint64
 	devices  []uint32
 	grants   [applySessions][]uint64 // first stripes of each session's
+	// note, if set, is told how long applying an entry took.
+	note func(commands []*statepb.Command, took, cpu time.Duration)
 }
 
 // ApplyEntry implements raftstore.FSM.
@@ -110,6 +120,14 @@ func (a *applier) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, erro
 	batch, err := a.machine.Begin(kv, index)
 	if err != nil {
 		return nil, err
+	}
+	if a.note != nil {
+		runtime.LockOSThread()
+		began, cpu := time.Now(), threadTime()
+		defer func() {
+			a.note(commands, time.Since(began), threadTime()-cpu)
+			runtime.UnlockOSThread()
+		}()
 	}
 	results := make([]state.Result, len(commands))
 	for i, c := range commands {
@@ -125,7 +143,7 @@ type noStream struct{ net.Listener }
 
 func (noStream) Dial(string, time.Duration) (net.Conn, error) { return nil, errors.New("no peers") }
 
-func newApplier(b *testing.B) *applier {
+func newApplier(b testing.TB) *applier {
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(b, err)
 	a := &applier{b: b, machine: state.New(0)}

@@ -49,6 +49,9 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 		return err
 	}
 	reply.Cluster, reply.Incarnation, reply.FeatureLevel = info.UUID[:], uint64(info.Incarnation), info.FeatureLevel
+	if reply.RoutingEpoch, err = l.machine.RoutingEpoch(r); err != nil {
+		return err
+	}
 	reply.ClusterTimeMillis, reply.Commands, reply.Entries = n.ClusterTime, n.Commands, n.Entries
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes

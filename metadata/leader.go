@@ -43,6 +43,8 @@ type leader struct {
 	scrubs   scrubs
 	lease    *leaseTable
 
+	// routing is the present routing epoch.
+	routing atomic.Uint64
 	// level is the feature level that the state is known to have reached.
 	level atomic.Uint64
 	// fullDisks: those of so many metadata servers are nearly full that the others
@@ -117,6 +119,9 @@ func (l *leader) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := l.rotateKey(ctx); err != nil {
+		return err
+	}
+	if err := l.loadRouting(); err != nil {
 		return err
 	}
 	if err := l.loadSessions(); err != nil {
@@ -224,6 +229,9 @@ func (l *leader) observe(r *state.Result) {
 	if ev.RepairsQueued {
 		l.repairs.set()
 	}
+	if ev.Routing != 0 {
+		l.sawRouting(ev.Routing)
+	}
 	if ev.DevicesChanged {
 		l.hostsRead.set()
 	}
@@ -247,6 +255,9 @@ func (l *leader) observe(r *state.Result) {
 // client died before it heard of it would be in no memory, and never expire.
 func (l *leader) catchUp() error {
 	l.deps.Metrics.CatchUps.Inc()
+	if err := l.loadRouting(); err != nil {
+		return err
+	}
 	if err := l.loadSessions(); err != nil {
 		return err
 	}

@@ -51,6 +51,8 @@ type op struct {
 	session bool
 	// grows: it is refused while the metadata disk is nearly full.
 	grows bool
+	// unrouted: it is answered whatever routing its caller knows.
+	unrouted bool
 	// since is the feature level that the request is of, 0 for the first.
 	since uint64
 	// snapshot: the state machine answers it, and checks its session there.
@@ -98,10 +100,10 @@ type opTable [512]op
 
 func newOpTable(m *Metrics) *opTable {
 	t := &opTable{
-		10: asking("open_session", (*leader).openSession),
-		11: asking("renew_session", (*leader).renewSession),
-		12: {name: "close_session", may: anyone, reads: true, session: true, serve: (*leader).closeSession},
-		13: asking("get_cluster", (*leader).getCluster),
+		10: unrouted(asking("open_session", (*leader).openSession)),
+		11: unrouted(asking("renew_session", (*leader).renewSession)),
+		12: {name: "close_session", unrouted: true, may: anyone, reads: true, session: true, serve: (*leader).closeSession},
+		13: unrouted(asking("get_cluster", (*leader).getCluster)),
 		14: asking("get_topology", (*leader).getTopology),
 
 		20: reading("lookup"),
@@ -171,9 +173,10 @@ func newOpTable(m *Metrics) *opTable {
 		222: reading("list_quotas"),
 		224: growing("clone_tree", (*leader).mutate),
 		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
-		201: {name: "leases", may: anyone, reads: true, session: true, serve: (*leader).leases},
+		201: {name: "leases", unrouted: true, may: anyone, reads: true, session: true, serve: (*leader).leases},
 		202: asking("watch", (*leader).watch),
 		320: {name: "concat", may: anyone, session: true, grows: true, since: state.LevelConcat, serve: (*leader).mutate},
+		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).mutate},
 		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
 		241: asking("get_members", (*leader).getMembers),
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},

@@ -190,7 +190,7 @@ func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 
 func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if moraine.Partition(req.Partition) != partition {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("there is no partition %d", req.Partition)}
+		return nil, &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("partition %d is not served here", req.Partition)}
 	}
 	c, err := admit(transport.PeerFrom(ctx), op, req)
 	if err != nil {
@@ -206,6 +206,9 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if s := moraine.ID(req.Session); s != 0 && s.Incarnation() < l.cluster.incarnation {
 		return nil, &moraine.Error{Ref: s.String(), Kind: moraine.SessionExpired,
 			Err: fmt.Errorf("it is of the metadata's history %d, and %d is the present one", s.Incarnation(), l.cluster.incarnation)}
+	}
+	if err := l.routed(op, req); err != nil {
+		return nil, err
 	}
 	if !op.snapshot {
 		if err := l.admitSession(c); err != nil {

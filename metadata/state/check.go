@@ -282,7 +282,7 @@ func (c *checker) linkCounts() error {
 		if detached && !doomed[i.id] {
 			c.problem("directory %s was removed and no job takes it away", i.id)
 		}
-		if i.typ == typeDirectory && !detached && i.id != moraine.RootInode && c.names[i.id] != 1 {
+		if i.typ == typeDirectory && !detached && i.id != c.k.top() && c.names[i.id] != 1 {
 			c.unnamedDir(i)
 		}
 	}

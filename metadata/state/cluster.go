@@ -55,8 +55,9 @@ func (t *tx) identity() (*cluster, error) {
 	return c, err
 }
 
-// init writes the first records: the identity, and in partition 0 the root
-// directory, whose number is moraine.RootInode. The same Init again changes
+// init writes the first records: the identity, and the directory at the top, which
+// of partition 0 is the root, moraine.RootInode, and of another has no name in any
+// until a directory can be named across partitions. The same Init again changes
 // nothing.
 func (m *Machine) init(t *tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	if len(op.GetCluster()) != len(moraine.UUID{}) || op.GetIncarnation() != 1 {
@@ -80,9 +81,6 @@ func (m *Machine) init(t *tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	t.put(t.k.meta(metaCluster), c.encode())
 	if op.GetNames() {
 		t.count[cNames] = 1
-	}
-	if t.k.p != moraine.ID(moraine.RootInode).Partition() {
-		return done(), nil
 	}
 	_, err = m.makeInode(t, inode{typ: typeDirectory, mode: 0o755, nlink: 2})
 	return done(), err

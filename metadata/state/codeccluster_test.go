@@ -41,6 +41,10 @@ var clusterCodecs = []codec{
 	}},
 	{"tree-clone", (&treeClone{top: 1<<40 | 5, parent: 1, name: "copy", from: 7, into: 8, generation: 1<<56 | 2, upTo: 1 << 30}).encode(), again(func() *treeClone { return &treeClone{} })},
 	{"cloned-directory", (&clonedDir{into: 1<<40 | 9, last: "name"}).encode(), again(func() *clonedDir { return &clonedDir{} })},
+	{"routing", encodeRouting(7), func(b []byte) ([]byte, error) {
+		epoch, err := decodeRouting(b)
+		return encodeRouting(epoch), err
+	}},
 	{"concatenation", (&concatJob{parent: 1, name: "object", replace: true, consume: 1<<40 | 6, mtime: 1 << 60, root: 1, session: 1<<40 | 2, ranges: 10_000, next: 300,
 		taken: 1 << 20, generation: 1<<56 | 2}).encode(), again(func() *concatJob { return &concatJob{} })},
 	{"ranges-of-concatenation", encodeConcatRow([]concatRange{{1<<40 | 9, 1<<56 | 2, 0, 5 << 20}, {inode: 1<<40 | 10, offset: 7}}), func(b []byte) ([]byte, error) {

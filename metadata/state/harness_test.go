@@ -82,6 +82,9 @@ func (b *bench) registerHost(name string, devices int) *wire.RegisterHostReply {
 func (b *bench) command(cmd *statepb.Command) *statepb.Command {
 	b.wall += 1_000_000
 	cmd.Version, cmd.WallNanos, cmd.SettleMillis = 1, b.wall, b.settle
+	if req := cmd.GetRequest(); req != nil && req.Partition == 0 {
+		req.Partition = b.partition
+	}
 	return cmd
 }
 
@@ -213,7 +216,7 @@ func (c *client) send(req *wire.MetaRequest) state.Result {
 // read answers a read.
 func (c *client) read(req *wire.MetaRequest) *wire.MetaResponse {
 	c.t.Helper()
-	req.Session = c.id
+	req.Session, req.Partition = c.id, max(req.Partition, c.partition)
 	resp, err := c.m.Read(c.store(), &statepb.Caller{Node: c.node}, req)
 	if err != nil {
 		c.t.Fatal(err)

@@ -93,6 +93,7 @@ const (
 	metaSum      = 0x03 // running sum of all other pairs; not part of the sum
 	metaFleet    = 0x04 // how many hosts and devices are registered
 	metaUsage    = 0x20 // which column of counts is in force, and the recount under way
+	metaRouting  = 0x30 // the routing epoch; none: 1
 	metaMark     = 0x05 // the running sum as it was before the entry of the last Tick that asked
 )
 
@@ -117,6 +118,10 @@ func (k keys) u64x2(table byte, a, b uint64) []byte {
 
 func be64(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64(b, v) }
 func be32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
+
+// top is the directory that holds all others of the partition: of partition 0 the
+// root.
+func (k keys) top() moraine.InodeID { return moraine.InodeID(moraine.MakeID(k.p, 1, 1)) }
 
 // all returns the bounds of every key of the partition.
 func (k keys) all() (lo, hi []byte) {

@@ -39,6 +39,12 @@ const (
 	// can take a device out for good, and a host that lost a device to another one
 	// does not take it back.
 	LevelHosts = 4
+	// levelWholeFiles: a piece of the removal of a tree is small enough that the
+	// contents of small files die in it.
+	levelWholeFiles = 4
+	// LevelRouting: a request by another routing epoch is Misrouted, and one that
+	// would tie two partitions CrossPartition.
+	LevelRouting = 4
 	// LevelConcat: a concatenation of many ranges is a job (Concat).
 	LevelConcat = 4
 )

@@ -46,10 +46,11 @@ type Result struct {
 type Events struct {
 	JobsReady      bool // a job is there to be leased or run
 	RepairsQueued  bool
-	Diverged       bool // this replica's state is not the one of the replica that proposed the entry
-	DevicesChanged bool // a host or device was registered, or a device's state changed
-	Deletions      bool // there are new tombstones
-	TreeMoved      bool // a directory has another parent than before, or none
+	Diverged       bool   // this replica's state is not the one of the replica that proposed the entry
+	DevicesChanged bool   // a host or device was registered, or a device's state changed
+	Deletions      bool   // there are new tombstones
+	Routing        uint64 // the epoch that began, 0 where none did
+	TreeMoved      bool   // a directory has another parent than before, or none
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
 }
@@ -157,6 +158,9 @@ func unknownCommand(op any) error {
 
 // mutate dispatches a client's mutation.
 func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if err := t.crosses(req); err != nil {
+		return nil, err
+	}
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_OpenSession:
 		return m.openSession(t, op.OpenSession)
@@ -225,7 +229,7 @@ func (m *Machine) Read(r Reader, caller *statepb.Caller, req *wire.MetaRequest) 
 
 func (m *Machine) read(v *view, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if req.GetPartition() != uint32(m.k.p) {
-		return nil, fail(moraine.CrossPartition, "read", "", "partition %d is not served here", req.GetPartition())
+		return nil, fail(moraine.Misrouted, "read", "", "partition %d is not served here", req.GetPartition())
 	}
 	sc, err := v.readScope(caller, moraine.SessionID(req.GetSession()))
 	if err != nil {

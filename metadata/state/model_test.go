@@ -110,13 +110,16 @@ func (m *model) run() {
 	}
 }
 
-func newModel(t *testing.T, seed uint64) *model {
-	m := &model{bench: newCluster(t, 7), rng: rand.New(rand.NewPCG(seed, 0)), grants: map[*client][]uint64{}, made: map[string]int{}}
-	m.root = &modelNode{id: uint64(moraine.RootInode), typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
-	m.nodes = []*modelNode{m.root}
+func newModel(t *testing.T, seed uint64) *model { return newModelOf(newCluster(t, 7), seed) }
+
+// newModelOf is a model of a bench that has 7 hosts and nothing else.
+func newModelOf(b *bench, seed uint64) *model {
+	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), grants: map[*client][]uint64{}, made: map[string]int{}}
 	m.clients = []*client{m.open(nil), m.open(nil)}
+	m.root = &modelNode{id: m.clients[0].root, typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
+	m.nodes = []*modelNode{m.root}
 	m.root.attr = attrOf(m.clients[0].attr(m.root.id))
-	m.replica = m.kv.Clone()
+	m.replica = m.own()
 	m.bench.mirror = m.onReplica
 	m.bench.settle = 20_000
 	m.tier = &tier{bench: m.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: m.open(nil)}
@@ -779,7 +782,7 @@ func (m *model) runJobs() {
 func (m *model) compare() {
 	m.t.Helper()
 	m.check()
-	if d := statetest.Diff(m.kv, m.replica); d != "" {
+	if d := statetest.Diff(m.own(), m.replica); d != "" {
 		m.t.Fatalf("replicas differ: %s", d)
 	}
 	c := m.clients[0]

@@ -70,8 +70,8 @@ func (m *model) stepAttr(c *client) {
 // client makes of the attributes in it.
 func (m *model) compareLease(c *client, a *wire.Attr) {
 	m.t.Helper()
-	req := &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: a.Inode}}}
-	resp, seen, err := m.m.ReadSeen(m.kv, &statepb.Caller{Node: c.node}, req)
+	req := &wire.MetaRequest{Partition: m.partition, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: a.Inode}}}
+	resp, seen, err := m.m.ReadSeen(m.store(), &statepb.Caller{Node: c.node}, req)
 	if err != nil || len(seen.Touches) != 1 {
 		m.t.Fatalf("a read of %x shows %v (%v)", a.Inode, seen, err)
 	}

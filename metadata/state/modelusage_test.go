@@ -82,7 +82,7 @@ func (m *model) holdQuotas(req *wire.MetaRequest, resp *wire.MetaResponse, befor
 	}
 	removes := req.GetRemove() != nil || req.GetRemoveTree() != nil
 	for n, was := range before {
-		resp, err := m.m.Read(m.kv, &statepb.Caller{Node: "a", Role: "admin"}, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: n.id}}})
+		resp, err := m.m.Read(m.store(), &statepb.Caller{Node: "a", Role: "admin"}, &wire.MetaRequest{Partition: m.partition, Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: n.id}}})
 		if err != nil {
 			m.t.Fatal(err)
 		}

@@ -425,7 +425,7 @@ func (v *view) firstObject(i *inode) (id moraine.ObjectID, err error) {
 // pathOf returns the path of an inode from the root, without a slash before it;
 // false where nothing leads there from the root.
 func (v *view) pathOf(i *inode) (path string, ok bool, err error) {
-	for depth := 0; i.id != moraine.RootInode; depth++ {
+	for depth := 0; i.id != v.k.top(); depth++ {
 		parent, name, err := v.nameOf(i)
 		if err != nil || name == "" || depth > maxDepth {
 			return "", false, err

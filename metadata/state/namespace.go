@@ -208,7 +208,7 @@ func (m *Machine) tenantOf(t *tx, dir *inode, op *wire.Create) (moraine.Tenant, 
 	if name == "" {
 		return dir.tenant, nil
 	}
-	if dir.id != moraine.RootInode || uint8(op.GetType()) != typeDirectory {
+	if dir.id != t.k.top() || uint8(op.GetType()) != typeDirectory {
 		return 0, fail(moraine.InvalidArgument, "create", op.GetName(), "a tenant is set on a directory in the root")
 	}
 	if name == defaultTenant {

@@ -228,7 +228,7 @@ func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageRe
 // where it has none.
 func (v *view) pathIn(sc scope, dir *inode) (string, bool, error) {
 	path, ok, err := v.pathOf(dir)
-	if err != nil || !ok || sc.root == moraine.RootInode {
+	if err != nil || !ok || sc.root == v.k.top() {
 		return "/" + path, ok, err
 	}
 	root, err := v.inode(sc.root)

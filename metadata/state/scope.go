@@ -100,7 +100,7 @@ func (v *view) readScope(caller *statepb.Caller, id moraine.SessionID) (scope, e
 // resolveScope finds the directory that a scope names; "" and "/" are all.
 // Symbolic links are not followed: a scope is what it says.
 func (v *view) resolveScope(path string) (moraine.InodeID, error) {
-	at := moraine.RootInode
+	at := v.k.top()
 	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
 		e, ok, err := v.lookup(at, name)
 		if err != nil {
@@ -120,7 +120,7 @@ func (v *view) within(sc scope, i *inode) error {
 	if i.nlink == 0 && i.owner == 0 && i.typ == typeFile {
 		return fail(moraine.NotFound, "inode", i.id.String(), "a job is making it")
 	}
-	if sc.root == moraine.RootInode || i.id == sc.root {
+	if sc.root == v.k.top() || i.id == sc.root {
 		return nil
 	}
 	if i.parent == 0 && i.owner != 0 && i.owner == sc.session {

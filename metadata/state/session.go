@@ -92,8 +92,11 @@ func (v *view) session(id moraine.SessionID) (*session, error) {
 // answered before gets the answer that it got, and every new answer, of a
 // failure too, is kept until the client says that it has it.
 func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	if req.GetPartition() != uint32(t.k.p) {
-		return refuse(fail(moraine.CrossPartition, "apply", "", "partition %d is not served here", req.GetPartition())), nil
+	if err := t.routed(req); err != nil {
+		if isAnswer(err) {
+			return refuse(err), nil
+		}
+		return nil, err
 	}
 	if req.GetSession() == 0 {
 		return t.guard(func() (*wire.MetaResponse, error) {

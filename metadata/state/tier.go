@@ -25,7 +25,7 @@ func (v *view) readObject(sc scope, op *wire.GetObject) (*wire.MetaResponse, err
 	if o == nil {
 		return nil, fail(moraine.NotFound, "get object", id.String(), "")
 	}
-	if sc.root != moraine.RootInode {
+	if sc.root != v.k.top() {
 		root, err := v.inode(sc.root)
 		if err != nil {
 			return nil, err

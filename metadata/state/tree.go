@@ -36,10 +36,21 @@ func (m *Machine) dropTree(t *tx, dir *inode, subject string) error {
 	return nil
 }
 
+// removeBudget bounds a piece of a removal so that what small files have dies with
+// them (see discard), and not by a job for each.
+const removeBudget = discardBudget - 64
+
 // runRemoveTree does about limit records of a job made by dropTree: it takes
 // entries out of one doomed directory at a time; directories that it meets
 // become doomed themselves, so that no depth is too great.
 func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, finished bool, err error) {
+	whole, err := t.speaks(levelWholeFiles)
+	if err != nil {
+		return 0, false, err
+	}
+	if whole {
+		limit = min(limit, removeBudget)
+	}
 	before := len(t.order)
 	for len(t.order)-before < limit {
 		keys, err := t.keysUnder(t.k.doomedOf(job), 1)

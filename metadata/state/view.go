@@ -165,7 +165,7 @@ func (m *Machine) Sum(r Reader) (Sum, error) {
 // in the session's scope: what a token of the session admits to. all is true
 // for a scope that is the root.
 func (m *Machine) Tenants(r Reader, root moraine.InodeID) (tenants []moraine.Tenant, all bool, err error) {
-	if root == moraine.RootInode {
+	if root == m.k.top() {
 		return nil, true, nil
 	}
 	i, err := m.view(r).inode(root)

@@ -1,0 +1,37 @@
+package client
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxReroutes bounds how often one request is routed anew without a pause.
+const maxReroutes = 3
+
+// sawRouting notes the routing epoch that a session's opening or renewal told.
+// It only rises; 0 is from a service that has none.
+func (m *metaConn) sawRouting(epoch uint64) {
+	for {
+		have := m.routing.Load()
+		if have >= epoch || m.routing.CompareAndSwap(have, epoch) {
+			return
+		}
+	}
+}
+
+// reroute asks for the present routing, after the service has refused a request
+// that was routed by another, without having looked at it. It returns whether the
+// request may be made again.
+func (m *metaConn) reroute(ctx context.Context, s *session) error {
+	if s == nil {
+		return &moraine.Error{Op: "route", Kind: moraine.Misrouted}
+	}
+	resp, _, err := m.exchange(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{}}}, s, 0)
+	if err != nil {
+		return err
+	}
+	m.sawRouting(resp.GetSession().GetRoutingEpoch())
+	return nil
+}

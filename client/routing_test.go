@@ -1,0 +1,75 @@
+package client_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The routing epoch rises again and again while clients work, with replies that
+// are lost: each learns the new one and makes its request again, once.
+func TestRoutingChangesWhileClientsWork(t *testing.T) {
+	inCluster(t, 1, func(c *cluster) {
+		admin := c.admin(config())
+		defer admin.Close()
+		present := func() uint64 {
+			resp, err := admin.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+			require.NoError(t, err)
+			return resp.GetCluster().RoutingEpoch
+		}
+		require.EqualValues(t, 1, present())
+		var stale, requests atomic.Int64
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			n := requests.Add(1)
+			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
+				if errors.Is(err, moraine.Misrouted) {
+					stale.Add(1)
+				} else if n%7 == 0 && req.Number != 0 {
+					return nil, &moraine.Error{Kind: moraine.Timeout}
+				}
+				return resp, err
+			}, nil
+		})
+		const rounds, workers = 10, 4
+		var clients []*client.Client
+		for w := range workers {
+			cl := c.dial(fmt.Sprintf("c%d", w), config())
+			defer cl.Close()
+			clients = append(clients, cl)
+		}
+		for round := range rounds {
+			_, err := admin.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RaiseRouting{RaiseRouting: &wire.RaiseRouting{From: uint64(round + 1)}}})
+			require.NoError(t, err)
+			var wg sync.WaitGroup
+			for w, cl := range clients {
+				wg.Go(func() {
+					name := fmt.Sprintf("/%d-%d", w, round)
+					if _, err := cl.Mkdir(c.ctx, name, 0o755); err != nil {
+						t.Errorf("mkdir: %v", err)
+					}
+					if _, err := cl.Stat(c.ctx, name); err != nil {
+						t.Errorf("stat: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		c.onMeta(nil)
+		require.EqualValues(t, rounds+1, present())
+		require.NotZero(t, stale.Load(), "nobody was at a stale epoch: the test shows nothing")
+		names := 0
+		for _, err := range admin.ReadDir(c.ctx, "/") {
+			require.NoError(t, err)
+			names++
+		}
+		require.Equal(t, rounds*workers, names)
+	})
+}

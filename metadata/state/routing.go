@@ -1,0 +1,129 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Which partition has what is the routing, and its epoch is a number that rises
+// with every change of it. A mutation that was routed by another epoch than the
+// present one is refused when it is applied: between its proposal and then the
+// epoch may have risen. There is one partition today, and what a rise does is that
+// clients ask anew.
+
+const routingVersion = 1
+
+// firstRouting is the epoch of a state in which none was begun.
+const firstRouting = 1
+
+// routingEpoch returns the present epoch.
+func (v *view) routingEpoch() (uint64, error) {
+	b, ok, err := v.r.Get(v.k.meta(metaRouting))
+	if err != nil || !ok {
+		return firstRouting, err
+	}
+	return decodeRouting(b)
+}
+
+func encodeRouting(epoch uint64) []byte { return putUvarint([]byte{routingVersion}, epoch) }
+
+func decodeRouting(b []byte) (uint64, error) {
+	d := dec{b: b}
+	d.version(routingVersion)
+	epoch := d.uvarint()
+	return epoch, d.end("routing")
+}
+
+// RoutingEpoch returns the present routing epoch.
+func (m *Machine) RoutingEpoch(r Reader) (uint64, error) { return m.view(r).routingEpoch() }
+
+// routed fails with Misrouted where a mutation is for another partition, or was
+// routed by another epoch than the present one. 0 is from who knows no routing:
+// the service judges who may.
+func (t *tx) routed(req *wire.MetaRequest) error {
+	partition := req.GetPartition() != uint32(t.k.p)
+	if !partition && req.GetRoutingEpoch() == 0 {
+		return nil
+	}
+	ok, err := t.speaks(LevelRouting)
+	switch {
+	case err != nil:
+		return err
+	case partition && !ok:
+		return fail(moraine.CrossPartition, "apply", "", "partition %d is not served here", req.GetPartition())
+	case partition:
+		return fail(moraine.Misrouted, "apply", "", "partition %d is not served here", req.GetPartition())
+	case !ok:
+		return nil
+	}
+	epoch, err := t.routingEpoch()
+	if err == nil && req.GetRoutingEpoch() != epoch {
+		err = fail(moraine.Misrouted, "apply", "", "the routing epoch is %d, not %d", epoch, req.GetRoutingEpoch())
+	}
+	return err
+}
+
+// crosses fails with CrossPartition where a request would tie what is in another
+// partition to something here: nothing does that yet.
+func (t *tx) crosses(req *wire.MetaRequest) error {
+	named := tied(req)
+	if !slices.ContainsFunc(named, func(id uint64) bool { return id != 0 && moraine.ID(id).Partition() != t.k.p }) {
+		return nil
+	}
+	ok, err := t.speaks(LevelRouting)
+	if err != nil || !ok {
+		return err
+	}
+	return fail(moraine.CrossPartition, "apply", "", "what it names is in two partitions: copy it instead")
+}
+
+// tied returns the inodes that a request would tie to each other.
+func tied(req *wire.MetaRequest) (named []uint64) {
+	ranges := func(list []*wire.CloneRange) {
+		for _, r := range list {
+			named = append(named, r.GetInode())
+		}
+	}
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Rename:
+		named = append(named, op.Rename.GetParent(), op.Rename.GetNewParent())
+	case *wire.MetaRequest_Link:
+		named = append(named, op.Link.GetInode(), op.Link.GetParent())
+	case *wire.MetaRequest_Commit:
+		named = append(named, op.Commit.GetInode(), op.Commit.GetLink().GetParent())
+	case *wire.MetaRequest_Clone:
+		named = append(named, op.Clone.GetInode(), op.Clone.GetLink().GetParent())
+		ranges(op.Clone.GetRanges())
+	case *wire.MetaRequest_CloneTree:
+		named = append(named, op.CloneTree.GetInode(), op.CloneTree.GetParent())
+	case *wire.MetaRequest_Concat:
+		named = append(named, op.Concat.GetInode(), op.Concat.GetLink().GetParent(), op.Concat.GetConsume())
+		ranges(op.Concat.GetRanges())
+	}
+	return named
+}
+
+// raiseRouting begins the next epoch. Asked for again it changes nothing.
+func (m *Machine) raiseRouting(t *tx, op *wire.RaiseRouting) (*wire.MetaResponse, error) {
+	ok, err := t.speaks(LevelRouting)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fail(moraine.Unimplemented, "raise routing", "", "the cluster's feature level does not have it")
+	}
+	epoch, err := t.routingEpoch()
+	switch {
+	case err != nil:
+		return nil, err
+	case op.GetFrom() > epoch || op.GetFrom() == 0:
+		return nil, fail(moraine.InvalidArgument, "raise routing", "", "the present epoch is %d, not %d", epoch, op.GetFrom())
+	case op.GetFrom() < epoch:
+		return done(), nil
+	}
+	t.put(t.k.meta(metaRouting), encodeRouting(epoch+1))
+	t.events.Routing = epoch + 1
+	return done(), nil
+}
