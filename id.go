@@ -10,9 +10,9 @@ import (
 // every key and every request already names it.
 type Partition uint16
 
-// Incarnation numbers the history of a cluster's metadata. Restoring from a
-// backup, or forcing a quorum, raises it, so that no number is ever issued
-// twice across histories. The first is 1.
+// Incarnation numbers a history of a cluster's metadata. Restoring from a
+// backup, or forcing a quorum, begins another one, so that no number is ever issued
+// twice. The first is 1.
 type Incarnation uint8
 
 // ID is the shape shared by InodeID, StripeID and the other numbers that the
@@ -113,3 +113,28 @@ type ChunkID struct {
 }
 
 func (c ChunkID) String() string { return fmt.Sprintf("%s/%d", c.Stripe, c.Index) }
+
+// MarkedIncarnation is an incarnation with the mark that tells it from another one
+// of the same number: what two people begin without knowing of each other gets one
+// number and two marks. The mark is random, of the restore or the forced quorum that
+// began the incarnation; that of a bootstrap, and of earlier releases, is zero.
+type MarkedIncarnation struct {
+	Number Incarnation // 0: not known
+	Mark   UUID
+}
+
+// Differs is whether both are known and not the same.
+func (m MarkedIncarnation) Differs(from MarkedIncarnation) bool {
+	return m.Number != 0 && from.Number != 0 && m != from
+}
+
+// Outlives is whether m was begun after older.
+func (m MarkedIncarnation) Outlives(older MarkedIncarnation) bool { return m.Number > older.Number }
+
+// String is the number, and the beginning of the mark where there is one.
+func (m MarkedIncarnation) String() string {
+	if m.Mark.IsZero() {
+		return strconv.Itoa(int(m.Number))
+	}
+	return strconv.Itoa(int(m.Number)) + "-" + m.Mark.String()[:8]
+}

@@ -30,7 +30,8 @@ type fakeMeta struct {
 	beats    []*wire.Heartbeat
 	reports  map[uint32][]*wire.ReportChunks // of the pass under way, by device
 	passes   map[uint32][][]*wire.ReportChunks
-	history  uint64 // of the metadata, past the first
+	raised   uint64 // the incarnation of the metadata is that many past the first
+	mark     []byte // of the incarnation
 	unknown  bool   // heartbeats are answered with: register
 	applied  uint64
 	requests int
@@ -115,7 +116,7 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 
 func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 	f.host, f.unknown = r.Host, false // a heartbeat's answer may come too late for its sender
-	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1 + f.history}
+	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1 + f.raised, Mark: f.mark}
 	if !slices.ContainsFunc(f.hosts, func(h *wire.Host) bool { return h.Id == r.Host.Id }) {
 		f.hosts = append(f.hosts, r.Host)
 	}
@@ -133,7 +134,7 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
-	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown}
+	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark}
 	for _, d := range h.Devices {
 		for _, del := range f.deaths[d.Id] {
 			if len(reply.Deletions) < int(h.MaxDeletions) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -92,11 +93,14 @@ func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.
 
 // StatDevices implements transport.ChunkService.
 func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error) {
-	f := s.fleet.Load()
+	f, heard := s.fleet.Load(), s.Heard()
+	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}
+	if f == nil && heard.Number != 0 {
+		return reply, nil // what a person who forces a quorum wants to know
+	}
 	if f == nil {
 		return nil, &moraine.Error{Op: "chunkserver.Stat", Ref: s.cfg.Node, Kind: moraine.Unavailable}
 	}
-	reply := &wire.StatDevicesReply{}
 	for _, d := range f.devices {
 		w := d.describe()
 		w.Host = s.cfg.Node

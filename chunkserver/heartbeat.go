@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/tiers/mem"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -70,6 +71,8 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
 	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want}
+	heard := s.Heard()
+	beat.HeardIncarnation, beat.HeardMark = uint64(heard.Number), transport.MarkBytes(heard)
 	for _, d := range f.devices {
 		beat.Devices = append(beat.Devices, d.describe())
 	}
@@ -79,10 +82,10 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 		return nil, err
 	}
 	reply := resp.GetHeartbeat()
-	s.takeKeys(reply.GetKeys())
-	if n := reply.GetIncarnation(); n != 0 { // it may have risen under us
-		s.incarnation.Store(uint32(n))
+	if err := s.hear(transport.MarkedIncarnation(reply.GetIncarnation(), reply.GetMark())); err != nil {
+		return nil, err
 	}
+	s.takeKeys(reply.GetKeys())
 	s.applied.Store(reply.GetApplied())
 	for _, id := range reply.GetScrub() {
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {

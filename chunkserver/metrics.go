@@ -11,6 +11,7 @@ type Metrics struct {
 	PutSeconds                                prometheus.Histogram
 	GetSeconds                                prometheus.Histogram
 	Heartbeats                                *prometheus.CounterVec // by outcome
+	Outlived                                  prometheus.Counter     // answers of a service of an older incarnation, refused
 	Deleted                                   prometheus.Counter     // chunks deleted
 	Reported                                  prometheus.Counter     // chunks reported
 	DevicesOut                                prometheus.Gauge       // devices of this host out of service
@@ -57,6 +58,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		PutSeconds:      seconds("put_seconds", "Time of a put, from its header to its sync."),
 		GetSeconds:      seconds("get_seconds", "Time of a get, until its bytes are read and verified."),
 		Heartbeats:      outcomes("heartbeats_total", "Heartbeats, by outcome."),
+		Outlived:        counter("outlived_answers_total", "Answers that were refused since the metadata service that gave them is of an incarnation that was given up."),
 		Deleted:         counter("deleted_chunks_total", "Chunks deleted because the service said so."),
 		Reported:        counter("reported_chunks_total", "Chunks reported to the service."),
 		DevicesOut:      gauge("devices_out", "Devices of this host that are out of service."),
@@ -84,7 +86,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	if reg != nil {
 		reg.MustRegister(m.HeldBack, m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
-		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Deleted,
+		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Outlived, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)
 	}
 	return m

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,8 +23,10 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 	for _, d := range f.devices {
 		host.Devices = append(host.Devices, d.describe())
 	}
+	heard := s.Heard()
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
-		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release}}})
+		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release,
+			HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}}})
 	if err != nil {
 		return err
 	}
@@ -34,6 +37,9 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 	if got := moraine.UUID(reply.Cluster); got != f.cluster {
 		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
 			Err: fmt.Errorf("the devices belong to cluster %s, the metadata service is that of %s", f.cluster, got)}
+	}
+	if err := s.hear(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
+		return err
 	}
 	first := len(f.byID) == 0
 	for i, w := range reply.Devices {
@@ -47,7 +53,6 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 		}
 		d.epoch.Store(w.Epoch)
 	}
-	s.incarnation.Store(uint32(reply.Incarnation))
 	s.takeKeys(reply.Keys)
 	return nil
 }

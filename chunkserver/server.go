@@ -46,9 +46,8 @@ type Server struct {
 	// under.
 	applied atomic.Uint64
 	beaten  atomic.Bool // the last heartbeat was answered
-	// incarnation is the number of the metadata history that the devices are
-	// registered under; 0 before.
-	incarnation atomic.Uint32
+	// heard is the newest incarnation of the metadata that this server has heard of.
+	heard atomic.Pointer[moraine.MarkedIncarnation]
 	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
 	seen  mem.Stats
 	ready chan struct{}
@@ -130,10 +129,6 @@ func (s *Server) Key(id uint64) ed25519.PublicKey {
 	}
 	return nil
 }
-
-// Incarnation is the number of the cluster's metadata history, 0 until the devices
-// are registered. It is given to the transport's server, as Key is.
-func (s *Server) Incarnation() moraine.Incarnation { return moraine.Incarnation(s.incarnation.Load()) }
 
 // Healthy returns why the server cannot do its part, or nil: its devices are
 // registered, one at least is in service, and the metadata service answers.

@@ -491,8 +491,8 @@ func TestTheServiceMayAskForARegistration(t *testing.T) {
 	meta := newFakeMeta()
 	h := start(t, vfs.NewMem(1), meta, config("/a"))
 	require.Equal(t, moraine.Incarnation(1), h.Incarnation())
-	meta.set(func() { meta.unknown, meta.history = true, 1 }) // as after a restore from a backup
-	h.waitFor(t, func() bool { return meta.epochs[1] >= 2 })  // more where an answer came too late
+	meta.set(func() { meta.unknown, meta.raised = true, 1 }) // as after a restore from a backup
+	h.waitFor(t, func() bool { return meta.epochs[1] >= 2 }) // more where an answer came too late
 	h.waitFor(t, func() bool { return meta.lastBeat(1)[0].GetEpoch() >= 2 })
 	require.Equal(t, moraine.Incarnation(2), h.Incarnation())
 	reply, err := chunk(1, 10).put(t, h)
@@ -608,4 +608,62 @@ func TestBadConfigsAreRefused(t *testing.T) {
 	}
 	_, err := chunkserver.New(config("/a"), chunkserver.Deps{})
 	require.ErrorIs(t, err, moraine.InvalidArgument)
+}
+
+// A metadata service of an incarnation that was given up is not followed, also not
+// after a restart: nothing is deleted for it, and the host does not register with it.
+func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
+	disk, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, disk, meta, config("/d1", "/d2"))
+	c := chunk(7, 100_000)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	ours, others := make([]byte, 16), make([]byte, 16)
+	ours[0], others[0] = 9, 8
+	meta.set(func() { meta.raised, meta.mark = 2, ours })
+	h.waitFor(t, func() bool { return h.Heard().Number == 3 })
+	for _, old := range []func(){
+		func() { meta.raised, meta.mark = 1, nil },
+		func() { meta.raised, meta.mark = 2, others }, // the same number, begun twice
+	} {
+		from := 0
+		meta.set(func() {
+			old()
+			for id := range meta.epochs {
+				meta.deaths[id] = []*wire.Deletion{{Device: id, Stripe: 7, Index: c.req.Index, Below: 100}}
+			}
+			meta.beats, meta.unknown = nil, true
+		})
+		h.waitFor(t, func() bool { return len(meta.beats) > from+3 })
+		require.Error(t, h.Healthy(), "the service is none of ours")
+		meta.set(func() {
+			require.EqualValues(t, 3, meta.beats[2].HeardIncarnation, "it says what it has heard of")
+			require.Equal(t, ours, meta.beats[2].HeardMark)
+			require.Empty(t, meta.acked)
+			require.True(t, meta.unknown, "it does not register there")
+		})
+		c.check(t, h)
+	}
+	require.NoError(t, h.stop())
+
+	again, err := chunkserver.New(config("/d1", "/d2"), chunkserver.Deps{Meta: meta, FS: disk})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- again.Run(ctx) }()
+	h = &host{Server: again, meta: meta}
+	asked := 0
+	meta.set(func() { asked = meta.requests })
+	h.waitFor(t, func() bool { return meta.requests > asked+2 })
+	require.EqualValues(t, 3, again.Heard().Number, "a restart does not forget")
+	select {
+	case <-again.Ready():
+		t.Error("it takes requests under a service that was given up")
+	default:
+	}
+	meta.set(func() { meta.raised, meta.mark, meta.deaths = 2, ours, map[uint32][]*wire.Deletion{} })
+	<-again.Ready()
+	c.check(t, h)
+	cancel()
+	require.NoError(t, <-ended)
 }

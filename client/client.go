@@ -90,7 +90,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		return c.meta.close(ctx)
 	}
-	work := []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld}
+	work := []func(context.Context){c.meta.renewEvery, c.meta.lookout.run, c.grants.run, c.reports.run, c.flushOld}
 	if c.cache != nil {
 		work = append(work, c.keepLeases)
 	}

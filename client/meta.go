@@ -25,6 +25,7 @@ type metaConn struct {
 	patience time.Duration
 	dialer   transport.Dialer
 	servers  *servers
+	lookout  *lookout
 	clock    clock.Clock
 	log      *slog.Logger
 	metrics  *Metrics
@@ -32,7 +33,9 @@ type metaConn struct {
 
 	opening chan struct{} // holds one element while a session is being opened
 	session atomic.Pointer[session]
-	cache   *cache // nil where it is off
+	// incarnation is the newest of the metadata that was heard of.
+	incarnation atomic.Pointer[moraine.MarkedIncarnation]
+	cache       *cache // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
 	// routing is the newest routing epoch that a session reply has named.
@@ -40,9 +43,11 @@ type metaConn struct {
 }
 
 func newMetaConn(cfg *Config, deps *Deps) *metaConn {
-	return &metaConn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
+	m := &metaConn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), clock: deps.Clock, log: deps.Log,
 		metrics: deps.Metrics, random: deps.Random, opening: make(chan struct{}, 1)}
+	m.lookout = newLookout(m)
+	return m
 }
 
 func (m *metaConn) sawTopology(version uint64) {
@@ -165,7 +170,7 @@ func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	m.metrics.MetaRequests.Inc()
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, m.stamp(req, m.current(), 0), 0)
+		resp, err := m.try(ctx, stub, addrs, m.stamp(req, m.current(), 0), 0)
 		if err == nil || try == 2 || ctx.Err() != nil || !isTransient(err) {
 			return resp, err
 		}
@@ -201,7 +206,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	warned, reroutes := false, 0
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, m.stamp(req, s, number), wait)
+		resp, err := m.try(ctx, stub, addrs, m.stamp(req, s, number), wait)
 		if err == nil {
 			return resp, unknown, nil
 		}
@@ -247,13 +252,6 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			return nil, unknown, gaveUpAfter(ctx, opName(req), err)
 		}
 	}
-}
-
-func (m *metaConn) try(ctx context.Context, stub transport.Metadata, req *wire.MetaRequest, wait time.Duration) (
-	*wire.MetaResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(m.attempt, m.patience)+wait)
-	defer cancel()
-	return stub.Do(ctx, req)
 }
 
 // pause is pauseUpTo with a second.
@@ -302,7 +300,7 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy,
 		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas,
 		*wire.MetaRequest_GetMembers, *wire.MetaRequest_AddMember, *wire.MetaRequest_RemoveMember,
-		*wire.MetaRequest_FinishUpgrade, *wire.MetaRequest_ReadBackup:
+		*wire.MetaRequest_FinishUpgrade, *wire.MetaRequest_ReadBackup, *wire.MetaRequest_GetLeader, *wire.MetaRequest_ListQuarantine:
 		return false
 	case *wire.MetaRequest_ResolveStep:
 		return op.ResolveStep.GetFix()

@@ -19,6 +19,7 @@ type Metrics struct {
 	ChunksReported  prometheus.Counter     // bad chunks reported to the service
 	MetaRequests    prometheus.Counter
 	MetaRetries     prometheus.Counter
+	LeadersLeft     prometheus.Counter // attempts that were ended since another server leads
 	MetaSeconds     prometheus.Histogram
 	PutSeconds      prometheus.Histogram
 	GetSeconds      prometheus.Histogram
@@ -57,6 +58,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		HedgesWon:       counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
 		ChunksReported:  counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
 		MetaRequests:    counter("meta_requests_total", "Requests to the metadata service."),
+		LeadersLeft:     counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
 		MetaRetries:     counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
 		MetaSeconds:     seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
 		PutSeconds:      seconds("put_seconds", "Time to put a chunk."),
@@ -75,7 +77,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
-			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries,
+			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
 			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
 			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests)

@@ -56,6 +56,13 @@ func (s *servers) current() (transport.Metadata, []string) {
 	return stub, addrs
 }
 
+// others returns the addresses of all known servers but the one at addrs.
+func (s *servers) others(addrs []string) [][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.list), func(a []string) bool { return slices.Equal(a, addrs) })
+}
+
 // learn takes over what the leader says of the metadata servers.
 func (s *servers) learn(named []*wire.MemberAddress) {
 	if len(named) == 0 {

@@ -61,9 +61,9 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 			yield(Event{}, wrap("client.Watch", path, err))
 			return
 		}
-		after, history := uint64(0), uint64(0)
+		after, incarnation := uint64(0), uint64(0)
 		for try := 0; ; try++ {
-			r, err := c.watchOnce(ctx, &wire.Watch{Directory: a.Inode, After: after, History: history})
+			r, err := c.watchOnce(ctx, &wire.Watch{Directory: a.Inode, After: after, Incarnation: incarnation})
 			switch {
 			case err == nil:
 				try = -1
@@ -82,7 +82,7 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 					return
 				}
 			}
-			after, history = r.Next, r.History
+			after, incarnation = r.Next, r.Incarnation
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // A watch says of which history of the metadata its place in the log is: in another
 // one, it begins with a look at the directory, once.
-func TestAWatchCarriesTheHistory(t *testing.T) {
+func TestAWatchCarriesTheIncarnation(t *testing.T) {
 	inCluster(t, 0, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
@@ -25,7 +25,7 @@ func TestAWatchCarriesTheHistory(t *testing.T) {
 			}
 			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
 				if err == nil {
-					resp.GetWatch().History += 6 // the first answer is of a history that is lost then
+					resp.GetWatch().Incarnation += 6 // the first answer is of an incarnation that is lost then
 				}
 				return resp, err
 			}, nil

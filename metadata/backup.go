@@ -8,12 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -149,12 +145,4 @@ func (s *backups) closeAll() error {
 		err = errors.Join(err, b.stream.Close())
 	}
 	return err
-}
-
-// NextHistory returns the log entry that begins another history of the metadata:
-// the first of a node that was restored, or forced to go on alone. Its number is
-// above that of the state that it is applied to, and above after.
-func NextHistory(after uint8) ([]byte, error) {
-	cmd, err := proto.Marshal(&statepb.Command{Version: 1, Op: &statepb.Command_RaiseIncarnation{RaiseIncarnation: &statepb.RaiseIncarnation{After: uint32(after)}}})
-	return state.EncodeEntry([][]byte{cmd}), err
 }

@@ -64,18 +64,33 @@ type Member struct {
 	Contact   time.Duration // since it answered last; negative where it has not
 }
 
+// Seating is what a Store can besides whose directory is one of many: before a
+// server may take part its group must know it. Its methods may be called before Run.
+type Seating interface {
+	// Seat returns what this server's directory is, and how far it has come.
+	Seat() (Seat, error)
+	// Admit notes, durably, that it may take part in a group of that incarnation,
+	// and Enter that it does.
+	Admit(to moraine.MarkedIncarnation) error
+	Enter() error
+	// Incarnation is what the directory is of, as far as is known, and
+	// SawIncarnation the number that its state has.
+	Incarnation() moraine.MarkedIncarnation
+	SawIncarnation(number moraine.Incarnation)
+	// GiveUp ends the store for good, since who told of an incarnation that
+	// outlives its own. The error says what to do.
+	GiveUp(newer moraine.MarkedIncarnation, who string) error
+}
+
+// Seat is a server's directory.
+type Seat struct {
+	DataID            moraine.UUID
+	Admitted, Entered bool
+}
+
 // Membership is what a Store can besides whose members may change; of those that
 // change something AddMember says what errors mean.
 type Membership interface {
-	// Directory returns the name of this server's directory, and whether the
-	// server may take part; it may be called before Run.
-	Directory() (name moraine.UUID, admitted bool, err error)
-	// Admit notes that it may, durably.
-	Admit() error
-	// Begun is whether the group may have come further than its first
-	// configuration; it may be called before Run, and is true where that is not
-	// known yet.
-	Begun() bool
 	// Settled is whether the members are known to be what a majority agreed to.
 	Settled() bool
 	// AddMember makes id a member without a vote, or with one. NotLeader: nothing

@@ -143,9 +143,32 @@ func TestARepeatedSliceOfAReport(t *testing.T) {
 			report(started, unknown(2), unknown(3), unknown(2))
 		}
 		require.Zero(t, leaked(), "the pass goes on")
+		listed := func(after *wire.ListQuarantine) *wire.QuarantineReply {
+			resp, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_ListQuarantine{ListQuarantine: after}})
+			require.NoError(t, err)
+			return resp.GetQuarantine()
+		}
+		require.Empty(t, listed(&wire.ListQuarantine{}).Chunks)
 		for range 2 {
 			report(started, unknown(3), 0, unknown(3))
 			require.Equal(t, uint64(3*4096), leaked())
+			// What nothing explains is listed, in pages.
+			all := listed(&wire.ListQuarantine{})
+			require.False(t, all.More)
+			require.Len(t, all.Chunks, 3)
+			require.EqualValues(t, 3*4096, all.TotalBytes)
+			require.Zero(t, all.UnlistedBytes)
+			for i, q := range all.Chunks {
+				require.Equal(t, unknown(uint64(i+1)), q.Stripe)
+				require.Equal(t, n.id, q.Host)
+				require.EqualValues(t, 1, q.Incarnation)
+			}
+			page := listed(&wire.ListQuarantine{Limit: 2})
+			require.True(t, page.More)
+			last := page.Chunks[1]
+			rest := listed(&wire.ListQuarantine{AfterDevice: last.Device, AfterStripe: last.Stripe, AfterIndex: last.Index})
+			require.Len(t, rest.Chunks, 1)
+			require.False(t, rest.More)
 		}
 		// A pass of one slice, twice; and one with a gap, which counts for nothing.
 		started = n.beat().Applied

@@ -26,8 +26,13 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	if c.req.GetRegisterHost().GetHost() == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request describes no host")}
 	}
+	asked := c.req.GetRegisterHost()
+	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+		return nil, err
+	}
 	req := proto.CloneOf(c.req)
 	req.GetRegisterHost().Host.Id = host
+	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // nothing that the log needs
 	l.topology.boots(host)
 	resp, err := l.propose(ctx, c.caller, req)
 	if err != nil || resp.GetError() != nil {
@@ -38,7 +43,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	}
 	l.topology.heard(host, nil, l.deps.Clock.Now())
 	reply := resp.GetRegisterHost()
-	reply.Cluster, reply.Incarnation = l.cluster.uuid[:], uint64(l.cluster.incarnation)
+	reply.Cluster, reply.Incarnation, reply.Mark = l.cluster.uuid[:], uint64(l.cluster.incarnation), l.mark()
 	reply.Keys, reply.GraceMillis = l.tokens.public(), uint64(l.cfg.Grace.Milliseconds())
 	return resp, nil
 }
@@ -55,10 +60,13 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 		return nil, err
 	}
 	asked := c.req.GetHeartbeat()
+	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+		return nil, err
+	}
 	known := l.topology.heard(host, asked.Devices, l.deps.Clock.Now())
 	v := l.topology.view()
 	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
-		Incarnation: uint64(l.cluster.incarnation)}
+		Incarnation: uint64(l.cluster.incarnation), Mark: l.mark()}
 	var devices []uint32
 	for _, d := range asked.Devices {
 		switch have := v.devices[d.Id]; {

@@ -56,6 +56,7 @@ type leader struct {
 	runnable  poke   // a job for the leader itself may be there
 	hostsRead poke   // hosts or devices in the state changed
 
+	claims claims
 	news   *memberNews
 	began  time.Time
 	seated bool // this server's directory is recorded; the tick's alone
@@ -190,9 +191,15 @@ func (l *leader) readCluster() error {
 		}
 		l.cluster = clusterID{uuid: info.UUID, incarnation: info.Incarnation}
 		l.server.incarnation.Store(uint32(info.Incarnation))
+		if m := l.server.seating(); m != nil {
+			m.SawIncarnation(info.Incarnation)
+		}
 		return nil
 	})
 }
+
+// mark is that of the incarnation, as messages have it.
+func (l *leader) mark() []byte { return transport.MarkBytes(l.server.ownIncarnation()) }
 
 // loadSessions takes over the sessions of the state that are not known yet, and
 // gives each a full term. Those known that ended meanwhile expire as any other.

@@ -3,6 +3,7 @@ package metadata_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strings"
@@ -268,7 +269,7 @@ func TestStrangersDoNotDrownANewMember(t *testing.T) {
 		id := fmt.Sprintf("stranger%d", i)
 		dial := g.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleMetadata, Node: id})
 		beat := &wire.MetaRequest{Op: &wire.MetaRequest_MemberBeat{MemberBeat: &wire.MemberBeat{
-			Id: id, Directory: bytes.Repeat([]byte{byte(i + 1)}, 16), Status: &wire.MemberStatus{Level: moraine.FeatureLevel}}}}
+			Id: id, DataId: bytes.Repeat([]byte{byte(i + 1)}, 16), Status: &wire.MemberStatus{Level: moraine.FeatureLevel}}}}
 		require.Eventually(t, func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
@@ -424,9 +425,9 @@ func TestRemoveKeepsAMajority(t *testing.T) {
 }
 
 // A backup that is read while the cluster goes on, and whose pieces are lost on
-// the way, begins a new history: what was there then is there, sessions of before
+// the way, begins another incarnation: what was there then is there, sessions of before
 // are refused, and other servers can be added.
-func TestBackupBeginsANewHistory(t *testing.T) {
+func TestBackupBeginsAnotherIncarnation(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
 	at := g.made
@@ -465,7 +466,7 @@ func TestBackupBeginsANewHistory(t *testing.T) {
 	for _, name := range []string{"m1", "m2", "m3"} {
 		g.stop(name)
 	}
-	first, err := metadata.NextHistory(0)
+	first, err := metadata.NextIncarnation(1, rand.Reader)
 	require.NoError(t, err)
 	g.disk["m9"], g.names = vfs.NewMem(5), []string{"m9"}
 	_, err = raftstore.Restore(g.raftConfig("m9"), raftstore.Deps{FS: g.disk["m9"]}, bytes.NewReader(out.Bytes()), int64(out.Len()), first)
@@ -480,13 +481,13 @@ func TestBackupBeginsANewHistory(t *testing.T) {
 	g.made = at
 	g.again()
 	g.allThere()
-	// What a watch has seen of the history that is lost says nothing about this one,
+	// What a watch has seen of the incarnation that is lost says nothing about this one,
 	// also once this one has as many entries.
 	for g.watch(nil).Next <= lost.Next {
 		g.mkdirs(1)
 	}
 	anew := g.watch(lost)
-	require.True(t, anew.Resync, "the watch was at %d of the history that is lost, this one is at %d", lost.Next, anew.Next)
+	require.True(t, anew.Resync, "the watch was at %d of the incarnation that is lost, this one is at %d", lost.Next, anew.Next)
 	g.mkdirs(1)
 	after := g.watch(anew)
 	require.False(t, after.Resync)
@@ -503,7 +504,7 @@ func TestBackupBeginsANewHistory(t *testing.T) {
 func (g *growable) watch(last *wire.WatchReply) *wire.WatchReply {
 	g.t.Helper()
 	resp, err := g.user.do(&wire.MetaRequest{Session: g.user.session, Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
-		Directory: root, After: last.GetNext(), History: last.GetHistory()}}})
+		Directory: root, After: last.GetNext(), Incarnation: last.GetIncarnation()}}})
 	require.NoError(g.t, err)
 	return resp.GetWatch()
 }
@@ -516,17 +517,17 @@ func (g *growable) again() {
 	require.EqualValues(g.t, 2, moraine.ID(g.user.session).Incarnation())
 }
 
-// After two of three are lost the last goes on alone, as another history.
-func TestForcedQuorumIsANewHistory(t *testing.T) {
+// After two of three are lost the last goes on alone, as another incarnation.
+func TestForcedQuorumIsAnotherIncarnation(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
 	left := g.leader()
 	for _, name := range []string{"m1", "m2", "m3"} {
 		g.stop(name)
 	}
-	entry, err := metadata.NextHistory(0)
+	next, err := metadata.NextIncarnation(1, rand.Reader)
 	require.NoError(t, err)
-	_, err = raftstore.ForceAlone(g.raftConfig(left), raftstore.Deps{FS: g.disk[left]}, entry, true)
+	_, err = raftstore.ForceAlone(g.raftConfig(left), raftstore.Deps{FS: g.disk[left]}, next)
 	require.NoError(t, err)
 	g.start(left)
 	g.names = []string{left}

@@ -14,6 +14,7 @@ type Metrics struct {
 	QueueFull     prometheus.Counter       // commands that waited for a place in the queue
 	Leading       prometheus.Gauge
 	Leaderships   prometheus.Counter
+	Outlived      prometheus.Counter // times that a newer incarnation than this server's was heard of
 	Ticks         prometheus.Counter
 	ClockGaps     prometheus.Counter // ticks that came so late that every term began anew
 	CatchUps      prometheus.Counter // times that the leader's memory was brought up to date after a lost answer
@@ -61,6 +62,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ProposeWait:   histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
 		QueueFull:     counter("queue_full_total", "Commands that found the queue full and waited."),
 		Leading:       gauge("leading", "1 while this server leads."),
+		Outlived:      counter("outlived_total", "Times that a server or a chunkserver told of an incarnation of the metadata that outlives this server's."),
 		Leaderships:   counter("leaderships_total", "How often this server began to lead."),
 		Ticks:         counter("ticks_total", "Steps of cluster time."),
 		ClockGaps:     counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
@@ -95,7 +97,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	if reg != nil {
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
+			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
 			m.UnknownChunks, m.MissingChunks, m.DamagedChunks, m.StepsAborted)
 	}

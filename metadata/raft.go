@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,7 +18,7 @@ const memberSilent = 3 * time.Second
 // with raftstore. deps.FSM is filled in.
 func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error) {
 	return func(fsm FSM) (Store, error) {
-		deps.FSM = fsm
+		deps.FSM, deps.Incarnation = fsm, numberOf
 		s, err := raftstore.New(cfg, deps)
 		if err != nil {
 			return nil, err
@@ -26,10 +27,23 @@ func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error
 	}
 }
 
+// numberOf reads the number of the incarnation that a state is of, 0 from one of
+// which no cluster was made yet.
+func numberOf(r state.Reader) (moraine.Incarnation, error) {
+	info, err := state.New(partition).Cluster(r)
+	if moraine.KindOf(err) == moraine.Unavailable {
+		return 0, nil
+	}
+	return info.Incarnation, err
+}
+
 // raftNode is a raftstore.Store as a Store.
 type raftNode struct{ *raftstore.Store }
 
-var _ Membership = raftNode{}
+var (
+	_ Membership = raftNode{}
+	_ Seating    = raftNode{}
+)
 
 // Members implements Store.
 func (n raftNode) Members() []Member {
@@ -45,10 +59,10 @@ func (n raftNode) Members() []Member {
 	return out
 }
 
-// Directory implements Membership.
-func (n raftNode) Directory() (moraine.UUID, bool, error) {
+// Seat implements Seating.
+func (n raftNode) Seat() (Seat, error) {
 	id, err := n.Identity()
-	return id.Directory, id.Admitted, err
+	return Seat{DataID: id.DataID, Admitted: id.Admitted, Entered: id.Entered}, err
 }
 
 // Settled implements Membership.
@@ -61,7 +75,7 @@ func (n raftNode) Settled() bool {
 func (n raftNode) MemberStatus() *wire.MemberStatus {
 	st := n.Status()
 	return &wire.MemberStatus{
-		Term: st.Term, Applied: st.Applied, LogFirst: st.FirstIndex, LogLast: st.LastIndex, LogBytes: uint64(max(st.LogBytes, 0)),
+		Term: st.Term, Applied: st.Applied, Commit: st.Commit, LogFirst: st.FirstIndex, LogLast: st.LastIndex, LogBytes: uint64(max(st.LogBytes, 0)),
 		SnapshotIndex: st.Snapshot, SnapshotBytes: uint64(max(st.SnapshotBytes, 0)), SnapshotAgeMillis: st.SnapshotAge.Milliseconds(),
 		Apply: latenciesToWire(st.Apply), Append: latenciesToWire(st.Append), LowSpace: st.LowSpace,
 	}

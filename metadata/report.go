@@ -27,6 +27,10 @@ const (
 type reports struct {
 	mu       sync.Mutex
 	byDevice map[uint32]*pass
+	// quarantined are the chunks of each device that its last whole pass named and
+	// nothing explains, in order; listed is how many they are.
+	quarantined map[uint32][]*wire.QuarantinedChunk
+	listed      int
 }
 
 // pass is what was found so far in a device's pass.
@@ -36,9 +40,12 @@ type pass struct {
 	unknownBytes, unknownChunks uint64
 	ended                       bool   // its last slice has come
 	unsettled                   uint64 // least index of what explains a chunk that is still there; 0: none
+	quarantined                 []*wire.QuarantinedChunk
 }
 
-func newReports() *reports { return &reports{byDevice: make(map[uint32]*pass)} }
+func newReports() *reports {
+	return &reports{byDevice: make(map[uint32]*pass), quarantined: make(map[uint32][]*wire.QuarantinedChunk)}
+}
 
 // add takes a judged slice into its pass. It returns the pass where the slice
 // was its last one. A slice that comes again, since the reply to it was lost, is
@@ -61,7 +68,11 @@ func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
 	}
 	p.unknownBytes, p.unknownChunks = p.unknownBytes+f.unknownBytes, p.unknownChunks+f.unknown
 	p.settle(f)
+	p.quarantined = append(p.quarantined, f.quarantined[:min(len(f.quarantined), maxListed-len(p.quarantined))]...)
 	p.from, p.next, p.ended = slice.From, slice.To, slice.To == 0
+	if p.ended {
+		r.list(slice.Device, p)
+	}
 	return p.whole()
 }
 
@@ -89,6 +100,7 @@ type findings struct {
 	missing               uint64
 	damaged               uint64
 	unsettled             uint64
+	quarantined           []*wire.QuarantinedChunk // what is unknown
 }
 
 // reportChunks judges a slice of what a device holds: what is dead is to be
@@ -161,6 +173,8 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 		case v.Fate == state.Unknown:
 			f.unknown++
 			f.unknownBytes += chunk.Length
+			f.quarantined = append(f.quarantined, &wire.QuarantinedChunk{Device: slice.Device, Stripe: chunk.Stripe, Index: chunk.Index,
+				Length: chunk.Length, Incarnation: uint64(moraine.ID(chunk.Stripe).Incarnation())})
 		}
 		if v.Unsettled != 0 && (f.unsettled == 0 || v.Unsettled < f.unsettled) {
 			f.unsettled = v.Unsettled

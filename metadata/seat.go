@@ -12,12 +12,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A server's seat is its id together with the directory that it keeps. Raft
+// A server's seat is its id together with the --data that it keeps, which has a
+// random name, its data id. Raft
 // counts on what a member acknowledged, and on whom it voted for, so that one
 // which lost its disk must not take part under the id that it had: with one that
 // lags behind it could make a majority that lacks what was acknowledged. So the
-// state records which directory each id has (state.SetMember), for ever, and a
-// directory that is new asks before it takes part for the first time (enter).
+// state records which --data each id has (state.SetMember), for ever, and a
+// --data that is new asks before it takes part for the first time (enter).
 // Later the server says each second who it is (beat), and what its build speaks.
 
 const (
@@ -38,57 +39,116 @@ func (s *Server) membership() Membership {
 	return m
 }
 
+// seating is as membership.
+func (s *Server) seating() Seating {
+	m, _ := s.store.(Seating)
+	return m
+}
+
+// incarnation is what this server's directory is of, as far as is known.
+func (s *Server) ownIncarnation() moraine.MarkedIncarnation {
+	if m := s.seating(); m != nil {
+		return m.Incarnation()
+	}
+	return moraine.MarkedIncarnation{Number: s.Incarnation()}
+}
+
 // enter waits until this server may take part: at once where it has before;
 // else when the leader accepts its directory, or, at the first start of a new
-// cluster, when every other server says that it has nothing yet either. An error
-// means that it must not.
+// cluster, in two steps. First every other server says that it has entered nothing
+// either: this one is admitted. Then every other server is admitted too, or one has
+// entered, which it has not before all were admitted: this one enters. So when the
+// first two lead, the third may enter without them. An error means that this server
+// must not take part.
 func (s *Server) enter(ctx context.Context) error {
-	m := s.membership()
+	m := s.seating()
 	if m == nil || s.deps.Dial == nil {
+		s.stage.Store(int32(wire.MemberStage_MEMBER_STAGE_ENTERED))
 		return nil
 	}
-	dir, admitted, err := m.Directory()
-	if err != nil || admitted {
+	seat, err := m.Seat()
+	if err != nil {
 		return err
 	}
 	began, told := s.deps.Clock.Now(), false
 	for ctx.Err() == nil {
-		accepted, waitsFor, err := s.askToEnter(ctx, dir)
+		s.stage.Store(int32(seat.stage()))
+		if seat.Entered {
+			return nil
+		}
+		step, err := s.askToEnter(ctx, seat)
 		if err != nil {
 			return err
 		}
-		if accepted {
-			return m.Admit()
+		if step.admit && !seat.Admitted {
+			if err := m.Admit(step.incarnation); err != nil {
+				return err
+			}
+			seat.Admitted = true
+		}
+		if step.enter {
+			if err := m.Enter(); err != nil {
+				return err
+			}
+			seat.Entered = true
+		}
+		if step.admit || step.enter {
+			continue
 		}
 		if !told && s.deps.Clock.Since(began) > enterPatience {
 			told = true
-			s.deps.Log.Warn("this server has a new directory, and takes part once the leader of its cluster, or at a first start all others, have answered", "waits for", waitsFor)
+			s.deps.Log.Warn("this server has a new --data, and takes part once the leader of its cluster, or at a first start all others, have answered", "waits for", step.waitsFor)
 		}
 		sleep(ctx, s.deps.Clock, enterRetry)
 	}
 	return nil
 }
 
+func (s Seat) stage() wire.MemberStage {
+	switch {
+	case s.Entered:
+		return wire.MemberStage_MEMBER_STAGE_ENTERED
+	case s.Admitted:
+		return wire.MemberStage_MEMBER_STAGE_ADMITTED
+	}
+	return wire.MemberStage_MEMBER_STAGE_NEW
+}
+
+// entry is what a server that is to enter may do.
+type entry struct {
+	admit, enter bool
+	incarnation  moraine.MarkedIncarnation // that it is admitted to
+	waitsFor     []string
+}
+
 // askToEnter asks every other server once.
-func (s *Server) askToEnter(ctx context.Context, dir moraine.UUID) (accepted bool, waitsFor []string, err error) {
-	fresh := !s.cfg.Join
+func (s *Server) askToEnter(ctx context.Context, seat Seat) (e entry, err error) {
+	fresh, admitted := !s.cfg.Join, seat.Admitted
 	for _, p := range s.cfg.Peers {
 		if p.ID == s.cfg.Node {
 			continue
 		}
-		reply, err := s.tell(ctx, p.Addresses, dir)
+		reply, err := s.tell(ctx, p.Addresses, seat.DataID)
 		switch {
 		case err != nil:
-			fresh, waitsFor = false, append(waitsFor, p.ID)
+			fresh, admitted = false, false
+			e.waitsFor = append(e.waitsFor, p.ID)
 		case reply.Refused != "":
-			return false, nil, s.refused(reply)
+			return e, s.refused(reply)
 		case reply.Accepted:
-			return true, nil, nil
+			return entry{admit: true, enter: true, incarnation: transport.MarkedIncarnation(reply.Incarnation, reply.Mark)}, nil
+		case !reply.Fresh && seat.Admitted:
+			return entry{enter: true}, nil
 		case !reply.Fresh:
-			fresh, waitsFor = false, append(waitsFor, "the leader, which "+p.ID+" does not know")
+			fresh = false
+			e.waitsFor = append(e.waitsFor, "the leader, which "+p.ID+" does not know")
+		case reply.Stage == wire.MemberStage_MEMBER_STAGE_NEW:
+			admitted = false
+			e.waitsFor = append(e.waitsFor, p.ID+", which waits for another")
 		}
 	}
-	return fresh, waitsFor, nil
+	e.admit, e.enter = fresh && !seat.Admitted, admitted
+	return e, nil
 }
 
 // tell sends a beat to the server at addrs, and, where another one leads that it
@@ -108,15 +168,23 @@ func (s *Server) tell(ctx context.Context, addrs []string, dir moraine.UUID) (*w
 func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID) (*wire.MemberBeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
-	beat := &wire.MemberBeat{Id: s.cfg.Node, Directory: dir[:], Status: s.memberStatus()}
+	own := s.ownIncarnation()
+	beat := &wire.MemberBeat{Id: s.cfg.Node, DataId: dir[:], Status: s.memberStatus(),
+		Incarnation: uint64(own.Number), Mark: transport.MarkBytes(own)}
 	resp, err := s.deps.Dial(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MemberBeat{MemberBeat: beat}})
 	if err != nil {
 		return nil, err
 	}
-	if resp.GetMemberBeat() == nil {
+	reply := resp.GetMemberBeat()
+	if reply == nil {
 		return nil, &moraine.Error{Op: "member beat", Kind: moraine.Unimplemented}
 	}
-	return resp.GetMemberBeat(), nil
+	said := transport.MarkedIncarnation(reply.Incarnation, reply.Mark)
+	s.outlivedBy(said, "the metadata server "+reply.Id)
+	if said.Number != 0 && own.Outlives(said) { // it was given up: what it says, and refuses, is nothing to us
+		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("it is of incarnation %v, this server of %v", said, own)}
+	}
+	return reply, nil
 }
 
 // memberStatus is what this server alone knows of itself.
@@ -137,15 +205,17 @@ func (s *Server) refused(reply *wire.MemberBeatReply) error {
 // beat tells the leader each second of this server, until ctx ends or the leader
 // says that the server must not take part any more.
 func (s *Server) beat(ctx context.Context) error {
-	m := s.membership()
+	m := s.seating()
 	if m == nil || s.deps.Dial == nil {
 		return nil
 	}
-	dir, _, err := m.Directory()
+	seat, err := m.Seat()
 	if err != nil {
 		return err
 	}
+	dir := seat.DataID
 	for turn := 0; ctx.Err() == nil; turn++ {
+		s.seeIncarnation(m)
 		if addrs := s.beatTo(turn); len(addrs) > 0 {
 			reply, err := s.tell(ctx, addrs, dir)
 			if err == nil && reply.Refused != "" {
@@ -196,18 +266,29 @@ func (s *Server) addresses(id string) []string {
 // memberBeat answers a beat: the leader judges it, any other server says how far
 // its group has come, and who leads.
 func (s *Server) memberBeat(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	reply := &wire.MemberBeatReply{Id: s.cfg.Node}
+	stage := wire.MemberStage(s.stage.Load())
+	if stage == wire.MemberStage_MEMBER_STAGE_UNKNOWN {
+		return nil, &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("this server has not started yet")}
+	}
+	own := s.ownIncarnation()
+	reply := &wire.MemberBeatReply{Id: s.cfg.Node, Stage: stage, Fresh: stage != wire.MemberStage_MEMBER_STAGE_ENTERED,
+		Incarnation: uint64(own.Number), Mark: transport.MarkBytes(own)}
 	if l := s.leader.Load(); l != nil {
 		if err := l.judgeBeat(ctx, c.req.GetMemberBeat(), reply); err != nil {
 			return nil, err
 		}
 	}
-	if m := s.membership(); m != nil {
-		reply.Fresh = !m.Begun()
-	}
 	reply.Leader, _ = s.store.Leader()
 	reply.LeaderAddresses = s.addresses(reply.Leader)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_MemberBeat{MemberBeat: reply}}, nil
+}
+
+// getLeader says whom this server follows, from its memory: it asks nobody, and who
+// has no answer from a leader learns here whether another one leads.
+func (s *Server) getLeader(context.Context, *call) (*wire.MetaResponse, error) {
+	id, here := s.store.Leader()
+	reply := &wire.LeaderReply{Id: id, Addresses: s.addresses(id), Term: s.store.Term(), Serving: here && s.leader.Load() != nil}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: reply}}, nil
 }
 
 // errNoMembership is the answer where a store has no Membership.

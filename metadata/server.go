@@ -50,9 +50,10 @@ type Server struct {
 	peers   map[string]Peer
 	// leader is this server's leadership, nil while it does not lead.
 	leader atomic.Pointer[leader]
-	// incarnation is the number of the metadata history as this server last led
-	// it, 0 before.
+	// incarnation is the number of the metadata's incarnation as this server last
+	// led it, 0 before.
 	incarnation atomic.Uint32
+	stage       atomic.Int32 // a wire.MemberStage; unknown before Run
 	backups     backups
 	// diverged gets a value when the state was found to differ from that of
 	// the server that leads.
@@ -86,9 +87,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Incarnation is the number of the cluster's metadata history, 0 until this server
+// Incarnation is the number of the metadata's incarnation, 0 until this server
 // has led. It is given to the transport's server: a follower's callers are told
-// where to go, and nothing of any history.
+// where to go, and nothing of any incarnation.
 func (s *Server) Incarnation() moraine.Incarnation { return moraine.Incarnation(s.incarnation.Load()) }
 
 // Run serves until ctx ends, the store fails, or the state is found to differ
@@ -203,9 +204,8 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if l == nil {
 		return nil, s.notLeader()
 	}
-	if s := moraine.ID(req.Session); s != 0 && s.Incarnation() < l.cluster.incarnation {
-		return nil, &moraine.Error{Ref: s.String(), Kind: moraine.SessionExpired,
-			Err: fmt.Errorf("it is of the metadata's history %d, and %d is the present one", s.Incarnation(), l.cluster.incarnation)}
+	if err := l.checkIncarnation(moraine.ID(req.Session)); err != nil {
+		return nil, err
 	}
 	if err := l.routed(op, req); err != nil {
 		return nil, err
@@ -227,6 +227,23 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 		return nil, s.notLeader()
 	}
 	return resp, err
+}
+
+// checkIncarnation refuses a session that is not of this leader's incarnation. Of
+// a newer one it can only be where this server was given up: the caller is to find
+// another one.
+func (l *leader) checkIncarnation(session moraine.ID) error {
+	own := l.cluster.incarnation
+	switch of := session.Incarnation(); {
+	case session == 0 || of == own:
+		return nil
+	case of > own:
+		return &moraine.Error{Ref: session.String(), Kind: moraine.Unavailable,
+			Err: fmt.Errorf("the session is of incarnation %d of the metadata, and this server is of %d, which was given up", of, own)}
+	default:
+		return &moraine.Error{Ref: session.String(), Kind: moraine.SessionExpired,
+			Err: fmt.Errorf("it is of the metadata's incarnation %d, and %d is the present one", of, own)}
+	}
 }
 
 // notLeader says who leads, as far as this node knows.

@@ -227,7 +227,7 @@ func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error)
 	}
 	reply := &wire.SessionReply{
 		Session: id, TermMillis: uint64(l.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
-		Cluster: l.cluster.uuid[:], Incarnation: uint64(l.cluster.incarnation), TopologyVersion: l.topology.view().wire.Version,
+		Cluster: l.cluster.uuid[:], Incarnation: uint64(l.cluster.incarnation), Mark: l.mark(), TopologyVersion: l.topology.view().wire.Version,
 		Leases: ses.leases, RoutingEpoch: l.routing.Load(),
 		Metadata: l.server.reachable(),
 	}

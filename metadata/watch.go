@@ -29,9 +29,9 @@ func (l *leader) watch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		return nil, err
 	}
 	over := l.deps.Clock.After(min(time.Duration(req.WaitMillis)*time.Millisecond, maxWatchWait))
-	reply := &wire.WatchReply{Next: req.After, History: uint64(l.cluster.incarnation)}
-	if req.History != reply.History {
-		reply.Next = 0 // an entry of a history that is lost: it says nothing about this one
+	reply := &wire.WatchReply{Next: req.After, Incarnation: uint64(l.cluster.incarnation)}
+	if req.Incarnation != reply.Incarnation {
+		reply.Next = 0 // an entry of an incarnation that is lost: it says nothing about this one
 	}
 	for {
 		found, next, covered, more := l.lease.changedSince(reply.Next)

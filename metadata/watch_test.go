@@ -15,9 +15,9 @@ import (
 func (k *client) watch(dir, after uint64, wait time.Duration) *wire.WatchReply {
 	k.c.t.Helper()
 	resp, err := k.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
-		Directory: dir, After: after, History: 1, WaitMillis: uint32(wait.Milliseconds())}}})
+		Directory: dir, After: after, Incarnation: 1, WaitMillis: uint32(wait.Milliseconds())}}})
 	require.NoError(k.c.t, err)
-	require.EqualValues(k.c.t, 1, resp.GetWatch().History)
+	require.EqualValues(k.c.t, 1, resp.GetWatch().Incarnation)
 	return resp.GetWatch()
 }
 

@@ -88,7 +88,9 @@ func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.Connec
 	if t, ok := st.(*tlsStream); ok {
 		t.fit(class)
 	}
-	return newServerConn(ctx, s, class, st, r, peer, limit, reply.Incarnation), nil
+	c := newServerConn(ctx, s, class, st, r, peer, limit, reply.Incarnation)
+	c.features = reply.Features
+	return c, nil
 }
 
 // judge decides on a hello. In clear, in mode crc, it also has the caller prove
@@ -203,13 +205,13 @@ func (s *Server) admit(peer *Peer, h *wire.Hello, cluster moraine.UUID) error {
 	return err
 }
 
-// verifyToken is VerifyToken that also refuses a token of an older history of the
+// verifyToken is VerifyToken that also refuses a token of an older incarnation of the
 // metadata: its session is not one of the present.
 func (s *Server) verifyToken(token []byte, peer *Peer) (*wire.TokenClaims, error) {
 	claims, err := VerifyToken(token, peer, s.deps.Keys, s.clock.Now())
 	if now := s.incarnation(); err == nil && now != 0 && claims.Incarnation != 0 && claims.Incarnation < now {
 		return nil, &moraine.Error{Op: "transport.token", Ref: peer.Node, Kind: moraine.Unauthenticated,
-			Err: fmt.Errorf("the token is of the metadata's history %d, and %d is the present one: open another session", claims.Incarnation, now)}
+			Err: fmt.Errorf("the token is of the metadata's incarnation %d, and %d is the present one: open another session", claims.Incarnation, now)}
 	}
 	return claims, err
 }

@@ -300,5 +300,5 @@ func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return heldConn{g.stream, g.r}, nil
+	return &raftConn{heldConn: heldConn{g.stream, g.r}, ungreeted: g.reply.Features&featureRaftGreeting == 0}, nil
 }

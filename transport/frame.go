@@ -43,7 +43,7 @@ type header struct {
 	deadline    uint32 // milliseconds that the caller still waits; 0: no request, or no deadline
 	id          uint64 // of the request, chosen by the caller, unique on its connection
 	trace       moraine.UUID
-	incarnation uint64 // of the cluster's metadata history, as agreed in the hello; 0: not known
+	incarnation uint64 // of the metadata, as agreed in the hello; 0: not known
 	messageLen  uint32
 	payloadLen  uint32
 	messageCRC  uint32 // CRC32C of the message

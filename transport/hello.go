@@ -11,9 +11,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// features are bits of the hello; both ends act on those that both have. None
-// is defined yet.
-const features uint64 = 0
+// features are bits of the hello; both ends act on those that both have.
+const features = featureRaftGreeting
+
+// featureRaftGreeting: both ends of a connection of class Raft begin with a
+// greeting, which is the log's own.
+const featureRaftGreeting uint64 = 1
 
 // maxHello bounds the messages of a handshake, which come from peers that have
 // not proved who they are.

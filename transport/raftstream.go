@@ -32,7 +32,7 @@ func (l *raftListener) setAddr(addr string) {
 
 // serve offers c to Accept, and returns when c is closed.
 func (l *raftListener) serve(c *serverConn) {
-	rc := &raftConn{heldConn: heldConn{c.stream, c.r}, done: make(chan struct{})}
+	rc := &raftConn{heldConn: heldConn{c.stream, c.r}, ungreeted: c.features&featureRaftGreeting == 0, done: make(chan struct{})}
 	select {
 	case l.conns <- rc:
 		select {
@@ -72,15 +72,22 @@ type raftAddr string
 func (raftAddr) Network() string  { return "moraine" }
 func (a raftAddr) String() string { return string(a) }
 
-// raftConn tells when it is closed.
+// raftConn tells when it is closed, and whether its ends greet each other.
 type raftConn struct {
 	heldConn
-	once sync.Once
-	done chan struct{}
+	ungreeted bool
+	once      sync.Once
+	done      chan struct{} // nil on the side that dialed
 }
+
+// Ungreeted reports whether the other end is of an earlier release, which knows
+// of no greeting at the beginning of such a connection.
+func (c *raftConn) Ungreeted() bool { return c.ungreeted }
 
 func (c *raftConn) Close() error {
 	err := c.heldConn.Close()
-	c.once.Do(func() { close(c.done) })
+	if c.done != nil {
+		c.once.Do(func() { close(c.done) })
+	}
 	return err
 }

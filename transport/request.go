@@ -184,7 +184,7 @@ func (c *serverConn) permitted(q *request) error {
 	if now := c.server.incarnation(); now != c.incarnation && c.incarnation != 0 && now != 0 {
 		c.sendGoAway()
 		return &moraine.Error{Op: "transport", Ref: c.server.cfg.Node, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the cluster's metadata history changed from %d to %d: connect again", c.incarnation, now)}
+			Err: fmt.Errorf("the metadata's incarnation changed from %d to %d: connect again", c.incarnation, now)}
 	}
 	if q.peer.Token == nil || q.header.kind == KindRefreshToken {
 		return nil

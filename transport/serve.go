@@ -24,6 +24,7 @@ type serverConn struct {
 	r           *reader
 	w           *writer
 	incarnation uint64 // as of the hello; 0: not known
+	features    uint64 // that both ends have
 	ctx         context.Context
 	cancel      context.CancelFunc
 	peer        atomic.Pointer[Peer]

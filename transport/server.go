@@ -59,11 +59,11 @@ type ServerDeps struct {
 	// Keys finds the keys of session tokens. Without it no token is good, and
 	// only servers may use bulk connections.
 	Keys Keys
-	// Incarnation returns the number of the cluster's metadata history, which
+	// Incarnation returns the number of the metadata's incarnation, which
 	// rises when metadata is restored from a backup; 0 where it is not known yet.
 	// It is asked for each hello and each request. A connection that was made
 	// under another number gets Unavailable, and ends: its caller may hold what the
-	// older history said. Nil: never known.
+	// older one said. Nil: never known.
 	Incarnation func() moraine.Incarnation
 	Clock       clock.Clock
 	Log         *slog.Logger
@@ -177,7 +177,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 // then on.
 func (s *Server) SetCluster(id moraine.UUID) { s.cluster.Store(&id) }
 
-// incarnation is the number of the cluster's metadata history, 0 where it is not
+// incarnation is the number of the metadata's incarnation, 0 where it is not
 // known.
 func (s *Server) incarnation() uint64 {
 	if s.deps.Incarnation == nil {

@@ -36,6 +36,7 @@ type benchOptions struct {
 	down          time.Duration
 	rate          float64
 	seconds       float64
+	how           []string
 	profile       string
 }
 
@@ -59,7 +60,7 @@ var benchmarks = []benchmark{
 	{"read", "cold sequential read, against the disk", 1, procs.Config{}, bench.Read},
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
-	{"failover", "elections under full load, then how long until the next mutation when a leader is killed (21 kills)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
+	{"failover", "elections under full load, then how long until the next mutation when a leader is killed, or hangs (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
 	{"leases", "sessions with leases that are renewed: CPU and memory of the metadata leader, against the same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
 	{"load", "make a state of --inodes inodes in --state, for scale and followers", 64, procs.Config{}, bench.Load},
 	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot and restart, and creates and stats against an empty state", 64, procs.Config{}, bench.Scale},
@@ -103,6 +104,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
 	f.IntVar(&o.leases, "leases", 1000, "leases that each of them holds")
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
+	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, one after the other: kill (the process ends), stop (it hangs, with its connections open)")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
@@ -167,7 +169,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
 		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}

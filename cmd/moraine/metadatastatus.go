@@ -18,7 +18,8 @@ type metadataReport struct {
 	Leader       string         `json:"leader"`
 	Term         uint64         `json:"term"`
 	LeadsSeconds float64        `json:"leads_seconds"`
-	LogLast      uint64         `json:"log_last"`
+	LogLast      uint64         `json:"log_last"` // of the leader
+	Commit       uint64         `json:"commit"`
 	Sessions     uint64         `json:"sessions"`
 	Leases       uint64         `json:"leases"`
 	Servers      []memberReport `json:"servers"`
@@ -81,14 +82,14 @@ func memberReportOf(m *wire.Member) memberReport {
 
 func metadataReportOf(reply *wire.MembersReply) metadataReport {
 	r := metadataReport{Incarnation: reply.Incarnation, FeatureLevel: reply.FeatureLevel, Term: reply.Term,
-		LeadsSeconds: float64(reply.LeadershipMillis) / 1e3, LogLast: reply.Commit, Sessions: reply.Sessions, Leases: reply.Leases,
+		LeadsSeconds: float64(reply.LeadershipMillis) / 1e3, Commit: reply.Commit, Sessions: reply.Sessions, Leases: reply.Leases,
 		Servers: []memberReport{}, Commands: []commandCount{}}
 	if len(reply.Cluster) == len(moraine.UUID{}) {
 		r.Cluster = moraine.UUID(reply.Cluster).String()
 	}
 	for _, m := range reply.Members {
 		if m.Leader {
-			r.Leader = m.Id
+			r.Leader, r.LogLast = m.Id, m.GetStatus().GetLogLast()
 		}
 		r.Servers = append(r.Servers, memberReportOf(m))
 	}
@@ -131,8 +132,8 @@ too high). The requests are those that the leader answered since it started.`,
 }
 
 func (a *app) printMetadata(r metadataReport) {
-	a.note("%s leads in term %d, for %v; log up to %d; feature level %d, incarnation %d; %d sessions, %d leases\n",
-		r.Leader, r.Term, time.Duration(r.LeadsSeconds*float64(time.Second)).Round(time.Second), r.LogLast, r.FeatureLevel, r.Incarnation, r.Sessions, r.Leases)
+	a.note("%s leads in term %d, for %v; log up to %d, committed up to %d; feature level %d, incarnation %d; %d sessions, %d leases\n",
+		r.Leader, r.Term, time.Duration(r.LeadsSeconds*float64(time.Second)).Round(time.Second), r.LogLast, r.Commit, r.FeatureLevel, r.Incarnation, r.Sessions, r.Leases)
 	var rows []table.Row
 	for _, s := range r.Servers {
 		snapshot := "none"

@@ -36,6 +36,8 @@ type Env struct {
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
+	// How is what Failover does to leaders: kill, stop. Nil: kill.
+	How []string
 	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
 	// content, in State.
 	Inodes, ContentEvery uint64

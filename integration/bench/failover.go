@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,31 +31,56 @@ const (
 )
 
 // Failover counts the elections of a cluster under full load, on which nobody
-// does anything that should cause one; then it kills the leader again and again,
-// and measures how long it takes until a mutation is acknowledged that began after
-// the kill.
+// does anything that should cause one; then it does each of Env.How to the leader
+// again and again, and measures how long it takes until a mutation is acknowledged
+// that began after that.
 func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
 		return nil, errors.New("bench: failover kills servers: it needs a cluster of its own, without --endpoint and --path")
+	}
+	how := e.How
+	if len(how) == 0 {
+		how = []string{"kill"}
+	}
+	for _, h := range how {
+		if losses[h].lose == nil {
+			return nil, fmt.Errorf("bench: a leader that is lost by %q: kill and stop are possible", h)
+		}
 	}
 	lines, err := e.electionsUnderLoad(ctx)
 	if err != nil {
 		return nil, err
 	}
-	gaps, err := e.killLeaders(ctx)
-	if err != nil {
-		return nil, err
+	for _, h := range how {
+		gaps, err := e.loseLeaders(ctx, h)
+		if err != nil {
+			return nil, err
+		}
+		name := "failover-" + h
+		if h == "kill" {
+			name = "failover" // as it was called while there was no other
+		}
+		seconds := make([]float64, len(gaps))
+		for i, g := range gaps {
+			e.Progress("%s %s: %v", h, g.leader, g.took.Round(time.Millisecond))
+			seconds[i] = g.took.Seconds()
+		}
+		lines = append(lines,
+			Line{Name: e.name(name + "-median"), Value: median(seconds), Unit: "s"},
+			Line{Name: e.name(name + "-worst"), Value: slices.Max(seconds), Unit: "s"})
 	}
-	for _, g := range gaps {
-		e.Progress("killed %s: %v", g.leader, g.took.Round(time.Millisecond))
-	}
-	seconds := make([]float64, len(gaps))
-	for i, g := range gaps {
-		seconds[i] = g.took.Seconds()
-	}
-	return append(lines,
-		Line{Name: e.name("failover-median"), Value: median(seconds), Unit: "s"},
-		Line{Name: e.name("failover-worst"), Value: slices.Max(seconds), Unit: "s"}), nil
+	return lines, nil
+}
+
+// loss is how a leader is lost, and comes back.
+type loss struct{ lose, back func(*procs.Node) error }
+
+var losses = map[string]loss{
+	"kill": {(*procs.Node).Kill, (*procs.Node).Start},
+	"stop": {
+		func(n *procs.Node) error { return n.Signal(syscall.SIGSTOP) },
+		func(n *procs.Node) error { return n.Signal(syscall.SIGCONT) },
+	},
 }
 
 // electionsUnderLoad has all clients create files while every processor also has
@@ -113,7 +139,7 @@ type gap struct {
 	took   time.Duration
 }
 
-func (e *Env) killLeaders(ctx context.Context) ([]gap, error) {
+func (e *Env) loseLeaders(ctx context.Context, how string) ([]gap, error) {
 	var acked atomic.Int64
 	g, working := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(working)
@@ -126,7 +152,7 @@ func (e *Env) killLeaders(ctx context.Context) ([]gap, error) {
 		}
 		defer end() //nolint:errcheck // its session ends with the cluster
 		asking = c
-		dir, err := c.Mkdir(ctx, fmt.Sprintf("%s/kills-%d", failoverDir, i), 0o755)
+		dir, err := c.Mkdir(ctx, fmt.Sprintf("%s/%s-%d", failoverDir, how, i), 0o755)
 		if err != nil {
 			return nil, err
 		}
@@ -144,7 +170,7 @@ func (e *Env) killLeaders(ctx context.Context) ([]gap, error) {
 	g.Go(func() error {
 		defer stop()
 		for range failoverKills {
-			kill, err := e.killLeader(working, asking, &acked)
+			kill, err := e.loseLeader(working, asking, &acked, losses[how])
 			if err != nil {
 				return err
 			}
@@ -158,9 +184,9 @@ func (e *Env) killLeaders(ctx context.Context) ([]gap, error) {
 	return gaps, nil
 }
 
-// killLeader kills the metadata server that leads, waits until operations go on,
-// and starts it again.
-func (e *Env) killLeader(ctx context.Context, c *client.Client, acked *atomic.Int64) (gap, error) {
+// loseLeader takes the metadata server that leads away, waits until operations go
+// on, and has it back.
+func (e *Env) loseLeader(ctx context.Context, c *client.Client, acked *atomic.Int64, l loss) (gap, error) {
 	if err := waitFor(ctx, acked, acked.Load()+failoverWarm); err != nil {
 		return gap{}, err
 	}
@@ -169,15 +195,13 @@ func (e *Env) killLeader(ctx context.Context, c *client.Client, acked *atomic.In
 		return gap{}, err
 	}
 	began := time.Now()
-	if err := node.Kill(); err != nil {
+	if err := l.lose(node); err != nil {
 		return gap{}, err
 	}
-	// Each client may hear of one operation that the dead leader acknowledged.
-	if err := waitFor(ctx, acked, acked.Load()+failoverClients+1); err != nil {
-		return gap{}, err
-	}
+	// Each client may hear of one operation that the lost leader acknowledged.
+	waited := waitFor(ctx, acked, acked.Load()+failoverClients+1)
 	took := time.Since(began)
-	if err := node.Start(); err != nil {
+	if err := errors.Join(waited, l.back(node)); err != nil { // a process that is stopped cannot be ended well
 		return gap{}, err
 	}
 	ready, cancel := context.WithTimeout(ctx, time.Minute)

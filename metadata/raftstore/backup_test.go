@@ -16,6 +16,11 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
+// begin is what an incarnation begins with whose first entry is this.
+func begin(entry string) raftstore.Beginning {
+	return raftstore.Beginning{Incarnation: moraine.MarkedIncarnation{Number: 2, Mark: moraine.UUID{2}}, Entry: []byte(entry)}
+}
+
 // backupOf takes a backup of a node as `moraine metadata backup` does.
 func backupOf(t *testing.T, n *node) []byte {
 	t.Helper()
@@ -47,7 +52,7 @@ func TestRestoreFaults(t *testing.T) {
 	cfg := raftstore.Config{Dir: "/node", Node: "m9", Cluster: moraine.UUID{1}, SegmentBytes: 64 << 10, BallastBytes: -1,
 		Peers: []raftstore.Peer{{ID: "m9", Address: "m9", Client: []string{"m9"}}}}
 	restore := func(fs vfs.FS, p []byte) error {
-		_, err := raftstore.Restore(cfg, raftstore.Deps{FS: fs}, bytes.NewReader(p), int64(len(p)), []byte("set first entry"))
+		_, err := raftstore.Restore(cfg, raftstore.Deps{FS: fs}, bytes.NewReader(p), int64(len(p)), begin("set first entry"))
 		return err
 	}
 	step := max(1, len(p)/200)
@@ -86,11 +91,11 @@ func TestRestoreFaults(t *testing.T) {
 	one.start("m9")
 	require.EqualValues(t, 2, one.propose("add n"))
 	require.Equal(t, "before", one.nodes["m9"].get("a"))
-	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new history")
+	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new incarnation")
 }
 
 // Entries that are applied while a backup is taken may be in its state. The new
-// history begins after the last of them: its first entry is applied, and so is
+// incarnation begins after the last of them: its first entry is applied, and so is
 // each one after it.
 func TestRestoreOfBackupUnderLoad(t *testing.T) {
 	g := newGroup(t, 1, nil)
@@ -118,18 +123,18 @@ func TestRestoreOfBackupUnderLoad(t *testing.T) {
 	one := newGroup(t, 1, nil)
 	one.names = []string{"m9"}
 	one.fs["m9"] = vfs.NewMem(1)
-	restored, err := raftstore.Restore(one.config("m9"), raftstore.Deps{FS: one.fs["m9"]}, bytes.NewReader(p), int64(len(p)), []byte("set first entry"))
+	restored, err := raftstore.Restore(one.config("m9"), raftstore.Deps{FS: one.fs["m9"]}, bytes.NewReader(p), int64(len(p)), begin("set first entry"))
 	require.NoError(t, err)
 	require.Equal(t, taken.Applied+meanwhile, restored.Applied)
 	one.start("m9")
 	require.EqualValues(t, meanwhile+1, one.propose("add n"))
-	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new history")
+	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new incarnation")
 	require.EqualValues(t, meanwhile+2, one.propose("add n"))
 }
 
 // What a restored node, and one that was forced, adds to its log lies in a term
 // of which no server of before has entries.
-func TestNewHistoryBeginsInATermOfItsOwn(t *testing.T) {
+func TestAnotherIncarnationBeginsInATermOfItsOwn(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
 	g.startAll()
@@ -159,7 +164,7 @@ func TestNewHistoryBeginsInATermOfItsOwn(t *testing.T) {
 		return term
 	}
 	used := current(g.fs[left.name]) // the end of a leader may have begun another
-	sv, err := raftstore.ForceAlone(g.config(left.name), raftstore.Deps{FS: g.fs[left.name]}, []byte("set history 2"), true)
+	sv, err := raftstore.ForceAlone(g.config(left.name), raftstore.Deps{FS: g.fs[left.name]}, begin("set incarnation 2"))
 	require.NoError(t, err)
 	require.Equal(t, []uint64{used + 1, used + 1}, terms(g.fs[left.name], sv.LastIndex))
 	require.Equal(t, used+1, current(g.fs[left.name]))
@@ -167,7 +172,7 @@ func TestNewHistoryBeginsInATermOfItsOwn(t *testing.T) {
 	one := newGroup(t, 1, nil)
 	one.names = []string{"m9"}
 	one.fs["m9"] = vfs.NewMem(1)
-	_, err = raftstore.Restore(one.config("m9"), raftstore.Deps{FS: one.fs["m9"]}, bytes.NewReader(p), int64(len(p)), []byte("set first entry"))
+	_, err = raftstore.Restore(one.config("m9"), raftstore.Deps{FS: one.fs["m9"]}, bytes.NewReader(p), int64(len(p)), begin("set first entry"))
 	require.NoError(t, err)
 	require.Equal(t, []uint64{taken.Term + 1}, terms(one.fs["m9"], 0))
 	require.Equal(t, taken.Term+1, current(one.fs["m9"]))
@@ -187,46 +192,50 @@ func TestForceAlone(t *testing.T) {
 	left := g.leader().name
 	g.stopAll()
 	cfg := g.config(left)
-	force := func(confirm bool) raftstore.Survey {
+	survey := func() raftstore.Survey {
 		t.Helper()
-		sv, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: g.fs[left]}, []byte("set history 2"), confirm)
+		sv, err := raftstore.SurveyNode(cfg, raftstore.Deps{FS: g.fs[left]})
 		require.NoError(t, err)
 		return sv
 	}
-	sv := force(false)
+	sv := survey()
 	require.Equal(t, []string{"m1", "m2", "m3"}, sv.Members)
 	require.Equal(t, 3, sv.Voters)
-	require.Equal(t, sv.LastIndex, force(false).LastIndex, "a look changes nothing")
+	require.Equal(t, sv.LastIndex, survey().LastIndex, "a look changes nothing")
 	require.WithinDuration(t, time.Now(), sv.Appended, time.Minute)
 	g.start(left)
 	time.Sleep(time.Second) // for what must not come about: on a busy machine it shows less, and fails no sooner
 	_, leads := g.nodes[left].store.Leader()
 	require.False(t, leads, "one of three does not decide")
-	_, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: g.fs[left]}, []byte("set history 2"), true)
+	_, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: g.fs[left]}, begin("set incarnation 2"))
 	require.ErrorIs(t, err, moraine.Busy, "a node that runs is left alone")
 	require.NoError(t, g.halt(left))
 
 	other := cfg
 	other.Node = "m9"
 	other.Peers = append(other.Peers, raftstore.Peer{ID: "m9", Address: "m9"})
-	_, err = raftstore.ForceAlone(other, raftstore.Deps{FS: g.fs[left]}, []byte("set history 2"), true)
+	_, err = raftstore.ForceAlone(other, raftstore.Deps{FS: g.fs[left]}, begin("set incarnation 2"))
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 
-	// Any write of it may fail; it is given again.
-	for n := 0; n < 6; n++ {
+	// Any step of it may fail; it is given again.
+	for n, failed := 0, true; failed; n += 7 {
 		seen := 0
+		failed = false
 		_, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: vfs.NewFault(g.fs[left], func(op vfs.Op) error {
-			if seen++; seen == 10*n+5 {
+			if seen++; seen == n+1 {
+				failed = true
 				return errors.New("no")
 			}
 			return nil
-		})}, []byte("set history 2"), true)
-		_ = err // some of these calls make fewer steps
+		})}, begin("set incarnation 2"))
+		require.True(t, err == nil || failed)
 	}
-	force(true)
+	id, err := raftstore.ReadIdentity(g.fs[left], "/node")
+	require.NoError(t, err)
+	require.Equal(t, begin("").Incarnation, id.Incarnation)
 	g.start(left)
 	require.EqualValues(t, 21, g.proposeAmong([]string{left}, "add n"))
-	require.Equal(t, "2", g.nodes[left].get("history"))
+	require.Equal(t, "2", g.nodes[left].get("incarnation"))
 }
 
 func TestBackupGolden(t *testing.T) {

@@ -94,7 +94,8 @@ type Peer struct {
 }
 
 // Stream carries the bytes between the nodes: connections that are
-// authenticated where the cluster asks for it. Close unblocks Accept.
+// authenticated where the cluster asks for it. Close unblocks Accept. A connection
+// may be Ungreeted.
 type Stream interface {
 	net.Listener
 	Dial(address string, timeout time.Duration) (net.Conn, error)
@@ -120,6 +121,9 @@ type Deps struct {
 	Metrics *Metrics // default: unregistered
 	Stream  Stream
 	FSM     FSM
+	// Incarnation reads the number of the incarnation that a state is of, 0 where it
+	// says none. Nil: no state says any.
+	Incarnation func(r state.Reader) (moraine.Incarnation, error)
 }
 
 func (c *Config) setDefaults() {

@@ -149,6 +149,9 @@ func TestAllDisksFull(t *testing.T) {
 	_, err := mems[leader.name].Stat("/node/BALLAST")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	first := leader.store.Status().FirstIndex
+	for _, name := range g.names {
+		<-g.nodes[name].store.Ready()
+	}
 	// More than the ballast has room for.
 	for n := range 3 * ballast / 1000 {
 		g.propose("set a " + value)

@@ -2,7 +2,9 @@ package raftstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"time"
 
@@ -79,7 +81,14 @@ func StreamOf(fsys vfs.FS, dir string, cluster moraine.UUID, applied uint64) ([]
 
 // EncodeID encodes an identity.
 func EncodeID(cluster moraine.UUID, node string, formed bool) []byte {
-	return identity{cluster: cluster, node: node, formed: formed, directory: moraine.UUID{7}, admitted: formed}.encode()
+	return identity{cluster: cluster, node: node, formed: formed, dataID: moraine.UUID{7}, admitted: formed, entered: formed}.encode()
+}
+
+// EncodeBegunID encodes the identity of a node that a forced quorum began, and that
+// was given up since.
+func EncodeBegunID(cluster moraine.UUID, node string) []byte {
+	return identity{cluster: cluster, node: node, formed: true, dataID: moraine.UUID{7}, admitted: true, entered: true,
+		incarnation: moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{5}}, outlivedBy: 4}.encode()
 }
 
 // EncodeSnap encodes a snapshot's metadata.
@@ -148,4 +157,55 @@ func NewSilence(timeout time.Duration) *Silence { return &silence{timeout: timeo
 // Tick is silence.tick.
 func (s *silence) Tick(contact time.Time, elapsed time.Duration) bool {
 	return s.tick(contact, elapsed)
+}
+
+// InstallFrom forms a directory as it is after a snapshot, the state of a backup,
+// was received that says it ends at index; its members are those of cfg. last is
+// where a log of before ends, entry by entry of term, that the stop came too early to
+// delete; 0: there is none.
+func InstallFrom(cfg Config, deps Deps, backup io.ReaderAt, size int64, index, last, term uint64) error {
+	cfg.setDefaults()
+	deps.setDefaults()
+	info, err := ReadBackup(backup, size)
+	if err != nil {
+		return err
+	}
+	return form(&cfg, &deps, identity{admitted: true, entered: true}, func(cfg *Config, deps *Deps) error {
+		store, err := openSnapshots(cfg, deps, nil)
+		if err != nil {
+			return err
+		}
+		var conf raft.Configuration
+		for _, p := range cfg.Peers {
+			conf.Servers = append(conf.Servers, raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(p.ID), Address: raft.ServerAddress(p.Address)})
+		}
+		sink, err := store.Create(raft.SnapshotVersionMax, index, info.Term, conf, 1, nil)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(sink, backupStream(backup, info)); err != nil {
+			return err
+		}
+		if err := sink.Close(); err != nil {
+			return err
+		}
+		log, err := openLog(cfg, deps, nil)
+		if err != nil {
+			return err
+		}
+		for i := uint64(1); i <= last && err == nil; i++ {
+			err = log.StoreLogs([]*raft.Log{{Index: i, Term: term, Type: raft.LogCommand, Data: []byte("add stale")}})
+		}
+		return errors.Join(err, log.SetUint64([]byte("CurrentTerm"), info.Term), log.Close())
+	})
+}
+
+// Greeting encodes a greeting, and DecodeGreeting reads one.
+func Greeting(cluster moraine.UUID, node string, of moraine.MarkedIncarnation) []byte {
+	return greeting{cluster, node, of}.encode()
+}
+
+func DecodeGreeting(p []byte) (cluster moraine.UUID, node string, of moraine.MarkedIncarnation, err error) {
+	g, err := decodeGreeting(p)
+	return g.cluster, g.node, g.incarnation, err
 }

@@ -257,6 +257,8 @@ type group struct {
 	nodes map[string]*node
 	tune  func(name string, cfg *raftstore.Config)
 	fsm   raftstore.FSM
+	// number is of the incarnation that each state says it is of.
+	number moraine.Incarnation
 }
 
 func newGroup(t testing.TB, size int, tune func(name string, cfg *raftstore.Config)) *group {
@@ -300,7 +302,8 @@ func (g *group) deps(name string) raftstore.Deps {
 	}
 	return raftstore.Deps{
 		FS: g.fs[name], FSM: g.fsm,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name),
+		Incarnation: func(state.Reader) (moraine.Incarnation, error) { return g.number, nil },
+		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name),
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	snapshotDir  = "snapshots"
 
 	identityMagic   = "MRNNODE1"
-	identityVersion = 2
+	identityVersion = 3
 	maxNodeName     = 255
 )
 
@@ -37,12 +37,18 @@ type identity struct {
 	// formed is false from the first write of the file until the node has a log:
 	// what a Bootstrap or Join that was cut short leaves.
 	formed bool
-	// directory is a random name of this directory, by which the group knows a
+	// dataID is a random name of this directory, by which the group knows a
 	// node that lost its disk from the one that it was; zero in one of format 1.
-	directory moraine.UUID
+	dataID moraine.UUID
 	// admitted: the node may take part in its group. A new directory may not
-	// before the group knows it.
-	admitted bool
+	// before the group knows it. entered: it does, and may have said something to
+	// others; at a first start those that are admitted wait for each other.
+	admitted, entered bool
+	// incarnation is what a restore or a forced quorum began; of number 0 where the
+	// state alone tells. outlivedBy is the number of an incarnation without this
+	// directory, once the node has heard of one.
+	incarnation moraine.MarkedIncarnation
+	outlivedBy  moraine.Incarnation
 }
 
 func (id identity) encode() []byte {
@@ -50,8 +56,14 @@ func (id identity) encode() []byte {
 	body = append(body, flag(id.formed))
 	body = binary.LittleEndian.AppendUint16(body, uint16(len(id.node)))
 	body = append(body, id.node...)
-	body = append(body, id.directory[:]...)
+	body = append(body, id.dataID[:]...)
 	body = append(body, flag(id.admitted))
+	if id.entered == id.admitted && id.incarnation.Number == 0 && id.outlivedBy == 0 {
+		return seal(identityMagic, 2, body) // which an earlier release reads
+	}
+	body = append(body, flag(id.entered), byte(id.incarnation.Number))
+	body = append(body, id.incarnation.Mark[:]...)
+	body = append(body, byte(id.outlivedBy))
 	return seal(identityMagic, identityVersion, body)
 }
 
@@ -74,13 +86,27 @@ func decodeIdentity(p []byte) (identity, error) {
 	id.node = string(r.take(int(r.u16())))
 	id.admitted = id.formed // before format 2 there was no other
 	if version >= 2 {
-		copy(id.directory[:], r.take(len(id.directory)))
+		copy(id.dataID[:], r.take(len(id.dataID)))
 		id.admitted = r.flag()
+	}
+	id.entered = id.admitted
+	if version >= 3 {
+		id.entered = r.flag()
+		id.incarnation.Number = moraine.Incarnation(r.byte())
+		copy(id.incarnation.Mark[:], r.take(len(id.incarnation.Mark)))
+		id.outlivedBy = moraine.Incarnation(r.byte())
 	}
 	if !r.done() || id.node == "" {
 		return identity{}, corruptf("node identity does not parse")
 	}
 	return id, nil
+}
+
+func (r *reader) byte() byte {
+	if p := r.take(1); p != nil {
+		return p[0]
+	}
+	return 0
 }
 
 // flag reads a byte that is 0 or 1.
@@ -129,7 +155,7 @@ func Bootstrap(cfg Config, deps Deps) error {
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "raftstore.Bootstrap", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
 	}
-	if err := form(&cfg, &deps, false, writeFirstEntry); err != nil {
+	if err := form(&cfg, &deps, identity{}, writeFirstEntry); err != nil {
 		return wrap("raftstore.Bootstrap", cfg.Dir, err)
 	}
 	return nil
@@ -145,7 +171,7 @@ func Join(cfg Config, deps Deps) error {
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "raftstore.Join", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
 	}
-	if err := form(&cfg, &deps, false, nil); err != nil {
+	if err := form(&cfg, &deps, identity{}, nil); err != nil {
 		return wrap("raftstore.Join", cfg.Dir, err)
 	}
 	return nil
@@ -165,8 +191,9 @@ func Formed(fsys vfs.FS, dir string) (bool, error) {
 }
 
 // form makes cfg.Dir the directory of a node, which fill gives what it begins
-// with; nil for nothing. admitted: it needs to ask nobody before it takes part.
-func form(cfg *Config, deps *Deps, admitted bool, fill func(cfg *Config, deps *Deps) error) (err error) {
+// with; nil for nothing. as says whether it needs to ask before it takes part, and of
+// which incarnation it is.
+func form(cfg *Config, deps *Deps, as identity, fill func(cfg *Config, deps *Deps) error) (err error) {
 	fsys := deps.FS
 	if err := refuseForeign(fsys, cfg.Dir); err != nil {
 		return err
@@ -194,7 +221,7 @@ func form(cfg *Config, deps *Deps, admitted bool, fill func(cfg *Config, deps *D
 		}
 	}
 	id = identity{cluster: cfg.Cluster, node: cfg.Node}
-	if _, err := io.ReadFull(deps.Rand, id.directory[:]); err != nil {
+	if _, err := io.ReadFull(deps.Rand, id.dataID[:]); err != nil {
 		return err
 	}
 	if err := replaceFile(fsys, cfg.Dir, identityFile, id.encode()); err != nil {
@@ -221,7 +248,7 @@ func form(cfg *Config, deps *Deps, admitted bool, fill func(cfg *Config, deps *D
 			return err
 		}
 	}
-	id.formed, id.admitted = true, admitted
+	id.formed, id.admitted, id.entered, id.incarnation = true, as.admitted, as.entered, as.incarnation
 	// COMMIT POINT of the node: before it Run refuses the directory and Bootstrap
 	// starts over.
 	return replaceFile(fsys, cfg.Dir, identityFile, id.encode())

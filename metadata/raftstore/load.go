@@ -66,7 +66,7 @@ func Load(cfg Config, deps Deps, fill func(*Loader) error) error {
 	broken := newFatal()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- form(&cfg, &deps, true, func(cfg *Config, deps *Deps) error { return load(cfg, deps, broken, fill) })
+		ended <- form(&cfg, &deps, identity{admitted: true, entered: true}, func(cfg *Config, deps *Deps) error { return load(cfg, deps, broken, fill) })
 	}()
 	select {
 	case err := <-ended:
@@ -212,7 +212,7 @@ func seed(cfg *Config, deps *Deps, from string) error {
 		return &moraine.Error{Op: "raftstore", Ref: from, Kind: moraine.InvalidArgument, Err: errors.New("it is not a state as it was loaded")}
 	}
 	files := filepath.Join(source.dir, snap.meta.ID, snapCheckpoint)
-	return form(cfg, deps, true, func(cfg *Config, deps *Deps) error { return plant(cfg, deps, snap, files) })
+	return form(cfg, deps, identity{admitted: true, entered: true}, func(cfg *Config, deps *Deps) error { return plant(cfg, deps, snap, files) })
 }
 
 // plant links a loaded state into a new node, as its state and as the snapshot

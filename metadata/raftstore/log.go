@@ -309,6 +309,32 @@ func (l *raftLog) sizeBytes() (int64, error) {
 	return total, nil
 }
 
+// replacedBy reports whether a snapshot, which may be nil, has replaced the log: one
+// that was received, where the stop came before raft deleted what it had. What
+// lies in the log then is nobody's.
+func (l *raftLog) replacedBy(snap *snapshot) (bool, error) {
+	if snap == nil {
+		return false, nil
+	}
+	first, err := l.FirstIndex()
+	if err != nil {
+		return false, err
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return false, err
+	}
+	covered := snap.meta.Index
+	if first > 0 && first <= covered && covered <= last {
+		var entry raft.Log
+		if err := l.GetLog(covered, &entry); err != nil {
+			return false, err
+		}
+		return entry.Term != snap.meta.Term, nil
+	}
+	return last > 0 && last < covered, nil
+}
+
 // reset deletes every entry.
 func (l *raftLog) reset() error {
 	first, err := l.FirstIndex()

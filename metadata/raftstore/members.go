@@ -18,11 +18,17 @@ import (
 type Identity struct {
 	Cluster moraine.UUID
 	Node    string
-	// Directory is the random name that the directory got when it was formed. A
+	// DataID is the random name that the directory got when it was formed. A
 	// node whose disk was lost comes back under another one.
-	Directory moraine.UUID
-	// Admitted is whether the node may take part in its group: see Store.Admit.
-	Admitted bool
+	DataID moraine.UUID
+	// Admitted is whether the node may take part in its group: see Store.Admit;
+	// Entered whether it does: see Store.Enter.
+	Admitted, Entered bool
+	// Incarnation is what a restore or a forced quorum began; of number 0 where the
+	// state alone tells. OutlivedBy is the number of one that was begun without this
+	// directory, as the node heard; 0: it heard of none.
+	Incarnation moraine.MarkedIncarnation
+	OutlivedBy  moraine.Incarnation
 }
 
 // ReadIdentity returns the identity of dir; NotFound where dir holds no node
@@ -36,7 +42,8 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	if err != nil {
 		return Identity{}, wrap("raftstore.ReadIdentity", dir, err)
 	}
-	return Identity{Cluster: id.cluster, Node: id.node, Directory: id.directory, Admitted: id.admitted}, nil
+	return Identity{Cluster: id.cluster, Node: id.node, DataID: id.dataID, Admitted: id.admitted, Entered: id.entered,
+		Incarnation: id.incarnation, OutlivedBy: id.outlivedBy}, nil
 }
 
 // Identity returns the identity of this node's directory. It may be called
@@ -51,42 +58,55 @@ func (s *Store) Identity() (Identity, error) {
 // nameDirectory gives a directory of format 1 a name.
 func nameDirectory(cfg *Config, deps *Deps) error {
 	id, err := readIdentity(deps.FS, cfg.Dir)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && (!id.formed || !id.directory.IsZero())) {
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && (!id.formed || !id.dataID.IsZero())) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := io.ReadFull(deps.Rand, id.directory[:]); err != nil {
+	if _, err := io.ReadFull(deps.Rand, id.dataID[:]); err != nil {
 		return err
 	}
 	return replaceFile(deps.FS, cfg.Dir, identityFile, id.encode())
 }
 
-// Admit notes, durably, that the group knows this node's directory, so that it
-// may take part. Whoever runs a Store that is not admitted calls it once that is
+// Admit notes, durably, that the group, which is of this incarnation, knows this node's
+// directory, so that it may take part. Whoever runs a Store that is not admitted calls it once that is
 // so, before Run: a node that has lost its disk has forgotten what it
 // acknowledged and whom it voted for, and must not take part as the one that it
 // was. The Store itself does not ask.
-func (s *Store) Admit() error {
+func (s *Store) Admit(to moraine.MarkedIncarnation) error {
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if err == nil && !id.admitted {
 		id.admitted = true
+		if !to.Mark.IsZero() { // which no state tells
+			id.incarnation = to
+		}
 		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
 	}
 	return wrap("raftstore.Admit", s.cfg.Dir, err)
 }
 
+// Enter notes, durably, that a node that was admitted takes part from now on.
+func (s *Store) Enter() error {
+	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	if err == nil && !id.entered {
+		id.entered = true
+		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
+	}
+	return wrap("raftstore.Enter", s.cfg.Dir, err)
+}
+
 // Begun reports whether this node's group may have come further than its first
 // configuration, as far as this node knows. Until Run has opened the log of a node
-// that was admitted it is true: what lies there is not known yet. One that was not
+// that has entered it is true: what lies there is not known yet. One that has not
 // has never taken part, and has nothing.
 func (s *Store) Begun() bool {
 	if r := s.started.Load(); r != nil {
 		return r.LastIndex() > 1
 	}
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
-	return err != nil || id.admitted
+	return err != nil || id.entered
 }
 
 // memberTimeout bounds how long a change of the configuration waits to be

@@ -23,6 +23,7 @@ type Metrics struct {
 	SnapshotSeconds prometheus.Histogram
 	ReceivedBytes   prometheus.Counter // of snapshots that other nodes sent
 	LowSpace        prometheus.Gauge   // 1 while the disk is nearly full
+	Fenced          prometheus.Counter // connections with nodes of another incarnation or cluster that were refused
 }
 
 // NewMetrics makes the collectors and registers them with reg, if it is not nil.
@@ -55,6 +56,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		SnapshotSeconds: histogram("snapshot_seconds", "Time to take, to receive or to restore a snapshot.", prometheus.ExponentialBuckets(1e-3, 2, 22)),
 		ReceivedBytes:   counter("snapshot_received_bytes_total", "Bytes of snapshots that other nodes sent."),
 		LowSpace:        gauge("low_space", "1 while the metadata disk is nearly full."),
+		Fenced:          counter("fenced_total", "Connections with metadata servers of another incarnation, or cluster, that were refused."),
 		Snapshots: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "moraine_raft_snapshots_total", Help: "Snapshots, by what was done with them.",
 		}, []string{"action"}),

@@ -70,6 +70,11 @@ type Store struct {
 	lead      atomic.Pointer[leadership]
 	lowSpace  atomic.Bool
 	silent    atomic.Bool // this node, a follower, has not heard of its leader for long
+
+	incarnation atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
+	givingUp    sync.Mutex                                // over a change of IDENTITY
+	refusals    sync.Mutex                                // guards what follows
+	refused     map[greeting]time.Time
 }
 
 // errClosed says that the state is not open.
@@ -189,6 +194,9 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
+	if id.outlivedBy > id.incarnation.Number {
+		return outlived(s.cfg.Node, id.incarnation.Number, id.outlivedBy, "what it noted before it ended")
+	}
 	s.checkSpace() // first: on a full disk the ballast is what lets the rest be written
 	// A node whose disk hung must not come back as a leader: it does not start
 	// raft before a write of its own has been synced.
@@ -209,7 +217,10 @@ func (s *Store) open() error {
 	if err := s.reconcile(); err != nil {
 		return err
 	}
-	s.transport = newTransport(&s.cfg, &s.deps, s.serverAddr, &s.silent, s.leaderAddress)
+	if err := s.learnIncarnation(id); err != nil {
+		return err
+	}
+	s.transport = newTransport(&s.cfg, &s.deps, s.serverAddr, &s.silent, s.leaderAddress, s.greeter())
 	rc := raftConfig(&s.cfg, &s.deps)
 	rc.NotifyCh = s.notify
 	cached, err := raft.NewLogCache(4*s.cfg.MaxAppendEntries, s.log)
@@ -351,20 +362,16 @@ func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 	if err != nil {
 		return err
 	}
+	stale, err := s.log.replacedBy(snap)
+	if err != nil {
+		return err
+	}
+	if stale {
+		return s.log.reset()
+	}
 	var covered uint64
 	if snap != nil {
 		covered = snap.meta.Index
-		stale := last > 0 && last < covered
-		if first > 0 && first <= covered && covered <= last {
-			var entry raft.Log
-			if err := s.log.GetLog(covered, &entry); err != nil {
-				return err
-			}
-			stale = entry.Term != snap.meta.Term
-		}
-		if stale {
-			return s.log.reset()
-		}
 	}
 	// A snapshot that was received may hold more than it says: its taker's state
 	// moved on meanwhile. The log that raft dropped for it is not missing.

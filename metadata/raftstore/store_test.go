@@ -425,7 +425,7 @@ func TestDirectories(t *testing.T) {
 	fsys := g.fs["m1"]
 	identity := readAll(t, fsys, "/node/IDENTITY")
 	newer := append([]byte(nil), identity...)
-	newer[8] = 3
+	newer[8] = 4
 	fixSum(newer)
 	writeAll(t, fsys, "/node/IDENTITY", newer)
 	require.ErrorIs(t, run(cfg), moraine.NewerFormat)
@@ -586,11 +586,9 @@ func TestReadsGoOnWhileANodeIsSilent(t *testing.T) {
 	}
 }
 
-// A node that was admitted may have begun until its log says otherwise: it tells
-// nobody that it is fresh while it starts. One that never took part is, and one
-// that has not got further than its first configuration is again once it runs, or
-// a group that is being formed would wait for itself.
-func TestBegunIsKnownBeforeTheNodeRuns(t *testing.T) {
+// Whether a node may take part, and whether it has, is known before it runs, and of
+// which incarnation its directory is.
+func TestASeatIsKnownBeforeTheNodeRuns(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
 	idle := func(name string) *raftstore.Store {
@@ -600,18 +598,19 @@ func TestBegunIsKnownBeforeTheNodeRuns(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	require.False(t, idle("m1").Begun(), "it has never taken part")
-	for _, name := range g.names {
-		require.NoError(t, idle(name).Admit())
+	seat := func() raftstore.Identity {
+		id, err := idle("m1").Identity()
+		require.NoError(t, err)
+		return id
 	}
-	require.True(t, idle("m1").Begun(), "what its log has is not known yet")
-	n := g.start("m1")
-	<-n.store.Ready()
-	require.False(t, n.store.Begun(), "alone it has not come further")
-	g.start("m2")
-	g.start("m3")
-	g.propose("add n")
-	require.True(t, g.leader().store.Begun())
-	g.stopAll()
-	require.True(t, idle("m1").Begun())
+	require.False(t, seat().Admitted || seat().Entered)
+	require.NoError(t, idle("m1").Admit(moraine.MarkedIncarnation{Number: 1}))
+	require.True(t, seat().Admitted)
+	require.False(t, seat().Entered)
+	require.NoError(t, idle("m1").Enter())
+	require.True(t, seat().Entered)
+	require.Zero(t, seat().Incarnation, "an earlier release would not read it, and the state tells")
+	to := moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{3}}
+	require.NoError(t, idle("m2").Admit(to))
+	require.Equal(t, to, idle("m2").Incarnation(), "no state tells of a mark")
 }

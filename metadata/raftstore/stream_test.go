@@ -91,6 +91,10 @@ func TestSmallFilesGolden(t *testing.T) {
 	require.NoError(t, err)
 	_, err = raftstore.DecodeID(first)
 	require.NoError(t, err, "what format 1 wrote is read for ever")
+	begun := raftstore.EncodeBegunID(cluster, "m1")
+	golden(t, "identity-v3.golden", begun)
+	_, err = raftstore.DecodeID(begun)
+	require.NoError(t, err)
 	golden(t, "current-v1.golden", raftstore.EncodeCurrent(7))
 	snap := raftstore.EncodeSnap(raft.SnapshotMeta{
 		Index: 100, Term: 3, ConfigurationIndex: 1, Size: 4711,

@@ -34,9 +34,9 @@ var (
 // are of this node, a follower: whether it has not heard of its leader for long, and
 // whom it follows ("" for nobody).
 func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool,
-	leader func() raft.ServerAddress) *transport {
+	leader func() raft.ServerAddress, greet *greeter) *transport {
 	self, _ := cfg.peer(cfg.Node)
-	conns := &connTable{Stream: deps.Stream, open: map[net.Conn]bool{}}
+	conns := &connTable{Stream: deps.Stream, greet: greet, open: map[net.Conn]bool{}}
 	t := &transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Stream:                conns,
@@ -93,17 +93,35 @@ func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) { 
 // accepted ones open when it ends, and a goroutine reading from each.
 type connTable struct {
 	Stream
+	greet  *greeter
 	mu     sync.Mutex
 	open   map[net.Conn]bool
 	closed bool
 }
 
 // Accept implements net.Listener.
-func (c *connTable) Accept() (net.Conn, error) { return c.track(c.Stream.Accept()) }
+func (c *connTable) Accept() (net.Conn, error) {
+	conn, err := c.Stream.Accept()
+	if u, ok := conn.(Ungreeted); err != nil || (ok && u.Ungreeted()) {
+		return c.track(conn, err)
+	}
+	return c.track(&greetedConn{Conn: conn, greet: func() error { return c.greet.accepted(conn) }}, nil)
+}
 
 // Dial implements raft.StreamLayer.
 func (c *connTable) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return c.track(c.Stream.Dial(string(address), timeout))
+	conn, err := c.Stream.Dial(string(address), timeout)
+	if err != nil {
+		return nil, err
+	}
+	tracked, err := c.track(conn, nil) // so that the end of the node ends a greeting
+	if err != nil {
+		return nil, err
+	}
+	if err := c.greet.dialed(conn); err != nil {
+		return nil, errors.Join(err, tracked.Close())
+	}
+	return tracked, nil
 }
 
 func (c *connTable) track(conn net.Conn, err error) (net.Conn, error) {

@@ -11,30 +11,30 @@ const maxMemberName = 255
 
 const memberVersion = 1
 
-// setMember records the directory of a metadata server. The same again changes
-// nothing; another one under the name is Conflict, for ever: with its directory a
+// setMember records the data id of a metadata server, the random name of its --data. The same again changes
+// nothing; another one under the name is Conflict, for ever: with its --data a
 // server has lost what it acknowledged and whom it voted for.
 func (m *Machine) setMember(t *tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
 	if moraine.FeatureLevel < LevelMembers {
 		return nil, unknownCommand(op)
 	}
 	id := op.GetId()
-	if id == "" || len(id) > maxMemberName || len(op.GetDirectory()) != len(moraine.UUID{}) {
-		return nil, fail(moraine.InvalidArgument, "set member", id, "want a name of 1 to %d bytes and a directory of 16", maxMemberName)
+	if id == "" || len(id) > maxMemberName || len(op.GetDataId()) != len(moraine.UUID{}) {
+		return nil, fail(moraine.InvalidArgument, "set member", id, "want a name of 1 to %d bytes and a data id of 16", maxMemberName)
 	}
-	dir := moraine.UUID(op.GetDirectory())
+	dir := moraine.UUID(op.GetDataId())
 	have, ok, err := t.view.member(id)
 	if err != nil {
 		return nil, err
 	}
 	if ok && have != dir {
-		return nil, fail(moraine.Conflict, "set member", id, "it has another directory")
+		return nil, fail(moraine.Conflict, "set member", id, "it has another --data")
 	}
 	t.put(t.k.member(id), append([]byte{memberVersion}, dir[:]...))
 	return done(), nil
 }
 
-// member returns the directory that a metadata server has, or had.
+// member returns the data id that a metadata server has, or had.
 func (v *view) member(id string) (dir moraine.UUID, known bool, err error) {
 	b, ok, err := v.r.Get(v.k.member(id))
 	if err != nil || !ok {
@@ -52,15 +52,15 @@ func decodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
 	return dir, true, d.end("member")
 }
 
-// Member returns the directory of the metadata server id, as SetMember recorded
+// Member returns the data id of the metadata server id, as SetMember recorded
 // it, also of one that was removed since; false where it never took part.
 func (m *Machine) Member(r Reader, id string) (moraine.UUID, bool, error) {
 	return m.view(r).member(id)
 }
 
-// raiseIncarnation begins another history. Sessions of the one before are refused
+// raiseIncarnation begins another incarnation. Sessions of the one before are refused
 // by their numbers, and end as those that are not renewed; the servers' directories
-// are forgotten, as those of the new history are others.
+// are forgotten, as those of the new one are others.
 func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.MetaResponse, error) {
 	if moraine.FeatureLevel < LevelMembers {
 		return nil, unknownCommand(op)
@@ -70,7 +70,7 @@ func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.M
 		return nil, err
 	}
 	last := max(uint32(c.incarnation), op.GetAfter())
-	if last >= maxIncarnation {
+	if last >= MaxIncarnation {
 		return nil, fail(moraine.TooLarge, "raise incarnation", "", "after %d there is none", last)
 	}
 	c.incarnation = moraine.Incarnation(last + 1)
@@ -83,6 +83,7 @@ func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.M
 }
 
 const (
-	maxIncarnation      = 255
+	// MaxIncarnation is the highest number that there is.
+	MaxIncarnation      = 255
 	maxMembersForgotten = 500
 )

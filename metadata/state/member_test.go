@@ -15,7 +15,7 @@ import (
 func TestAMemberHasOneDirectory(t *testing.T) {
 	b := newBench(t)
 	set := func(id string, dir moraine.UUID) string {
-		return kind(b.apply(&statepb.Command{Op: &statepb.Command_SetMember{SetMember: &statepb.SetMember{Id: id, Directory: dir[:]}}}).Response)
+		return kind(b.apply(&statepb.Command{Op: &statepb.Command_SetMember{SetMember: &statepb.SetMember{Id: id, DataId: dir[:]}}}).Response)
 	}
 	_, known, err := b.m.Member(b.kv, "m1")
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestAMemberHasOneDirectory(t *testing.T) {
 
 // After another history began, nothing deletes a chunk that the one before may
 // have committed after all: what only an ended grant of it explains is kept.
-func TestAnotherHistoryQuarantines(t *testing.T) {
+func TestAnotherIncarnationQuarantines(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
 	g := c.grant(c.mkfile(c.root, "f"), 2)

@@ -99,7 +99,7 @@ func (v *view) explain(id moraine.DeviceID, chunk moraine.ChunkID, version, belo
 	case ok && at == 0: // a live grant
 		return ChunkVerdict{Fate: Pending}, nil
 	case ok:
-		// A history that went on without this state may have committed the chunk
+		// An incarnation that went on without this state may have committed the chunk
 		// after all: it is quarantined.
 		c, err := v.cluster()
 		if err != nil {

@@ -506,11 +506,13 @@ func (*StatDevices) Descriptor() ([]byte, []int) {
 }
 
 type StatDevicesReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Devices       []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Error            *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest of the metadata that the server has heard of; 0: none
+	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatDevicesReply) Reset() {
@@ -553,6 +555,20 @@ func (x *StatDevicesReply) GetError() *Error {
 func (x *StatDevicesReply) GetDevices() []*Device {
 	if x != nil {
 		return x.Devices
+	}
+	return nil
+}
+
+func (x *StatDevicesReply) GetHeardIncarnation() uint64 {
+	if x != nil {
+		return x.HeardIncarnation
+	}
+	return 0
+}
+
+func (x *StatDevicesReply) GetHeardMark() []byte {
+	if x != nil {
+		return x.HeardMark
 	}
 	return nil
 }
@@ -730,10 +746,13 @@ const file_chunk_proto_rawDesc = "" +
 	"\adevices\x18\x01 \x03(\rR\adevices\"=\n" +
 	"\x10SyncDevicesReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\"\r\n" +
-	"\vStatDevices\"m\n" +
+	"\vStatDevices\"\xbb\x01\n" +
 	"\x10StatDevicesReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12.\n" +
-	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\"\x88\x01\n" +
+	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
+	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
+	"\n" +
+	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\x88\x01\n" +
 	"\bGetPiece\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x1e\n" +

@@ -329,6 +329,59 @@ func (WatchKind) EnumDescriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{4}
 }
 
+// MemberStage is how far a server has come towards taking part.
+type MemberStage int32
+
+const (
+	MemberStage_MEMBER_STAGE_UNKNOWN  MemberStage = 0 // an earlier release does not say
+	MemberStage_MEMBER_STAGE_NEW      MemberStage = 1 // its --data is known to nobody
+	MemberStage_MEMBER_STAGE_ADMITTED MemberStage = 2 // it may take part, and waits until all others of a first start may
+	MemberStage_MEMBER_STAGE_ENTERED  MemberStage = 3 // it takes part
+)
+
+// Enum value maps for MemberStage.
+var (
+	MemberStage_name = map[int32]string{
+		0: "MEMBER_STAGE_UNKNOWN",
+		1: "MEMBER_STAGE_NEW",
+		2: "MEMBER_STAGE_ADMITTED",
+		3: "MEMBER_STAGE_ENTERED",
+	}
+	MemberStage_value = map[string]int32{
+		"MEMBER_STAGE_UNKNOWN":  0,
+		"MEMBER_STAGE_NEW":      1,
+		"MEMBER_STAGE_ADMITTED": 2,
+		"MEMBER_STAGE_ENTERED":  3,
+	}
+)
+
+func (x MemberStage) Enum() *MemberStage {
+	p := new(MemberStage)
+	*p = x
+	return p
+}
+
+func (x MemberStage) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemberStage) Descriptor() protoreflect.EnumDescriptor {
+	return file_metadata_proto_enumTypes[5].Descriptor()
+}
+
+func (MemberStage) Type() protoreflect.EnumType {
+	return &file_metadata_proto_enumTypes[5]
+}
+
+func (x MemberStage) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemberStage.Descriptor instead.
+func (MemberStage) EnumDescriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{5}
+}
+
 // MetaRequest is any request to the metadata service. A mutation carries
 // (session, number); repeating it gets the first answer.
 type MetaRequest struct {
@@ -423,6 +476,8 @@ type MetaRequest struct {
 	//	*MetaRequest_SetMaintenance
 	//	*MetaRequest_SetHostState
 	//	*MetaRequest_StartScrub
+	//	*MetaRequest_GetLeader
+	//	*MetaRequest_ListQuarantine
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1218,6 +1273,24 @@ func (x *MetaRequest) GetStartScrub() *StartScrub {
 	return nil
 }
 
+func (x *MetaRequest) GetGetLeader() *GetLeader {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetLeader); ok {
+			return x.GetLeader
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetListQuarantine() *ListQuarantine {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ListQuarantine); ok {
+			return x.ListQuarantine
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1550,6 +1623,14 @@ type MetaRequest_StartScrub struct {
 	StartScrub *StartScrub `protobuf:"bytes,452,opt,name=start_scrub,json=startScrub,proto3,oneof"`
 }
 
+type MetaRequest_GetLeader struct {
+	GetLeader *GetLeader `protobuf:"bytes,340,opt,name=get_leader,json=getLeader,proto3,oneof"`
+}
+
+type MetaRequest_ListQuarantine struct {
+	ListQuarantine *ListQuarantine `protobuf:"bytes,341,opt,name=list_quarantine,json=listQuarantine,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1708,6 +1789,10 @@ func (*MetaRequest_SetHostState) isMetaRequest_Op() {}
 
 func (*MetaRequest_StartScrub) isMetaRequest_Op() {}
 
+func (*MetaRequest_GetLeader) isMetaRequest_Op() {}
+
+func (*MetaRequest_ListQuarantine) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -1745,6 +1830,8 @@ type MetaResponse struct {
 	//	*MetaResponse_MemberBeat
 	//	*MetaResponse_Members
 	//	*MetaResponse_ReadBackup
+	//	*MetaResponse_Leader
+	//	*MetaResponse_Quarantine
 	//	*MetaResponse_Done
 	//	*MetaResponse_Leases
 	//	*MetaResponse_Watch
@@ -2083,6 +2170,24 @@ func (x *MetaResponse) GetReadBackup() *ReadBackupReply {
 	return nil
 }
 
+func (x *MetaResponse) GetLeader() *LeaderReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Leader); ok {
+			return x.Leader
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetQuarantine() *QuarantineReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Quarantine); ok {
+			return x.Quarantine
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetDone() *Done {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Done); ok {
@@ -2238,6 +2343,14 @@ type MetaResponse_ReadBackup struct {
 	ReadBackup *ReadBackupReply `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,proto3,oneof"`
 }
 
+type MetaResponse_Leader struct {
+	Leader *LeaderReply `protobuf:"bytes,340,opt,name=leader,proto3,oneof"`
+}
+
+type MetaResponse_Quarantine struct {
+	Quarantine *QuarantineReply `protobuf:"bytes,341,opt,name=quarantine,proto3,oneof"`
+}
+
 type MetaResponse_Done struct {
 	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
 }
@@ -2311,6 +2424,10 @@ func (*MetaResponse_MemberBeat) isMetaResponse_Result() {}
 func (*MetaResponse_Members) isMetaResponse_Result() {}
 
 func (*MetaResponse_ReadBackup) isMetaResponse_Result() {}
+
+func (*MetaResponse_Leader) isMetaResponse_Result() {}
+
+func (*MetaResponse_Quarantine) isMetaResponse_Result() {}
 
 func (*MetaResponse_Done) isMetaResponse_Result() {}
 
@@ -2539,6 +2656,7 @@ type SessionReply struct {
 	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
 	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all metadata servers of now, so that a client need not be told of changes
 	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the present one; 0: a build that has none
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                             // of the incarnation
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2648,6 +2766,13 @@ func (x *SessionReply) GetRoutingEpoch() uint64 {
 		return x.RoutingEpoch
 	}
 	return 0
+}
+
+func (x *SessionReply) GetMark() []byte {
+	if x != nil {
+		return x.Mark
+	}
+	return nil
 }
 
 type GetCluster struct {
@@ -5609,11 +5734,13 @@ func (x *BadChunk) GetKind() uint32 {
 }
 
 type RegisterHost struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          *Host                  `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // id is filled in from the certificate; devices carry uuid, capacity
-	Release       string                 `protobuf:"bytes,2,opt,name=release,proto3" json:"release,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Host             *Host                  `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // id is filled in from the certificate; devices carry uuid, capacity
+	Release          string                 `protobuf:"bytes,2,opt,name=release,proto3" json:"release,omitempty"`
+	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // as in Heartbeat
+	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RegisterHost) Reset() {
@@ -5660,6 +5787,20 @@ func (x *RegisterHost) GetRelease() string {
 	return ""
 }
 
+func (x *RegisterHost) GetHeardIncarnation() uint64 {
+	if x != nil {
+		return x.HeardIncarnation
+	}
+	return 0
+}
+
+func (x *RegisterHost) GetHeardMark() []byte {
+	if x != nil {
+		return x.HeardMark
+	}
+	return nil
+}
+
 type RegisterHostReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -5667,6 +5808,7 @@ type RegisterHostReply struct {
 	Devices       []*Device              `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // with their ids and boot epochs, in the order asked
 	Keys          []*SigningKey          `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`       // public halves
 	GraceMillis   uint64                 `protobuf:"varint,5,opt,name=grace_millis,json=graceMillis,proto3" json:"grace_millis,omitempty"`
+	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"` // of the incarnation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5736,13 +5878,22 @@ func (x *RegisterHostReply) GetGraceMillis() uint64 {
 	return 0
 }
 
+func (x *RegisterHostReply) GetMark() []byte {
+	if x != nil {
+		return x.Mark
+	}
+	return nil
+}
+
 type Heartbeat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                                      // filled in from the certificate
-	Devices       []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                // id, capacity, used, chunks; state OUT where the server took it out itself
-	MaxDeletions  uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"` // how many the server wants in the reply
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Host             string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                                                    // filled in from the certificate
+	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                              // id, capacity, used, chunks; state OUT where the server took it out itself
+	MaxDeletions     uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"`               // how many the server wants in the reply
+	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest that the server has heard of
+	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
@@ -5796,6 +5947,20 @@ func (x *Heartbeat) GetMaxDeletions() uint32 {
 	return 0
 }
 
+func (x *Heartbeat) GetHeardIncarnation() uint64 {
+	if x != nil {
+		return x.HeardIncarnation
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetHeardMark() []byte {
+	if x != nil {
+		return x.HeardMark
+	}
+	return nil
+}
+
 type HeartbeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Applied         uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // index of the state this was judged under
@@ -5803,8 +5968,9 @@ type HeartbeatReply struct {
 	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
 	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`         // the leader does not know this boot: register again
-	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the cluster's metadata history
 	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`      // devices whose scrub is to begin now
+	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the metadata
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                // of that incarnation
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -5874,6 +6040,13 @@ func (x *HeartbeatReply) GetRegister() bool {
 	return false
 }
 
+func (x *HeartbeatReply) GetScrub() []uint32 {
+	if x != nil {
+		return x.Scrub
+	}
+	return nil
+}
+
 func (x *HeartbeatReply) GetIncarnation() uint64 {
 	if x != nil {
 		return x.Incarnation
@@ -5881,9 +6054,9 @@ func (x *HeartbeatReply) GetIncarnation() uint64 {
 	return 0
 }
 
-func (x *HeartbeatReply) GetScrub() []uint32 {
+func (x *HeartbeatReply) GetMark() []byte {
 	if x != nil {
-		return x.Scrub
+		return x.Mark
 	}
 	return nil
 }
@@ -8182,7 +8355,7 @@ type Watch struct {
 	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
 	After         uint64                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`                             // changes of entries of the log past this one; 0: from now on
 	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for one
-	History       uint64                 `protobuf:"varint,206,opt,name=history,proto3" json:"history,omitempty"`                       // that `after` is of: WatchReply.history
+	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation,proto3" json:"incarnation,omitempty"`               // that `after` is of: WatchReply.incarnation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8238,9 +8411,9 @@ func (x *Watch) GetWaitMillis() uint32 {
 	return 0
 }
 
-func (x *Watch) GetHistory() uint64 {
+func (x *Watch) GetIncarnation() uint64 {
 	if x != nil {
-		return x.History
+		return x.Incarnation
 	}
 	return 0
 }
@@ -8332,9 +8505,9 @@ func (x *WatchEvent) GetType() FileType {
 type WatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Events        []*WatchEvent          `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`         // what to give as `after` next
-	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"`     // changes may be missing: look at the directory anew
-	History       uint64                 `protobuf:"varint,206,opt,name=history,proto3" json:"history,omitempty"` // of the metadata, that `next` is of: give it as `history`
+	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`                 // what to give as `after` next
+	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"`             // changes may be missing: look at the directory anew
+	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the metadata, that `next` is of: give it as `incarnation`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8390,9 +8563,9 @@ func (x *WatchReply) GetResync() bool {
 	return false
 }
 
-func (x *WatchReply) GetHistory() uint64 {
+func (x *WatchReply) GetIncarnation() uint64 {
 	if x != nil {
-		return x.History
+		return x.Incarnation
 	}
 	return 0
 }
@@ -8454,8 +8627,10 @@ func (x *MemberAddress) GetAddresses() []string {
 type MemberBeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Directory     []byte                 `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"` // random name of its --data: one that lost its disk has another
+	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // random name of its --data: one that lost its disk has another
 	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // that its --data is of; 0: it does not know yet
+	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                // of that incarnation: what was begun twice under one number differs by it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8497,9 +8672,9 @@ func (x *MemberBeat) GetId() string {
 	return ""
 }
 
-func (x *MemberBeat) GetDirectory() []byte {
+func (x *MemberBeat) GetDataId() []byte {
 	if x != nil {
-		return x.Directory
+		return x.DataId
 	}
 	return nil
 }
@@ -8507,6 +8682,20 @@ func (x *MemberBeat) GetDirectory() []byte {
 func (x *MemberBeat) GetStatus() *MemberStatus {
 	if x != nil {
 		return x.Status
+	}
+	return nil
+}
+
+func (x *MemberBeat) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *MemberBeat) GetMark() []byte {
+	if x != nil {
+		return x.Mark
 	}
 	return nil
 }
@@ -8519,6 +8708,9 @@ type MemberBeatReply struct {
 	Refused         string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`    // by the leader: it must not, and why
 	Leader          string                 `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`      // as far as the server that answers knows
 	LeaderAddresses []string               `protobuf:"bytes,6,rep,name=leader_addresses,json=leaderAddresses,proto3" json:"leader_addresses,omitempty"`
+	Incarnation     uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the server that answers, as in MemberBeat
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`
+	Stage           MemberStage            `protobuf:"varint,342,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8595,6 +8787,27 @@ func (x *MemberBeatReply) GetLeaderAddresses() []string {
 	return nil
 }
 
+func (x *MemberBeatReply) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *MemberBeatReply) GetMark() []byte {
+	if x != nil {
+		return x.Mark
+	}
+	return nil
+}
+
+func (x *MemberBeatReply) GetStage() MemberStage {
+	if x != nil {
+		return x.Stage
+	}
+	return MemberStage_MEMBER_STAGE_UNKNOWN
+}
+
 // MemberStatus is what only a metadata server itself knows.
 type MemberStatus struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -8611,6 +8824,7 @@ type MemberStatus struct {
 	Apply             *Latencies             `protobuf:"bytes,11,opt,name=apply,proto3" json:"apply,omitempty"`   // of a batch of entries, since the start
 	Append            *Latencies             `protobuf:"bytes,12,opt,name=append,proto3" json:"append,omitempty"` // of a durable append to the log, since the start
 	LowSpace          bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"`
+	Commit            uint64                 `protobuf:"varint,340,opt,name=commit,proto3" json:"commit,omitempty"` // last entry that it knows to be on a majority
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -8736,6 +8950,13 @@ func (x *MemberStatus) GetLowSpace() bool {
 	return false
 }
 
+func (x *MemberStatus) GetCommit() uint64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
 // Latencies are of all since the server started, as upper bounds of the buckets
 // that the quantiles fall into.
 type Latencies struct {
@@ -8854,7 +9075,7 @@ type Member struct {
 	ContactMillis int64                  `protobuf:"varint,8,opt,name=contact_millis,json=contactMillis,proto3" json:"contact_millis,omitempty"` // since it answered last; negative: it has not
 	Status        *MemberStatus          `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`                                     // unset where it has not been heard of since this leader leads
 	Waiting       bool                   `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                 // it is no member: it waits to be added
-	Seated        bool                   `protobuf:"varint,11,opt,name=seated,proto3" json:"seated,omitempty"`                                   // the state knows its directory
+	Seated        bool                   `protobuf:"varint,11,opt,name=seated,proto3" json:"seated,omitempty"`                                   // the state knows its --data
 	Why           string                 `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`                                          // why a member without a vote has none yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9629,11 +9850,338 @@ func (x *ReadBackupReply) GetData() []byte {
 	return nil
 }
 
+// GetLeader asks any metadata server, whether it leads or not, whom it follows.
+type GetLeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLeader) Reset() {
+	*x = GetLeader{}
+	mi := &file_metadata_proto_msgTypes[106]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLeader) ProtoMessage() {}
+
+func (x *GetLeader) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[106]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
+func (*GetLeader) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{106}
+}
+
+type LeaderReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // "": it knows of none
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // it is the server that answers, and it serves
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderReply) Reset() {
+	*x = LeaderReply{}
+	mi := &file_metadata_proto_msgTypes[107]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderReply) ProtoMessage() {}
+
+func (x *LeaderReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[107]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
+func (*LeaderReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{107}
+}
+
+func (x *LeaderReply) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LeaderReply) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *LeaderReply) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *LeaderReply) GetServing() bool {
+	if x != nil {
+		return x.Serving
+	}
+	return false
+}
+
+// ListQuarantine lists chunks that the device reports have named and that nothing
+// in the metadata explains: kept, as an earlier incarnation may have committed them.
+type ListQuarantine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AfterDevice   uint32                 `protobuf:"varint,1,opt,name=after_device,json=afterDevice,proto3" json:"after_device,omitempty"` // go on behind this chunk
+	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"`
+	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // at most 4,096, which is also the default
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuarantine) Reset() {
+	*x = ListQuarantine{}
+	mi := &file_metadata_proto_msgTypes[108]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuarantine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuarantine) ProtoMessage() {}
+
+func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[108]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
+func (*ListQuarantine) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{108}
+}
+
+func (x *ListQuarantine) GetAfterDevice() uint32 {
+	if x != nil {
+		return x.AfterDevice
+	}
+	return 0
+}
+
+func (x *ListQuarantine) GetAfterStripe() uint64 {
+	if x != nil {
+		return x.AfterStripe
+	}
+	return 0
+}
+
+func (x *ListQuarantine) GetAfterIndex() uint32 {
+	if x != nil {
+		return x.AfterIndex
+	}
+	return 0
+}
+
+func (x *ListQuarantine) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type QuarantinedChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Host          string                 `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // in which the stripe was numbered
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantinedChunk) Reset() {
+	*x = QuarantinedChunk{}
+	mi := &file_metadata_proto_msgTypes[109]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantinedChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantinedChunk) ProtoMessage() {}
+
+func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[109]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
+func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{109}
+}
+
+func (x *QuarantinedChunk) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *QuarantinedChunk) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *QuarantinedChunk) GetStripe() uint64 {
+	if x != nil {
+		return x.Stripe
+	}
+	return 0
+}
+
+func (x *QuarantinedChunk) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *QuarantinedChunk) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *QuarantinedChunk) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+type QuarantineReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*QuarantinedChunk    `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`                                     // by device, stripe and index
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                                        // there are more behind the last
+	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`          // of all, as the devices reported last
+	UnlistedBytes uint64                 `protobuf:"varint,5,opt,name=unlisted_bytes,json=unlistedBytes,proto3" json:"unlisted_bytes,omitempty"` // of those: for their number, or as this leader has not seen their report yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantineReply) Reset() {
+	*x = QuarantineReply{}
+	mi := &file_metadata_proto_msgTypes[110]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantineReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantineReply) ProtoMessage() {}
+
+func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[110]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
+func (*QuarantineReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{110}
+}
+
+func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+func (x *QuarantineReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *QuarantineReply) GetTotalBytes() uint64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *QuarantineReply) GetUnlistedBytes() uint64 {
+	if x != nil {
+		return x.UnlistedBytes
+	}
+	return 0
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd2%\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd7&\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -9748,8 +10296,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0fset_maintenance\x18\xc2\x03 \x01(\v2\x1c.moraine.wire.SetMaintenanceH\x00R\x0esetMaintenance\x12C\n" +
 	"\x0eset_host_state\x18\xc3\x03 \x01(\v2\x1a.moraine.wire.SetHostStateH\x00R\fsetHostState\x12<\n" +
 	"\vstart_scrub\x18\xc4\x03 \x01(\v2\x18.moraine.wire.StartScrubH\x00R\n" +
-	"startScrubB\x04\n" +
-	"\x02op\"\xbc\x0f\n" +
+	"startScrub\x129\n" +
+	"\n" +
+	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderH\x00R\tgetLeader\x12H\n" +
+	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantineB\x04\n" +
+	"\x02op\"\xb4\x10\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -9786,7 +10337,11 @@ const file_metadata_proto_rawDesc = "" +
 	"memberBeat\x127\n" +
 	"\amembers\x18\xf1\x01 \x01(\v2\x1a.moraine.wire.MembersReplyH\x00R\amembers\x12A\n" +
 	"\vread_backup\x18\xf5\x01 \x01(\v2\x1d.moraine.wire.ReadBackupReplyH\x00R\n" +
-	"readBackup\x12)\n" +
+	"readBackup\x124\n" +
+	"\x06leader\x18\xd4\x02 \x01(\v2\x19.moraine.wire.LeaderReplyH\x00R\x06leader\x12@\n" +
+	"\n" +
+	"quarantine\x18\xd5\x02 \x01(\v2\x1d.moraine.wire.QuarantineReplyH\x00R\n" +
+	"quarantine\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04done\x124\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watchB\b\n" +
@@ -9803,7 +10358,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
-	"\fCloseSession\"\xf8\x02\n" +
+	"\fCloseSession\"\x8d\x03\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -9816,7 +10371,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04root\x18\b \x01(\x06R\x04root\x12\x17\n" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x128\n" +
 	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\x12$\n" +
-	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\"\f\n" +
+	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x12\x13\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\f\n" +
 	"\n" +
 	"GetCluster\"\xdd\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
@@ -10060,28 +10616,36 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\rR\x04kind\"P\n" +
+	"\x04kind\x18\x05 \x01(\rR\x04kind\"\x9e\x01\n" +
 	"\fRegisterHost\x12&\n" +
 	"\x04host\x18\x01 \x01(\v2\x12.moraine.wire.HostR\x04host\x12\x18\n" +
-	"\arelease\x18\x02 \x01(\tR\arelease\"\xd0\x01\n" +
+	"\arelease\x18\x02 \x01(\tR\arelease\x12,\n" +
+	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
+	"\n" +
+	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\xe5\x01\n" +
 	"\x11RegisterHostReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12.\n" +
 	"\adevices\x18\x03 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
 	"\x04keys\x18\x04 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12!\n" +
-	"\fgrace_millis\x18\x05 \x01(\x04R\vgraceMillis\"t\n" +
+	"\fgrace_millis\x18\x05 \x01(\x04R\vgraceMillis\x12\x13\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xc2\x01\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
-	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\"\x8f\x02\n" +
+	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\x12,\n" +
+	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
+	"\n" +
+	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\xa4\x02\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
 	"\x04keys\x18\x03 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12)\n" +
 	"\x10topology_version\x18\x04 \x01(\x04R\x0ftopologyVersion\x12\x1a\n" +
-	"\bregister\x18\x05 \x01(\bR\bregister\x12!\n" +
-	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\x12\x15\n" +
-	"\x05scrub\x18\xc2\x03 \x03(\rR\x05scrub\"f\n" +
+	"\bregister\x18\x05 \x01(\bR\bregister\x12\x15\n" +
+	"\x05scrub\x18\xc2\x03 \x03(\rR\x05scrub\x12!\n" +
+	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\x12\x13\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"f\n" +
 	"\bDeletion\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
@@ -10269,13 +10833,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06leases\x18\x02 \x03(\x06R\x06leases\x12\x12\n" +
 	"\x04told\x18\x03 \x01(\bR\x04told\x12-\n" +
-	"\atouched\x18\x04 \x03(\v2\x13.moraine.wire.TouchR\atouched\"w\n" +
+	"\atouched\x18\x04 \x03(\v2\x13.moraine.wire.TouchR\atouched\"\x7f\n" +
 	"\x05Watch\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vwait_millis\x18\x03 \x01(\rR\n" +
-	"waitMillis\x12\x19\n" +
-	"\ahistory\x18\xce\x01 \x01(\x04R\ahistory\"\xc0\x01\n" +
+	"waitMillis\x12!\n" +
+	"\vincarnation\x18\xce\x01 \x01(\x04R\vincarnation\"\xc0\x01\n" +
 	"\n" +
 	"WatchEvent\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.moraine.wire.WatchKindR\x04kind\x12\x12\n" +
@@ -10283,28 +10847,33 @@ const file_metadata_proto_rawDesc = "" +
 	"\bold_path\x18\x03 \x01(\tR\aoldPath\x12\x14\n" +
 	"\x05inode\x18\x04 \x01(\x06R\x05inode\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12*\n" +
-	"\x04type\x18\x06 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\"\x85\x01\n" +
+	"\x04type\x18\x06 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\"\x8d\x01\n" +
 	"\n" +
 	"WatchReply\x120\n" +
 	"\x06events\x18\x01 \x03(\v2\x18.moraine.wire.WatchEventR\x06events\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x16\n" +
-	"\x06resync\x18\x03 \x01(\bR\x06resync\x12\x19\n" +
-	"\ahistory\x18\xce\x01 \x01(\x04R\ahistory\"=\n" +
+	"\x06resync\x18\x03 \x01(\bR\x06resync\x12!\n" +
+	"\vincarnation\x18\xce\x01 \x01(\x04R\vincarnation\"=\n" +
 	"\rMemberAddress\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\tR\taddresses\"t\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\"\xa7\x01\n" +
 	"\n" +
 	"MemberBeat\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\tdirectory\x18\x02 \x01(\fR\tdirectory\x122\n" +
-	"\x06status\x18\x04 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06statusJ\x04\b\x03\x10\x04\"\xb0\x01\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
+	"\adata_id\x18\x02 \x01(\fR\x06dataId\x122\n" +
+	"\x06status\x18\x04 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06status\x12!\n" +
+	"\vincarnation\x18\xd4\x02 \x01(\x04R\vincarnation\x12\x13\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04markJ\x04\b\x03\x10\x04\"\x9a\x02\n" +
 	"\x0fMemberBeatReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05fresh\x18\x02 \x01(\bR\x05fresh\x12\x1a\n" +
 	"\baccepted\x18\x03 \x01(\bR\baccepted\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12\x16\n" +
 	"\x06leader\x18\x05 \x01(\tR\x06leader\x12)\n" +
-	"\x10leader_addresses\x18\x06 \x03(\tR\x0fleaderAddresses\"\xbc\x03\n" +
+	"\x10leader_addresses\x18\x06 \x03(\tR\x0fleaderAddresses\x12!\n" +
+	"\vincarnation\x18\xd4\x02 \x01(\x04R\vincarnation\x12\x13\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x120\n" +
+	"\x05stage\x18\xd6\x02 \x01(\x0e2\x19.moraine.wire.MemberStageR\x05stage\"\xd5\x03\n" +
 	"\fMemberStatus\x12\x18\n" +
 	"\arelease\x18\x01 \x01(\tR\arelease\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\x04R\x05level\x12\x12\n" +
@@ -10319,7 +10888,8 @@ const file_metadata_proto_rawDesc = "" +
 	" \x01(\x03R\x11snapshotAgeMillis\x12-\n" +
 	"\x05apply\x18\v \x01(\v2\x17.moraine.wire.LatenciesR\x05apply\x12/\n" +
 	"\x06append\x18\f \x01(\v2\x17.moraine.wire.LatenciesR\x06append\x12\x1b\n" +
-	"\tlow_space\x18\r \x01(\bR\blowSpace\"~\n" +
+	"\tlow_space\x18\r \x01(\bR\blowSpace\x12\x17\n" +
+	"\x06commit\x18\xd4\x02 \x01(\x04R\x06commit\"~\n" +
 	"\tLatencies\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x1d\n" +
 	"\n" +
@@ -10390,7 +10960,32 @@ const file_metadata_proto_rawDesc = "" +
 	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\x18\n" +
 	"\acluster\x18\b \x01(\fR\acluster\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data*\x93\x01\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\v\n" +
+	"\tGetLeader\"i\n" +
+	"\vLeaderReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x18\n" +
+	"\aserving\x18\x04 \x01(\bR\aserving\"\x8d\x01\n" +
+	"\x0eListQuarantine\x12!\n" +
+	"\fafter_device\x18\x01 \x01(\rR\vafterDevice\x12!\n" +
+	"\fafter_stripe\x18\x02 \x01(\x06R\vafterStripe\x12\x1f\n" +
+	"\vafter_index\x18\x03 \x01(\rR\n" +
+	"afterIndex\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"\xa6\x01\n" +
+	"\x10QuarantinedChunk\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x16\n" +
+	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\rR\x05index\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\x12 \n" +
+	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\"\xa5\x01\n" +
+	"\x0fQuarantineReply\x126\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x1e.moraine.wire.QuarantinedChunkR\x06chunks\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1f\n" +
+	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
+	"totalBytes\x12%\n" +
+	"\x0eunlisted_bytes\x18\x05 \x01(\x04R\runlistedBytes*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -10433,7 +11028,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\rWATCH_CREATED\x10\x01\x12\x11\n" +
 	"\rWATCH_REMOVED\x10\x02\x12\x11\n" +
 	"\rWATCH_RENAMED\x10\x03\x12\x11\n" +
-	"\rWATCH_CHANGED\x10\x04B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\rWATCH_CHANGED\x10\x04*r\n" +
+	"\vMemberStage\x12\x18\n" +
+	"\x14MEMBER_STAGE_UNKNOWN\x10\x00\x12\x14\n" +
+	"\x10MEMBER_STAGE_NEW\x10\x01\x12\x19\n" +
+	"\x15MEMBER_STAGE_ADMITTED\x10\x02\x12\x18\n" +
+	"\x14MEMBER_STAGE_ENTERED\x10\x03B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
 
 var (
 	file_metadata_proto_rawDescOnce sync.Once
@@ -10447,360 +11047,372 @@ func file_metadata_proto_rawDescGZIP() []byte {
 	return file_metadata_proto_rawDescData
 }
 
-var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
+var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
 	(JobKind)(0),              // 2: moraine.wire.JobKind
 	(JobState)(0),             // 3: moraine.wire.JobState
 	(WatchKind)(0),            // 4: moraine.wire.WatchKind
-	(*MetaRequest)(nil),       // 5: moraine.wire.MetaRequest
-	(*MetaResponse)(nil),      // 6: moraine.wire.MetaResponse
-	(*Done)(nil),              // 7: moraine.wire.Done
-	(*OpenSession)(nil),       // 8: moraine.wire.OpenSession
-	(*RenewSession)(nil),      // 9: moraine.wire.RenewSession
-	(*CloseSession)(nil),      // 10: moraine.wire.CloseSession
-	(*SessionReply)(nil),      // 11: moraine.wire.SessionReply
-	(*GetCluster)(nil),        // 12: moraine.wire.GetCluster
-	(*MetadataNode)(nil),      // 13: moraine.wire.MetadataNode
-	(*ClusterReply)(nil),      // 14: moraine.wire.ClusterReply
-	(*Healing)(nil),           // 15: moraine.wire.Healing
-	(*SetMaintenance)(nil),    // 16: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 17: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 18: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 19: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 20: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 21: moraine.wire.EntryReply
-	(*Walk)(nil),              // 22: moraine.wire.Walk
-	(*WalkReply)(nil),         // 23: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 24: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 25: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 26: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 27: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 28: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 29: moraine.wire.Create
-	(*Rename)(nil),            // 30: moraine.wire.Rename
-	(*Remove)(nil),            // 31: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 32: moraine.wire.RemoveReply
-	(*Link)(nil),              // 33: moraine.wire.Link
-	(*Release)(nil),           // 34: moraine.wire.Release
-	(*SetXattr)(nil),          // 35: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 36: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 37: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 38: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 39: moraine.wire.SetAttr
-	(*Grant)(nil),             // 40: moraine.wire.Grant
-	(*GrantReply)(nil),        // 41: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 42: moraine.wire.EndGrant
-	(*Place)(nil),             // 43: moraine.wire.Place
-	(*PlaceReply)(nil),        // 44: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 45: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 46: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 47: moraine.wire.Clone
-	(*CloneRange)(nil),        // 48: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 49: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 50: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 51: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 52: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 53: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 54: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 55: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 56: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 57: moraine.wire.HeartbeatReply
-	(*Deletion)(nil),          // 58: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 59: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 60: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 61: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 62: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 63: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 64: moraine.wire.Job
-	(*RepairTask)(nil),        // 65: moraine.wire.RepairTask
-	(*Intent)(nil),            // 66: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 67: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 68: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 69: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 70: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 71: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 72: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 73: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 74: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 75: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 76: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 77: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 78: moraine.wire.EndIntents
-	(*Usage)(nil),             // 79: moraine.wire.Usage
-	(*GetUsage)(nil),          // 80: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 81: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 82: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 83: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 84: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 85: moraine.wire.Recount
-	(*Leases)(nil),            // 86: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 87: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 88: moraine.wire.Recall
-	(*Touch)(nil),             // 89: moraine.wire.Touch
-	(*LeaseGrant)(nil),        // 90: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 91: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 92: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 93: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 94: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 95: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 96: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 97: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 98: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 99: moraine.wire.GetMembers
-	(*Member)(nil),            // 100: moraine.wire.Member
-	(*MembersReply)(nil),      // 101: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 102: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 103: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 104: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 105: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 106: moraine.wire.CloneTree
-	(*Concat)(nil),            // 107: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 108: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 109: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 110: moraine.wire.ReadBackupReply
-	(*OpenRun)(nil),           // 111: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 112: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 113: moraine.wire.SealPart
-	(*GetStep)(nil),           // 114: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 115: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 116: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 117: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 118: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 119: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 120: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 121: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 122: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 123: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 124: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 125: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 126: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 127: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 128: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 129: moraine.wire.GetObject
-	(*GetTier)(nil),           // 130: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 131: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 132: moraine.wire.GetPolicy
-	(*Error)(nil),             // 133: moraine.wire.Error
-	(*Topology)(nil),          // 134: moraine.wire.Topology
-	(*RunReply)(nil),          // 135: moraine.wire.RunReply
-	(*StepReply)(nil),         // 136: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 137: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 138: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 139: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 140: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 141: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 142: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 143: moraine.wire.Scheme
-	(DeviceState)(0),          // 144: moraine.wire.DeviceState
-	(*Attr)(nil),              // 145: moraine.wire.Attr
-	(FileType)(0),             // 146: moraine.wire.FileType
-	(*Placement)(nil),         // 147: moraine.wire.Placement
-	(*Stripe)(nil),            // 148: moraine.wire.Stripe
-	(*Extent)(nil),            // 149: moraine.wire.Extent
-	(*Object)(nil),            // 150: moraine.wire.Object
-	(*Host)(nil),              // 151: moraine.wire.Host
-	(*Device)(nil),            // 152: moraine.wire.Device
-	(*SigningKey)(nil),        // 153: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 154: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 155: moraine.wire.MoveTask
+	(MemberStage)(0),          // 5: moraine.wire.MemberStage
+	(*MetaRequest)(nil),       // 6: moraine.wire.MetaRequest
+	(*MetaResponse)(nil),      // 7: moraine.wire.MetaResponse
+	(*Done)(nil),              // 8: moraine.wire.Done
+	(*OpenSession)(nil),       // 9: moraine.wire.OpenSession
+	(*RenewSession)(nil),      // 10: moraine.wire.RenewSession
+	(*CloseSession)(nil),      // 11: moraine.wire.CloseSession
+	(*SessionReply)(nil),      // 12: moraine.wire.SessionReply
+	(*GetCluster)(nil),        // 13: moraine.wire.GetCluster
+	(*MetadataNode)(nil),      // 14: moraine.wire.MetadataNode
+	(*ClusterReply)(nil),      // 15: moraine.wire.ClusterReply
+	(*Healing)(nil),           // 16: moraine.wire.Healing
+	(*SetMaintenance)(nil),    // 17: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 18: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 19: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 20: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 21: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 22: moraine.wire.EntryReply
+	(*Walk)(nil),              // 23: moraine.wire.Walk
+	(*WalkReply)(nil),         // 24: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 25: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 26: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 27: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 28: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 29: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 30: moraine.wire.Create
+	(*Rename)(nil),            // 31: moraine.wire.Rename
+	(*Remove)(nil),            // 32: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 33: moraine.wire.RemoveReply
+	(*Link)(nil),              // 34: moraine.wire.Link
+	(*Release)(nil),           // 35: moraine.wire.Release
+	(*SetXattr)(nil),          // 36: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 37: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 38: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 39: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 40: moraine.wire.SetAttr
+	(*Grant)(nil),             // 41: moraine.wire.Grant
+	(*GrantReply)(nil),        // 42: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 43: moraine.wire.EndGrant
+	(*Place)(nil),             // 44: moraine.wire.Place
+	(*PlaceReply)(nil),        // 45: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 46: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 47: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 48: moraine.wire.Clone
+	(*CloneRange)(nil),        // 49: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 50: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 51: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 52: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 53: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 54: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 55: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 56: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 57: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 58: moraine.wire.HeartbeatReply
+	(*Deletion)(nil),          // 59: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 60: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 61: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 62: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 63: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 64: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 65: moraine.wire.Job
+	(*RepairTask)(nil),        // 66: moraine.wire.RepairTask
+	(*Intent)(nil),            // 67: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 68: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 69: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 70: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 71: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 72: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 73: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 74: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 75: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 76: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 77: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 78: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 79: moraine.wire.EndIntents
+	(*Usage)(nil),             // 80: moraine.wire.Usage
+	(*GetUsage)(nil),          // 81: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 82: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 83: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 84: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 85: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 86: moraine.wire.Recount
+	(*Leases)(nil),            // 87: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 88: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 89: moraine.wire.Recall
+	(*Touch)(nil),             // 90: moraine.wire.Touch
+	(*LeaseGrant)(nil),        // 91: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 92: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 93: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 94: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 95: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 96: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 97: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 98: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 99: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 100: moraine.wire.GetMembers
+	(*Member)(nil),            // 101: moraine.wire.Member
+	(*MembersReply)(nil),      // 102: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 103: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 104: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 105: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 106: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 107: moraine.wire.CloneTree
+	(*Concat)(nil),            // 108: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 109: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 110: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 111: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 112: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 113: moraine.wire.LeaderReply
+	(*ListQuarantine)(nil),    // 114: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 115: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 116: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 117: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 118: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 119: moraine.wire.SealPart
+	(*GetStep)(nil),           // 120: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 121: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 122: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 123: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 124: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 125: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 126: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 127: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 128: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 129: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 130: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 131: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 132: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 133: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 134: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 135: moraine.wire.GetObject
+	(*GetTier)(nil),           // 136: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 137: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 138: moraine.wire.GetPolicy
+	(*Error)(nil),             // 139: moraine.wire.Error
+	(*Topology)(nil),          // 140: moraine.wire.Topology
+	(*RunReply)(nil),          // 141: moraine.wire.RunReply
+	(*StepReply)(nil),         // 142: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 143: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 144: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 145: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 146: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 147: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 148: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 149: moraine.wire.Scheme
+	(DeviceState)(0),          // 150: moraine.wire.DeviceState
+	(*Attr)(nil),              // 151: moraine.wire.Attr
+	(FileType)(0),             // 152: moraine.wire.FileType
+	(*Placement)(nil),         // 153: moraine.wire.Placement
+	(*Stripe)(nil),            // 154: moraine.wire.Stripe
+	(*Extent)(nil),            // 155: moraine.wire.Extent
+	(*Object)(nil),            // 156: moraine.wire.Object
+	(*Host)(nil),              // 157: moraine.wire.Host
+	(*Device)(nil),            // 158: moraine.wire.Device
+	(*SigningKey)(nil),        // 159: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 160: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 161: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
-	8,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
-	9,   // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
-	10,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
-	12,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	19,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	20,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	22,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	25,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	26,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	29,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	30,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	31,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	39,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	38,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	33,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	34,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	35,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	36,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	40,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	42,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	43,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	45,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	50,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	52,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	47,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	54,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	56,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	60,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	59,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	63,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	67,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	69,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	70,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	71,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	72,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	74,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	76,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	78,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	111, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	112, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	113, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	114, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	115, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	116, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	117, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	118, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	119, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	120, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	121, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	73,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	122, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	123, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	124, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	125, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	126, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	127, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	128, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	129, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	130, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	131, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	132, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	80,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	82,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	83,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	85,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	106, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	107, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	108, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	86,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	91,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	95,  // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	99,  // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	103, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	104, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	105, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	109, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	16,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	18,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	17,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	133, // 79: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	90,  // 80: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	11,  // 81: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	14,  // 82: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	134, // 83: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	21,  // 84: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	23,  // 85: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	28,  // 86: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	32,  // 87: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	41,  // 88: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	44,  // 89: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	49,  // 90: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	51,  // 91: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	55,  // 92: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	57,  // 93: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	62,  // 94: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	68,  // 95: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	75,  // 96: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	77,  // 97: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	135, // 98: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	136, // 99: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	137, // 100: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	138, // 101: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	139, // 102: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	37,  // 103: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	140, // 104: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	141, // 105: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	142, // 106: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	81,  // 107: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	84,  // 108: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	96,  // 109: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	101, // 110: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	110, // 111: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	7,   // 112: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	87,  // 113: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	93,  // 114: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	94,  // 115: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	13,  // 116: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	134, // 117: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	143, // 118: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	15,  // 119: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	144, // 120: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	145, // 121: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	145, // 122: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	24,  // 123: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	145, // 124: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	145, // 125: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	27,  // 126: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	146, // 127: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	143, // 128: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	147, // 129: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	143, // 130: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	143, // 131: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	147, // 132: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	148, // 133: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	149, // 134: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 135: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	46,  // 136: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 137: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	48,  // 138: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	46,  // 139: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	145, // 140: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	145, // 141: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	149, // 142: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	148, // 143: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	150, // 144: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	53,  // 145: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	151, // 146: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	152, // 147: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	153, // 148: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	152, // 149: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	58,  // 150: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	153, // 151: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	58,  // 152: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	61,  // 153: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	58,  // 154: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	144, // 155: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 156: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 157: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	65,  // 158: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	154, // 159: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	155, // 160: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 161: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	148, // 162: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	66,  // 163: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 164: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	64,  // 165: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 166: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	66,  // 167: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	66,  // 168: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	66,  // 169: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	66,  // 170: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	79,  // 171: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	79,  // 172: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	79,  // 173: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	88,  // 174: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	89,  // 175: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	89,  // 176: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 177: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	146, // 178: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	92,  // 179: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	97,  // 180: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	98,  // 181: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	98,  // 182: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	97,  // 183: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	100, // 184: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	102, // 185: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	48,  // 186: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	46,  // 187: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	188, // [188:188] is the sub-list for method output_type
-	188, // [188:188] is the sub-list for method input_type
-	188, // [188:188] is the sub-list for extension type_name
-	188, // [188:188] is the sub-list for extension extendee
-	0,   // [0:188] is the sub-list for field type_name
+	9,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
+	10,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
+	11,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
+	13,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
+	20,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	21,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	23,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	26,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	27,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	30,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	31,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	32,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	40,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	39,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	34,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	35,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	36,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	37,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	41,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	43,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	44,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	46,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	51,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	53,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	48,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	55,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	57,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	61,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	60,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	64,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	68,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	70,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	71,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	72,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	73,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	75,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	77,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	79,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	117, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	118, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	119, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	120, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	121, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	122, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	123, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	124, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	125, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	126, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	127, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	74,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	128, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	129, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	130, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	131, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	132, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	133, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	134, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	135, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	136, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	137, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	138, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	81,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	83,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	84,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	86,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	107, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	108, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	109, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	87,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	92,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	96,  // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	100, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	104, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	105, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	106, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	110, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	17,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	19,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	18,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	112, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	114, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	139, // 81: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	91,  // 82: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	12,  // 83: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	15,  // 84: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	140, // 85: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	22,  // 86: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	24,  // 87: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	29,  // 88: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	33,  // 89: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	42,  // 90: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	45,  // 91: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	50,  // 92: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	52,  // 93: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	56,  // 94: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	58,  // 95: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	63,  // 96: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	69,  // 97: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	76,  // 98: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	78,  // 99: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	141, // 100: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	142, // 101: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	143, // 102: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	144, // 103: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	145, // 104: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	38,  // 105: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	146, // 106: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	147, // 107: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	148, // 108: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	82,  // 109: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	85,  // 110: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	97,  // 111: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	102, // 112: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	111, // 113: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	113, // 114: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	116, // 115: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	8,   // 116: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	88,  // 117: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	94,  // 118: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	95,  // 119: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	14,  // 120: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	140, // 121: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	149, // 122: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	16,  // 123: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	150, // 124: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	151, // 125: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	151, // 126: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	25,  // 127: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	151, // 128: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	151, // 129: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	28,  // 130: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	152, // 131: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	149, // 132: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	153, // 133: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	149, // 134: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	149, // 135: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	153, // 136: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	154, // 137: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	155, // 138: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 139: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	47,  // 140: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	1,   // 141: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	49,  // 142: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	47,  // 143: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	151, // 144: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	151, // 145: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	155, // 146: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	154, // 147: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	156, // 148: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	54,  // 149: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	157, // 150: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	158, // 151: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	159, // 152: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	158, // 153: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	59,  // 154: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	159, // 155: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	59,  // 156: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	62,  // 157: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	59,  // 158: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	150, // 159: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 160: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 161: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	66,  // 162: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	160, // 163: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	161, // 164: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 165: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	154, // 166: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	67,  // 167: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 168: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	65,  // 169: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 170: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	67,  // 171: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	67,  // 172: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	67,  // 173: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	67,  // 174: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	80,  // 175: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	80,  // 176: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	80,  // 177: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	89,  // 178: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	90,  // 179: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	90,  // 180: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 181: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	152, // 182: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	93,  // 183: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	98,  // 184: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	5,   // 185: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	99,  // 186: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	99,  // 187: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	98,  // 188: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	101, // 189: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	103, // 190: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	49,  // 191: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	47,  // 192: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	115, // 193: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	194, // [194:194] is the sub-list for method output_type
+	194, // [194:194] is the sub-list for method input_type
+	194, // [194:194] is the sub-list for extension type_name
+	194, // [194:194] is the sub-list for extension extendee
+	0,   // [0:194] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -10892,6 +11504,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_SetMaintenance)(nil),
 		(*MetaRequest_SetHostState)(nil),
 		(*MetaRequest_StartScrub)(nil),
+		(*MetaRequest_GetLeader)(nil),
+		(*MetaRequest_ListQuarantine)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -10925,6 +11539,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_MemberBeat)(nil),
 		(*MetaResponse_Members)(nil),
 		(*MetaResponse_ReadBackup)(nil),
+		(*MetaResponse_Leader)(nil),
+		(*MetaResponse_Quarantine)(nil),
 		(*MetaResponse_Done)(nil),
 		(*MetaResponse_Leases)(nil),
 		(*MetaResponse_Watch)(nil),
@@ -10934,8 +11550,8 @@ func file_metadata_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   106,
+			NumEnums:      6,
+			NumMessages:   111,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

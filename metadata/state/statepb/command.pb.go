@@ -1169,12 +1169,12 @@ func (x *SetFeatureLevel) GetLevel() uint64 {
 	return 0
 }
 
-// SetMember records which directory a metadata server has. A name has one for
+// SetMember records which --data a metadata server has. A name has one for
 // ever: a server that lost its disk comes back under another.
 type SetMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Directory     []byte                 `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"` // 16 bytes
+	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // 16 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1216,19 +1216,19 @@ func (x *SetMember) GetId() string {
 	return ""
 }
 
-func (x *SetMember) GetDirectory() []byte {
+func (x *SetMember) GetDataId() []byte {
 	if x != nil {
-		return x.Directory
+		return x.DataId
 	}
 	return nil
 }
 
-// RaiseIncarnation begins another history of the metadata: what was issued before
+// RaiseIncarnation begins another incarnation of the metadata: what was issued before
 // and may have been issued otherwise since (a backup was restored, or what only a
 // lost majority knew is given up) is told apart by its number.
 type RaiseIncarnation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint32                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"` // a history that there was since: the new number is above it too
+	After         uint32                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"` // an incarnation that there was since: the new number is above it too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1352,10 +1352,10 @@ const file_command_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12.\n" +
 	"\aintents\x18\x02 \x03(\v2\x14.moraine.wire.IntentR\aintents\"'\n" +
 	"\x0fSetFeatureLevel\x12\x14\n" +
-	"\x05level\x18\x01 \x01(\x04R\x05level\"9\n" +
+	"\x05level\x18\x01 \x01(\x04R\x05level\"4\n" +
 	"\tSetMember\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\tdirectory\x18\x02 \x01(\fR\tdirectory\"(\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
+	"\adata_id\x18\x02 \x01(\fR\x06dataId\"(\n" +
 	"\x10RaiseIncarnation\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\rR\x05afterB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 

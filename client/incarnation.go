@@ -1,0 +1,29 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// follows takes in of which incarnation of the metadata a server is that opened, or
+// renewed, a session. It fails where that is not the newest that this client has
+// heard of: the server was given up, by a restore or a forced quorum, and another
+// one is to be asked. r is nil in answers that do not say.
+func (m *metaConn) follows(r *wire.SessionReply) error {
+	said := transport.MarkedIncarnation(r.GetIncarnation(), r.GetMark())
+	for {
+		known := m.incarnation.Load()
+		switch {
+		case said.Number == 0 || (known != nil && *known == said):
+			return nil
+		case known != nil && !said.Outlives(*known):
+			return &moraine.Error{Op: "session", Kind: moraine.Unavailable,
+				Err: fmt.Errorf("the server that answers is of incarnation %v of the metadata, and this client follows %v: it was given up, and should be ended", said, *known)}
+		case m.incarnation.CompareAndSwap(known, &said):
+			return nil
+		}
+	}
+}

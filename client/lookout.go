@@ -1,0 +1,184 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A metadata server whose process or host has stopped does not break its
+// connections: a request that waits for it would learn of the next leader when its
+// attempt is over, seconds later. So when an attempt has had no answer for a moment,
+// the other servers are asked whether one of them serves as leader. Only that ends
+// the attempt: a leader that is slow has no successor, and is waited for.
+
+const (
+	// lookAfter is how long an attempt has no answer before others are asked; then
+	// they are asked each lookEvery, after lookOften only each lookSeldom.
+	lookAfter  = 300 * time.Millisecond
+	lookEvery  = 150 * time.Millisecond
+	lookOften  = 3 * time.Second
+	lookSeldom = time.Second
+	// lookTimeout bounds one such question.
+	lookTimeout = time.Second
+)
+
+// lookout knows the attempts that are under way.
+type lookout struct {
+	clock   clock.Clock
+	servers *servers
+	ask     func(ctx context.Context, addrs []string) *wire.LeaderReply // nil: no answer
+	left    func()                                                      // an attempt was ended
+
+	wake chan struct{} // has one when the first attempt begins
+
+	mu       sync.Mutex
+	attempts map[*attempt]struct{}
+}
+
+// attempt is one request to one server.
+type attempt struct {
+	addrs  []string
+	due    time.Time // when it is worth a look
+	cancel context.CancelFunc
+}
+
+func newLookout(m *metaConn) *lookout {
+	return &lookout{clock: m.clock, servers: m.servers, wake: make(chan struct{}, 1), attempts: map[*attempt]struct{}{},
+		left: m.metrics.LeadersLeft.Inc,
+		ask: func(ctx context.Context, addrs []string) *wire.LeaderReply {
+			resp, err := m.dialer.Metadata(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
+			if err != nil {
+				return nil // an earlier release does not know the question
+			}
+			return resp.GetLeader()
+		}}
+}
+
+// begin notes an attempt, which the service may hold for wait before it answers.
+// end forgets it.
+func (l *lookout) begin(addrs []string, wait time.Duration, cancel context.CancelFunc) *attempt {
+	a := &attempt{addrs: addrs, due: l.clock.Now().Add(wait + lookAfter), cancel: cancel}
+	l.mu.Lock()
+	l.attempts[a] = struct{}{}
+	first := len(l.attempts) == 1
+	l.mu.Unlock()
+	if first {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+	return a
+}
+
+func (l *lookout) end(a *attempt) {
+	l.mu.Lock()
+	delete(l.attempts, a)
+	l.mu.Unlock()
+}
+
+// run looks out until ctx ends.
+func (l *lookout) run(ctx context.Context) {
+	for {
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return
+		}
+		for wait := lookAfter; wait > 0; {
+			select {
+			case <-l.clock.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			wait = l.look(ctx)
+		}
+	}
+}
+
+// look asks about the server of the attempt that is due for longest, and returns
+// when to look again; 0 where no attempt is under way.
+func (l *lookout) look(ctx context.Context) time.Duration {
+	l.mu.Lock()
+	var oldest *attempt
+	for a := range l.attempts {
+		if oldest == nil || a.due.Before(oldest.due) {
+			oldest = a
+		}
+	}
+	l.mu.Unlock()
+	if oldest == nil {
+		return 0
+	}
+	overdue := l.clock.Now().Sub(oldest.due)
+	if overdue < 0 {
+		return max(-overdue, time.Millisecond)
+	}
+	if next := l.successor(ctx, oldest.addrs); next != nil {
+		l.servers.failed(oldest.addrs, next)
+		l.leave(oldest.addrs)
+	}
+	if overdue > lookOften {
+		return lookSeldom
+	}
+	return lookEvery
+}
+
+// successor asks all servers but the one at addrs whether they serve as leader,
+// and returns the addresses of one that does; nil where none does.
+func (l *lookout) successor(ctx context.Context, addrs []string) []string {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	found := make(chan []string, maxStubs)
+	var wg sync.WaitGroup
+	for _, other := range l.servers.others(addrs) {
+		wg.Go(func() {
+			if r := l.ask(ctx, other); r.GetServing() {
+				found <- other
+				cancel() // the others need not answer
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case next := <-found:
+		return next
+	default:
+		return nil
+	}
+}
+
+// leave ends all attempts at the server at addrs.
+func (l *lookout) leave(addrs []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for a := range l.attempts {
+		if slices.Equal(a.addrs, addrs) {
+			a.cancel()
+			l.left()
+		}
+	}
+}
+
+// try makes one attempt, at the server at addrs.
+func (m *metaConn) try(ctx context.Context, stub transport.Metadata, addrs []string, req *wire.MetaRequest, wait time.Duration) (
+	*wire.MetaResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(m.attempt, m.patience)+wait)
+	defer cancel()
+	a := m.lookout.begin(addrs, wait, cancel)
+	defer m.lookout.end(a)
+	resp, err := stub.Do(ctx, req)
+	if err == nil {
+		err = m.follows(resp.GetSession())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}

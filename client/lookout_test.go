@@ -1,0 +1,136 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// pair is two metadata servers, a and b, of which one leads.
+type pair struct {
+	transport.Dialer
+	mu      sync.Mutex
+	serving string
+	took    map[string]time.Duration // of each to answer a request but GetLeader; negative: it never does
+	silent  string                   // answers nothing at all
+	asked   map[string]int           // how often each was asked who leads
+}
+
+type half struct {
+	p    *pair
+	name string
+}
+
+func (p *pair) Metadata(addrs []string) transport.Metadata { return half{p, addrs[0]} }
+
+// Do implements transport.Metadata.
+func (h half) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	h.p.mu.Lock()
+	serving, took, silent := h.p.serving, h.p.took[h.name], h.p.silent == h.name
+	who := req.GetGetLeader() != nil
+	if who {
+		h.p.asked[h.name]++
+		took = 0
+	}
+	h.p.mu.Unlock()
+	if silent || took < 0 {
+		took = time.Hour
+	}
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return nil, &moraine.Error{Kind: moraine.KindOf(ctx.Err()), Err: ctx.Err()}
+	}
+	switch {
+	case who:
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: &wire.LeaderReply{Id: serving, Serving: serving == h.name}}}, nil
+	case serving != h.name:
+		return nil, &moraine.Error{Kind: moraine.NotLeader, Err: &transport.LeaderHint{ID: serving, Addresses: []string{serving}}}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
+}
+
+// request makes a read of two servers, a first, and returns how long it took.
+func (p *pair) request(t *testing.T) (time.Duration, *metaConn) {
+	p.asked = map[string]int{}
+	cfg := Config{Metadata: [][]string{{"a"}, {"b"}}}
+	cfg.setDefaults()
+	m := newMetaConn(&cfg, &Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Random: rand.Reader})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.lookout.run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	began := time.Now()
+	_, _, err := m.exchange(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}}, nil, 0)
+	require.NoError(t, err)
+	return time.Since(began), m
+}
+
+// A leader that has stopped, with its connections open, is left as soon as another
+// one leads, and not when the attempt is over.
+func TestALeaderThatStoppedIsLeftForTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pair{serving: "a", silent: "a"}
+		time.AfterFunc(660*time.Millisecond, func() { // as an election takes
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.serving = "b"
+		})
+		took, m := p.request(t)
+		require.GreaterOrEqual(t, took, 660*time.Millisecond)
+		require.LessOrEqual(t, took, 660*time.Millisecond+lookEvery+20*time.Millisecond)
+		require.EqualValues(t, 1, count(m.metrics.LeadersLeft))
+	})
+}
+
+// A leader that is slow is waited for: nobody else leads.
+func TestALeaderThatIsSlowIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pair{serving: "a", took: map[string]time.Duration{"a": 4900 * time.Millisecond}}
+		took, m := p.request(t)
+		require.Equal(t, 4900*time.Millisecond, took)
+		require.Zero(t, count(m.metrics.LeadersLeft))
+		require.LessOrEqual(t, p.asked["b"], 25, "others are asked now and then")
+		require.Zero(t, p.asked["a"])
+	})
+}
+
+// An answer that comes in time costs no question.
+func TestWhoAnswersIsNotAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pair{serving: "a", took: map[string]time.Duration{"a": lookAfter / 2}}
+		_, m := p.request(t)
+		time.Sleep(10 * time.Second)
+		require.Empty(t, p.asked)
+		require.Empty(t, m.lookout.attempts)
+	})
+}
+
+// A client that has met an incarnation of the metadata follows no older one, nor
+// another of the same number.
+func TestAClientFollowsNoOlderIncarnation(t *testing.T) {
+	m := &metaConn{}
+	mark := make([]byte, 16)
+	mark[3] = 7
+	require.NoError(t, m.follows(nil))
+	require.NoError(t, m.follows(&wire.SessionReply{Incarnation: 1}))
+	require.NoError(t, m.follows(&wire.SessionReply{Incarnation: 3, Mark: mark}))
+	require.NoError(t, m.follows(&wire.SessionReply{Incarnation: 3, Mark: mark}))
+	require.NoError(t, m.follows(&wire.SessionReply{}), "an earlier release does not say")
+	for _, old := range []*wire.SessionReply{{Incarnation: 1}, {Incarnation: 2, Mark: mark}, {Incarnation: 3}} {
+		err := m.follows(old)
+		require.ErrorIs(t, err, moraine.Unavailable)
+		require.True(t, isTransient(err), "another server is asked")
+	}
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// forceReport is what `metadata force-quorum` prints.
+type forceReport struct {
+	Node      string   `json:"node"`
+	Cluster   string   `json:"cluster"`
+	Members   []string `json:"members"`
+	Voters    int      `json:"voters"`
+	LastIndex uint64   `json:"last_index"`
+	LastTerm  uint64   `json:"last_term"`
+	Appended  string   `json:"last_appended"`
+	// Warning is what is lost where it is done, or was.
+	Warning string `json:"warning"`
+	Forced  bool   `json:"forced"`
+	// Incarnation is the number that is begun, at least; SilentHosts are the
+	// chunkservers that did not say which ones they have heard of.
+	Incarnation uint8    `json:"incarnation"`
+	SilentHosts []string `json:"silent_hosts"`
+}
+
+// forceOptions are the flags of `metadata force-quorum`.
+type forceOptions struct {
+	offlineOptions
+	after afterFlag
+}
+
+func (a *app) metadataForceCommand() *cobra.Command {
+	var o forceOptions
+	cmd := &cobra.Command{
+		Use:   "force-quorum",
+		Short: "Let a metadata server go on alone after a majority is lost for good",
+		Long: `After the disks of a majority of the metadata servers are lost for good: let the one
+whose --data is left go on, alone. It works on the directory; no server may run on it.
+Of several that are left take the one whose last entry is the newest: without
+--i-accept-the-loss the command changes nothing, and says how far the directory goes
+and what is lost. With --json that is one report, with a "warning": look at one without
+the flag first.
+
+What the lost servers had acknowledged, and this one had not got, is lost. The metadata
+gets the number of another incarnation, as with "metadata restore": one above all that
+this directory and the chunkservers have heard of, which are asked (--certs). Where one
+of them does not answer, say by --after-incarnation the highest number that an incarnation
+of this cluster ever had. The other servers take no part again on their old --data: those
+that run end as soon as they hear of it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.forceQuorum(cmd, o) },
+	}
+	o.flags(cmd)
+	o.after.flags(cmd, "the highest number that an incarnation of this cluster ever had, where a chunkserver cannot be asked")
+	cmd.Flags().BoolVar(&o.yes, "i-accept-the-loss", false, "do it; what only the lost servers knew is given up")
+	return cmd
+}
+
+func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	sv, err := raftstore.SurveyNode(cfg, raftstore.Deps{})
+	if err != nil {
+		return err
+	}
+	known, err := metadata.KnownIn(vfs.OS{}, cfg.Dir)
+	if err != nil {
+		return err
+	}
+	heard, silent, why := a.askHeard(cmd.Context(), known.Hosts)
+	after := max(known.Incarnation, heard, o.after.number())
+	r := forceReport{Node: sv.Node, Cluster: sv.Cluster.String(), Members: sv.Members, Voters: sv.Voters, LastIndex: sv.LastIndex,
+		LastTerm: sv.LastTerm, Warning: "what the others acknowledged after that entry is lost; the others must never run again on their --data",
+		Incarnation: uint8(min(after, 254)) + 1, SilentHosts: silent}
+	a.tellForce(&r, sv)
+	if o.yes {
+		if len(silent) > 0 && !o.after.given(cmd) {
+			return usageError("nothing was changed: %s did not say which incarnation of the metadata they have heard of (%v). "+
+				"Start them, and give --certs, or say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of; "+
+				"give that only if the metadata was not restored or forced from another directory or backup since",
+				strings.Join(silent, ", "), why, after)
+		}
+		if a.global.json { // the report comes when it is done
+			fmt.Fprintf(a.err, "WARNING: %s\n", r.Warning)
+		}
+		begin, err := metadata.NextIncarnation(after, rand.Reader)
+		if err != nil {
+			return err
+		}
+		if _, err := raftstore.ForceAlone(cfg, raftstore.Deps{}, begin); err != nil {
+			return err
+		}
+		r.Forced = true
+	}
+	if a.global.json {
+		if err := printJSON(a.out, r); err != nil {
+			return err
+		}
+	}
+	if !o.yes {
+		return &exitError{code: exitWrongUse, err: fmt.Errorf("nothing was changed: give --i-accept-the-loss to let %s go on alone with what it has", sv.Node)}
+	}
+	a.note("%s goes on alone, as incarnation %d: start it, and add others with `moraine metadata add`", sv.Node, r.Incarnation)
+	return nil
+}
+
+func (a *app) tellForce(r *forceReport, sv raftstore.Survey) {
+	old := "at a time that its log does not tell"
+	if !sv.Appended.IsZero() {
+		r.Appended = sv.Appended.UTC().Format(time.RFC3339)
+		old = fmt.Sprintf("at %s, %v ago", r.Appended, time.Since(sv.Appended).Round(time.Second))
+	}
+	a.note("%s of cluster %s; members: %s", sv.Node, sv.Cluster, strings.Join(sv.Members, ", "))
+	a.note("its last entry is %d of term %d, appended %s", sv.LastIndex, sv.LastTerm, old)
+	a.note("WARNING: %s", r.Warning)
+}
+
+// askTimeout bounds the question to one chunkserver.
+const askTimeout = 5 * time.Second
+
+// askHeard asks chunkservers for the highest incarnation that they have heard of.
+// It returns those that do not say, and why the last of them does not.
+func (a *app) askHeard(ctx context.Context, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
+	silent = []string{}
+	hosts = inUse(hosts)
+	if len(hosts) == 0 {
+		return 0, silent, nil
+	}
+	ask, closePool, err := a.asker()
+	if err != nil {
+		for _, h := range hosts {
+			silent = append(silent, h.Id)
+		}
+		return 0, silent, err
+	}
+	defer closePool() //nolint:errcheck // nothing is owed on it
+	said := make([]moraine.Incarnation, len(hosts))
+	errs := make([]error, len(hosts))
+	var wg sync.WaitGroup
+	for i, h := range hosts {
+		wg.Go(func() { said[i], errs[i] = ask(ctx, h) })
+	}
+	wg.Wait()
+	for i, h := range hosts {
+		highest = max(highest, said[i])
+		if errs[i] != nil {
+			silent, why = append(silent, h.Id), errs[i]
+		}
+	}
+	return highest, silent, why
+}
+
+// inUse leaves out hosts all of whose devices are gone for good.
+func inUse(hosts []*wire.Host) (out []*wire.Host) {
+	for _, h := range hosts {
+		for _, d := range h.Devices {
+			if d.State != wire.DeviceState_DEVICE_STATE_RETIRED {
+				out = append(out, h)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// asker returns what asks one chunkserver, over connections of this process.
+func (a *app) asker() (func(context.Context, *wire.Host) (moraine.Incarnation, error), func() error, error) {
+	sec, err := a.security()
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := sec.pool(transport.RoleAdmin, "ops", transport.PoolDeps{})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, h *wire.Host) (moraine.Incarnation, error) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		stat, err := pool.Chunks(h.Id, h.Addresses).Stat(ctx, &wire.StatDevices{})
+		if err == nil && stat.HeardIncarnation == 0 {
+			err = &moraine.Error{Op: "stat", Ref: h.Id, Kind: moraine.Unavailable, Err: fmt.Errorf("it has heard of none yet, or is of an earlier release")}
+		}
+		return transport.MarkedIncarnation(stat.GetHeardIncarnation(), nil).Number, err
+	}, pool.Close, nil
+}
+
+// afterFlag is --after-incarnation. Earlier releases called it --after-history.
+type afterFlag struct{ value, old uint8 }
+
+func (f *afterFlag) flags(cmd *cobra.Command, usage string) {
+	cmd.Flags().Uint8Var(&f.value, "after-incarnation", 0, usage)
+	cmd.Flags().Uint8Var(&f.old, "after-history", 0, usage)
+	cmd.Flags().Lookup("after-history").Hidden = true
+}
+
+func (f *afterFlag) given(cmd *cobra.Command) bool {
+	return cmd.Flags().Changed("after-incarnation") || cmd.Flags().Changed("after-history")
+}
+
+func (f *afterFlag) number() moraine.Incarnation { return moraine.Incarnation(max(f.value, f.old)) }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/spf13/cobra"
+)
+
+// offlineOptions are the flags of commands that work on a server's directory.
+type offlineOptions struct {
+	id, data, address string
+	yes               bool
+}
+
+func (o *offlineOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.id, "id", "", "id of the server that goes on, as in its certificate")
+	f.StringVar(&o.data, "data", "", "its directory; no server may run on it")
+	f.StringVar(&o.address, "address", "", "where others reach it, HOST:PORT")
+}
+
+func (o *offlineOptions) config() (raftstore.Config, error) {
+	if o.id == "" || o.data == "" || o.address == "" {
+		return raftstore.Config{}, usageError("--id, --data and --address are needed")
+	}
+	addr := withPort(o.address, defaultMetadataPort)
+	return raftstore.Config{Dir: o.data, Node: o.id, Cluster: moraine.UUID{1},
+		Peers: []raftstore.Peer{{ID: o.id, Address: addr, Client: []string{addr}}}}, nil
+}
+
+func (a *app) metadataRestoreCommand() *cobra.Command {
+	var o offlineOptions
+	var after afterFlag
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Begin the cluster's metadata anew from a backup",
+		Long: `Make --data, an empty directory on this machine, the directory of a metadata server
+that has what a backup holds, alone. Start it with the --peers of itself only, then add
+others ("metadata add").
+
+What came after the backup is lost: files that were made since are gone, and those that
+were removed since are back, maybe without their bytes. It is another incarnation of the
+metadata, so that sessions, grants and tokens of before are refused, and chunks that
+nothing explains now are kept and listed ("cluster quarantine"), not deleted. Metadata
+servers of before take no part again on their old --data.
+
+Say by --after-incarnation the highest number that an incarnation of this cluster ever had
+("metadata status", and what chunkservers have heard of: "metadata force-quorum" asks
+them), also one that you give up now, and one that came of this same backup: the new one
+gets the number after it. The file cannot tell what came after it. Where the number is
+too low the chunkservers refuse the server that is started, and it ends and says so. If
+you do not know the number, give one that is surely not below it; there are 254.`,
+		Example: "  moraine metadata restore metadata.backup --id m1 --data /var/lib/moraine --address host1:7400 --after-incarnation 1",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := o.config()
+			if err != nil {
+				return err
+			}
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			st, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			info, err := raftstore.ReadBackup(f, st.Size())
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			if !after.given(cmd) {
+				return usageError("--after-incarnation is needed: the highest number that an incarnation of this cluster ever had. The backup is of %d: "+
+					"give that only if the metadata was never restored or forced since, not from this backup either", info.Incarnation)
+			}
+			begin, err := metadata.NextIncarnation(max(after.number(), moraine.Incarnation(info.Incarnation)), rand.Reader)
+			if err != nil {
+				return err
+			}
+			if info, err = raftstore.Restore(cfg, raftstore.Deps{}, f, st.Size(), begin); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			if err := a.printBackup("restored from", args[0], info, nil); err != nil {
+				return err
+			}
+			a.note("it is incarnation %d now: for every later restore, also of this same backup, give --after-incarnation %[1]d or more", begin.Incarnation.Number)
+			a.note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
+			return nil
+		},
+	}
+	o.flags(cmd)
+	after.flags(cmd, "the highest number that an incarnation of this cluster ever had, also one made from this backup (needed)")
+	return cmd
+}

@@ -1,0 +1,77 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// finishUpgrade raises the feature level to the newest that every member speaks.
+func (l *leader) finishUpgrade(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	info, level, err := l.commonLevel()
+	if err != nil {
+		return nil, err
+	}
+	if asked := c.req.GetFinishUpgrade().GetLevel(); asked != 0 {
+		if asked > level {
+			return nil, &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("not every metadata server speaks level %d: %s", asked, l.levels(asked))}
+		}
+		level = asked
+	}
+	if level > info.FeatureLevel {
+		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
+			SetFeatureLevel: &statepb.SetFeatureLevel{Level: level}}})
+		if err != nil {
+			return nil, err
+		}
+		l.deps.Log.Info("the feature level was raised", "from", info.FeatureLevel, "to", level)
+	}
+	return l.membersReply()
+}
+
+// commonLevel is the newest level that all members speak, voters or not: what
+// has no vote replays the log too. It fails where one has not said.
+func (l *leader) commonLevel() (info state.ClusterInfo, level uint64, err error) {
+	if _, _, info, err = l.seatOf(l.cfg.Node); err != nil {
+		return info, 0, err
+	}
+	level = moraine.FeatureLevel
+	var silent []string
+	for _, m := range l.store.Members() {
+		if m.ID == l.cfg.Node {
+			continue
+		}
+		h, heard := l.news.of(m.ID, l.deps.Clock.Now())
+		if !heard {
+			silent = append(silent, m.ID)
+			continue
+		}
+		level = min(level, h.status.GetLevel())
+	}
+	if len(silent) > 0 {
+		err = &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("%s did not say which level its build speaks: start it, or remove it, and ask again (an earlier build does not say)", strings.Join(silent, ", "))}
+	}
+	return info, level, err
+}
+
+// levels names the members whose builds do not speak a level.
+func (l *leader) levels(level uint64) string {
+	var out []string
+	if moraine.FeatureLevel < level {
+		out = append(out, fmt.Sprintf("%s speaks %d", l.cfg.Node, moraine.FeatureLevel))
+	}
+	for _, m := range l.store.Members() {
+		if h, ok := l.news.of(m.ID, l.deps.Clock.Now()); ok && m.ID != l.cfg.Node && h.status.GetLevel() < level {
+			out = append(out, fmt.Sprintf("%s speaks %d", m.ID, h.status.GetLevel()))
+		}
+	}
+	return strings.Join(out, ", ")
+}

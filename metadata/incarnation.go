@@ -1,0 +1,149 @@
+package metadata
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// NextIncarnation returns what begins the incarnation after `after`, which must not
+// be below any that the cluster ever had; its mark is read from random.
+func NextIncarnation(after moraine.Incarnation, random io.Reader) (raftstore.Beginning, error) {
+	if after >= state.MaxIncarnation {
+		return raftstore.Beginning{}, &moraine.Error{Op: "metadata.NextIncarnation", Kind: moraine.TooLarge, Err: fmt.Errorf("after %d there is none", after)}
+	}
+	next := moraine.MarkedIncarnation{Number: after + 1}
+	if _, err := io.ReadFull(random, next.Mark[:]); err != nil {
+		return raftstore.Beginning{}, err
+	}
+	cmd, err := proto.Marshal(&statepb.Command{Version: 1, Op: &statepb.Command_RaiseIncarnation{RaiseIncarnation: &statepb.RaiseIncarnation{After: uint32(after)}}})
+	return raftstore.Beginning{Incarnation: next, Entry: state.EncodeEntry([][]byte{cmd})}, err
+}
+
+// Known is what the directory of a metadata server on which none runs knows of
+// the cluster.
+type Known struct {
+	// Incarnation is the highest number that it has, or has heard of.
+	Incarnation moraine.Incarnation
+	// Hosts are the chunkservers in its state, which may have heard of more.
+	Hosts []*wire.Host
+}
+
+// KnownIn reads what dir knows; it changes nothing.
+func KnownIn(fsys vfs.FS, dir string) (Known, error) {
+	id, err := raftstore.ReadIdentity(fsys, dir)
+	if err != nil {
+		return Known{}, err
+	}
+	k := Known{Incarnation: max(id.Incarnation.Number, id.OutlivedBy)}
+	machine, reached := state.New(partition), uint64(0)
+	err = raftstore.InspectState(fsys, dir, func(r state.Reader, applied uint64) (err error) {
+		reached = applied
+		number, err := numberOf(r)
+		if err != nil {
+			return err
+		}
+		k.Incarnation = max(k.Incarnation, number)
+		k.Hosts, err = machine.Hosts(r)
+		return err
+	})
+	if err != nil && moraine.KindOf(err) != moraine.NotFound {
+		return k, err
+	}
+	// What was restored or forced, and never started, is in the log alone.
+	return k, raftstore.InspectLog(fsys, dir, func(e raftstore.EntryInfo) error {
+		if e.Index > reached && e.Damage == nil && e.Kind == "command" {
+			k.Incarnation = raisedBy(e.Data, k.Incarnation)
+		}
+		return nil
+	})
+}
+
+// raisedBy is what an entry makes of an incarnation.
+func raisedBy(data []byte, now moraine.Incarnation) moraine.Incarnation {
+	cmds, err := state.DecodeEntry(data)
+	if err != nil {
+		return now // the start of the server says so
+	}
+	for _, cmd := range cmds {
+		if r := cmd.GetRaiseIncarnation(); r != nil {
+			now = max(now, moraine.Incarnation(min(r.After, state.MaxIncarnation-1))+1)
+		}
+	}
+	return now
+}
+
+// seeIncarnation tells the store of the number that the state has.
+func (s *Server) seeIncarnation(m Seating) {
+	_ = s.store.View(func(r state.Reader, _ uint64) error { // not open yet, or ended: there is a next time
+		number, err := numberOf(r)
+		if err == nil {
+			m.SawIncarnation(number)
+		}
+		return err
+	})
+}
+
+// outlivedBy ends this server where it is told of an incarnation that outlives its
+// own.
+func (s *Server) outlivedBy(said moraine.MarkedIncarnation, who string) {
+	own := s.ownIncarnation()
+	if m := s.seating(); m != nil && own.Number != 0 && said.Outlives(own) {
+		s.deps.Metrics.Outlived.Inc()
+		s.deps.Log.Error("this server is of an incarnation that was given up: it ends", "err", m.GiveUp(said, who))
+	}
+}
+
+// claims are the chunkservers that say that they have heard of an incarnation that
+// outlives this server's. One alone is refused; where most of those that the state
+// knows say so this server is the one that is wrong.
+type claims struct {
+	mu    sync.Mutex
+	hosts map[string]bool
+}
+
+// note takes in what a host says, and returns how many claim a newer one.
+func (c *claims) note(host string, newer bool) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hosts == nil {
+		c.hosts = map[string]bool{}
+	}
+	if newer {
+		c.hosts[host] = true
+	} else {
+		delete(c.hosts, host)
+	}
+	return len(c.hosts)
+}
+
+// heardOf fails where a chunkserver has heard of an incarnation that is not this
+// leader's and not before it.
+func (l *leader) heardOf(host string, heard moraine.MarkedIncarnation) error {
+	own := l.server.ownIncarnation()
+	if own.Number == 0 || !heard.Differs(own) || own.Outlives(heard) {
+		l.claims.note(host, false)
+		return nil
+	}
+	l.deps.Metrics.Outlived.Inc()
+	if !heard.Outlives(own) {
+		return &moraine.Error{Ref: host, Kind: moraine.Unavailable,
+			Err: fmt.Errorf("the host follows incarnation %v of the metadata, and this server is of %v: the number was given out twice; end the servers of the one that is not wanted", heard, own)}
+	}
+	claimed := l.claims.note(host, true)
+	l.deps.Log.Error("a chunkserver has heard of an incarnation that outlives this server's", "host", host, "heard", heard.String(), "own", own.String(), "hosts that say so", claimed)
+	if 2*claimed > len(l.topology.view().wire.Hosts) {
+		l.server.outlivedBy(heard, fmt.Sprintf("the chunkserver %s, with %d others,", host, claimed-1))
+	}
+	return &moraine.Error{Ref: host, Kind: moraine.Unavailable, Err: errors.New("this metadata server is of an incarnation that was given up")}
+}

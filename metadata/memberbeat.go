@@ -1,0 +1,93 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// judgeBeat says whether the server that a beat is of may take part, and records
+// its directory where it is a member whose directory is not known yet.
+func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wire.MemberBeatReply) error {
+	if beat.Id == "" || len(beat.DataId) != len(moraine.UUID{}) {
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errors.New("a beat needs an id and a data id")}
+	}
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return err
+	}
+	dir := moraine.UUID(beat.DataId)
+	own, theirs := l.server.ownIncarnation(), transport.MarkedIncarnation(beat.Incarnation, beat.Mark)
+	if theirs.Outlives(own) && own.Number != 0 {
+		l.server.outlivedBy(theirs, "the metadata server "+beat.Id)
+		return &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("this server was given up: who asks must not mind what it says")}
+	}
+	if theirs.Differs(own) {
+		reply.Refused = fmt.Sprintf("its --data is of incarnation %v of the metadata, and this cluster is at %v: a restore or a forced quorum began that without it. "+
+			"Put its --data aside, and start a server on an empty one under an id that was never used", theirs, own)
+		return nil
+	}
+	have, known, info, err := l.seatOf(beat.Id)
+	if err != nil {
+		return err
+	}
+	_, member := l.member(beat.Id)
+	m := l.server.membership()
+	switch {
+	case known && have != dir:
+		reply.Refused = wipedText(beat.Id)
+		return nil
+	case known && !member && m != nil && m.Settled():
+		reply.Refused = fmt.Sprintf("%s was removed from the cluster: end it; its --data is of no use any more", beat.Id)
+		return nil
+	case beat.Status.GetLevel() < info.FeatureLevel:
+		reply.Refused = fmt.Sprintf("its build speaks feature level %d, and the cluster is at %d: start %s with a newer build", beat.Status.GetLevel(), info.FeatureLevel, beat.Id)
+		return nil
+	case member && !known && info.FeatureLevel >= state.LevelMembers:
+		if err := l.setMember(ctx, beat.Id, dir); err != nil {
+			return err
+		}
+	}
+	l.news.note(beat.Id, memberHeard{status: beat.Status, dataID: dir, at: l.deps.Clock.Now()}, l.store.Members)
+	l.countFullDisks()
+	reply.Accepted = true
+	return nil
+}
+
+func wipedText(id string) string {
+	return fmt.Sprintf("it was in the cluster with another --data, and has forgotten what it acknowledged and voted there. "+
+		"Start it on an empty --data under an id that was never used (say %[1]sb), with --join and all servers in --peers, and give it the place of the old one: "+
+		"moraine metadata replace %[1]s %[1]sb=HOST:PORT", id)
+}
+
+func (l *leader) setMember(ctx context.Context, id string, dir moraine.UUID) error {
+	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_SetMember{
+		SetMember: &statepb.SetMember{Id: id, DataId: dir[:]}}})
+	return err
+}
+
+// seatOf reads the directory that the state has for a server.
+func (l *leader) seatOf(id string) (dir moraine.UUID, known bool, info state.ClusterInfo, err error) {
+	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
+		if info, err = l.machine.Cluster(r); err != nil {
+			return err
+		}
+		dir, known, err = l.machine.Member(r, id)
+		return err
+	})
+	return dir, known, info, err
+}
+
+func (l *leader) member(id string) (Member, bool) {
+	for _, m := range l.store.Members() {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return Member{}, false
+}

@@ -1,0 +1,189 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxVoters bounds the servers of a cluster: more make every change slower.
+	maxVoters = 9
+	// settlePatience bounds how long a removal waits for the others to be heard of: right
+	// after a leader began to lead it has not heard of all of them.
+	settlePatience = 2 * time.Second
+	settleStep     = 50 * time.Millisecond
+)
+
+// addMember makes a server a member without a vote; tendMembers gives it one.
+func (l *leader) addMember(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	m := l.server.membership()
+	if m == nil {
+		return nil, errNoMembership
+	}
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	asked := c.req.GetAddMember()
+	there, err := l.mayAdd(asked)
+	if err != nil {
+		return nil, err
+	}
+	if !there {
+		if err := m.AddMember(ctx, asked.Id, asked.Address, false); err != nil {
+			return nil, err
+		}
+		l.deps.Log.Info("a metadata server was added, without a vote until it has caught up", "member", asked.Id, "address", asked.Address)
+	}
+	return l.membersReply()
+}
+
+// mayAdd refuses a server that must not be added; there is whether it is a
+// member already.
+func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
+	bad := func(kind moraine.Kind, format string, args ...any) error {
+		return &moraine.Error{Op: "add metadata server", Ref: asked.Id, Kind: kind, Err: fmt.Errorf(format, args...)}
+	}
+	if asked.Id == "" || len(asked.Id) > 255 || !isAddress(asked.Address) {
+		return false, bad(moraine.InvalidArgument, "want an id, and an address as HOST:PORT or unix:PATH")
+	}
+	members := l.store.Members()
+	for _, m := range members {
+		same := slices.Contains(m.Addresses, asked.Address)
+		switch {
+		case m.ID == asked.Id && same:
+			return true, nil
+		case m.ID == asked.Id:
+			return false, bad(moraine.Exists, "it is a member at %s already; to give it another address, name that in --peers of all servers and restart one after the other", strings.Join(m.Addresses, ", "))
+		case same:
+			return false, bad(moraine.Exists, "%s is at %s", m.ID, asked.Address)
+		}
+	}
+	_, known, info, err := l.seatOf(asked.Id)
+	switch {
+	case err != nil:
+		return false, err
+	case known:
+		return false, bad(moraine.Exists, "a server of this id was a member before, and an id is good for one directory only: give the new server an id that was never used")
+	case len(members) >= maxVoters:
+		return false, bad(moraine.TooLarge, "there are %d servers, and %d are the most: remove one first", len(members), maxVoters)
+	}
+	if h, heard := l.news.of(asked.Id, l.deps.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
+		return false, bad(moraine.NewerFormat, "its build speaks feature level %d, the cluster is at %d: give it a newer build", h.status.GetLevel(), info.FeatureLevel)
+	}
+	return false, nil
+}
+
+// isAddress is whether servers could dial it.
+func isAddress(addr string) bool {
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return path != ""
+	}
+	if strings.HasPrefix(addr, "mem:") { // of memnet
+		return true
+	}
+	host, port, err := net.SplitHostPort(addr)
+	return err == nil && host != "" && port != ""
+}
+
+// removeMember takes a server out, unless the others could not go on without it.
+// Where it is this one it hands over the leadership instead, and the caller asks
+// the next leader.
+func (l *leader) removeMember(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	m := l.server.membership()
+	if m == nil {
+		return nil, errNoMembership
+	}
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	id := c.req.GetRemoveMember().GetId()
+	member, there := l.member(id)
+	if !there {
+		_, known, _, err := l.seatOf(id)
+		if err == nil && !known {
+			err = &moraine.Error{Op: "remove metadata server", Ref: id, Kind: moraine.NotFound, Err: errors.New("no such server: see moraine metadata ls")}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return l.membersReply() // it was removed, and the answer lost
+	}
+	if member.Voter {
+		if err := l.awaitRest(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	if id == l.cfg.Node {
+		if err := l.handTo(ctx, m); err != nil {
+			return nil, err
+		}
+		return nil, l.server.notLeading()
+	}
+	if err := m.RemoveMember(ctx, id); err != nil {
+		return nil, err
+	}
+	l.deps.Log.Info("a metadata server was removed", "member", id)
+	return l.membersReply()
+}
+
+// awaitRest fails where the voters but id are no majority that is up. A leader
+// of late gives them a moment to be heard of.
+func (l *leader) awaitRest(ctx context.Context, id string) error {
+	deadline := l.deps.Clock.Now().Add(settlePatience)
+	for {
+		err := restGoesOn(l.store.Members(), id, l.cfg.Node)
+		if err == nil || l.deps.Clock.Now().After(deadline) || ctx.Err() != nil {
+			return err
+		}
+		sleep(ctx, l.deps.Clock, settleStep)
+	}
+}
+
+// restGoesOn fails where the voters but id could not form a majority. self is up.
+func restGoesOn(members []Member, id, self string) error {
+	rest, up := 0, 0
+	var down []string
+	for _, m := range members {
+		if !m.Voter || m.ID == id {
+			continue
+		}
+		rest++
+		if m.Alive || m.ID == self {
+			up++
+		} else {
+			down = append(down, m.ID)
+		}
+	}
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "remove metadata server", Ref: id, Kind: moraine.Conflict, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case rest == 0:
+		return bad("it is the last one that votes: add another first")
+	case up <= rest/2:
+		return bad("of the %d servers that would be left only %d answer, and they could decide nothing: start %s first, or add another", rest, up, strings.Join(down, ", "))
+	}
+	return nil
+}
+
+// handTo hands the leadership to the voter that is furthest.
+func (l *leader) handTo(ctx context.Context, m Membership) error {
+	best := Member{}
+	for _, o := range l.store.Members() {
+		if o.Voter && o.Alive && o.ID != l.cfg.Node && (best.ID == "" || o.Match > best.Match) {
+			best = o
+		}
+	}
+	if best.ID == "" {
+		return &moraine.Error{Op: "remove metadata server", Ref: l.cfg.Node, Kind: moraine.Conflict, Err: errors.New("no other server can lead")}
+	}
+	return m.Transfer(ctx, best.ID)
+}

@@ -1,0 +1,72 @@
+package metadata
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxMembers bounds the servers that the leader remembers of; see note.
+const maxMembers = 64
+
+// memberNews is what the leader heard from the other metadata servers.
+type memberNews struct {
+	mu    sync.Mutex
+	heard map[string]memberHeard
+}
+
+type memberHeard struct {
+	status *wire.MemberStatus
+	dataID moraine.UUID
+	at     time.Time
+}
+
+func newMemberNews() *memberNews { return &memberNews{heard: make(map[string]memberHeard)} }
+
+// note remembers what was heard of a server. Where that would be one too many,
+// the one that is no member and was not heard of for longest is forgotten.
+func (n *memberNews) note(id string, h memberHeard, members func() []Member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, known := n.heard[id]; !known && len(n.heard) >= maxMembers {
+		n.evict(members())
+	}
+	n.heard[id] = h
+}
+
+// evict forgets one; nobody where all are members, of which there are few.
+func (n *memberNews) evict(members []Member) {
+	oldest := ""
+	for id, h := range n.heard {
+		member := slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
+		if !member && (oldest == "" || h.at.Before(n.heard[oldest].at)) {
+			oldest = id
+		}
+	}
+	delete(n.heard, oldest)
+}
+
+// of returns what was heard of a server lately.
+func (n *memberNews) of(id string, now time.Time) (memberHeard, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h, ok := n.heard[id]
+	return h, ok && now.Sub(h.at) < 5*beatEvery
+}
+
+// ids returns all servers that were heard of lately.
+func (n *memberNews) ids(now time.Time) []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []string
+	for id, h := range n.heard {
+		if now.Sub(h.at) < 5*beatEvery {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,85 @@
+package metadata
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxListed bounds the quarantined chunks that a leader remembers by name; more
+	// are counted.
+	maxListed = 65536
+	// quarantinePage bounds those in one answer.
+	quarantinePage = 4096
+)
+
+// list takes over what a whole pass over a device has found that nothing explains.
+// mu is held.
+func (r *reports) list(device uint32, p *pass) {
+	r.listed -= len(r.quarantined[device])
+	delete(r.quarantined, device)
+	if p.quarantined = p.quarantined[:min(len(p.quarantined), maxListed-r.listed)]; len(p.quarantined) == 0 {
+		return
+	}
+	slices.SortFunc(p.quarantined, func(a, b *wire.QuarantinedChunk) int {
+		return cmp.Or(cmp.Compare(a.Stripe, b.Stripe), cmp.Compare(a.Index, b.Index))
+	})
+	r.quarantined[device], p.quarantined = p.quarantined, nil
+	r.listed += len(r.quarantined[device])
+}
+
+// page returns quarantined chunks in order behind one, whether there are more, and
+// the bytes of all that are listed.
+func (r *reports) page(after *wire.ListQuarantine, limit int) (out []*wire.QuarantinedChunk, more bool, bytes uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, device := range slices.Sorted(maps.Keys(r.quarantined)) {
+		for _, c := range r.quarantined[device] {
+			bytes += c.Length
+			behind := cmp.Or(cmp.Compare(device, after.AfterDevice), cmp.Compare(c.Stripe, after.AfterStripe), cmp.Compare(c.Index, after.AfterIndex)) > 0
+			switch {
+			case !behind:
+			case len(out) == limit:
+				more = true
+			default:
+				out = append(out, c)
+			}
+		}
+	}
+	return out, more, bytes
+}
+
+// listQuarantine lists the chunks that nothing explains and nobody deletes without a
+// person's word. They are known from the devices' reports since this server leads.
+func (l *leader) listQuarantine(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	asked := c.req.GetListQuarantine()
+	limit := quarantinePage
+	if asked.Limit > 0 {
+		limit = min(limit, int(asked.Limit))
+	}
+	reply := &wire.QuarantineReply{}
+	chunks, more, listed := l.reports.page(asked, limit)
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.machine.Counters(r)
+		reply.TotalBytes = n.LeakedBytes
+		return err
+	})
+	v := l.topology.view()
+	for _, chunk := range chunks {
+		named := &wire.QuarantinedChunk{Device: chunk.Device, Stripe: chunk.Stripe, Index: chunk.Index, Length: chunk.Length, Incarnation: chunk.Incarnation}
+		if d := v.devices[chunk.Device]; d != nil {
+			named.Host = d.Host
+		}
+		reply.Chunks = append(reply.Chunks, named)
+	}
+	reply.More, reply.UnlistedBytes = more, reply.TotalBytes-min(listed, reply.TotalBytes)
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Quarantine{Quarantine: reply}}, err
+}

@@ -1,0 +1,225 @@
+package raftstore_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+)
+
+// term returns the present term of a directory, or sets it.
+func term(t *testing.T, fs vfs.FS, set uint64) uint64 {
+	t.Helper()
+	l, err := raftstore.OpenLog(fs, "/node")
+	require.NoError(t, err)
+	if set > 0 {
+		require.NoError(t, l.SetUint64([]byte("CurrentTerm"), set))
+	}
+	now, err := l.GetUint64([]byte("CurrentTerm"))
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return now
+}
+
+// entries returns the entries of a log, by their index and term.
+func entries(t *testing.T, fs vfs.FS) map[[2]uint64]string {
+	t.Helper()
+	out := map[[2]uint64]string{}
+	require.NoError(t, raftstore.InspectLog(fs, "/node", func(e raftstore.EntryInfo) error {
+		require.NoError(t, e.Damage)
+		out[[2]uint64{e.Index, e.Term}] = e.Kind + " " + string(e.Data)
+		return nil
+	}))
+	return out
+}
+
+// ends waits for a node to end by itself, and returns why.
+func (g *group) ends(name string) error {
+	g.t.Helper()
+	select {
+	case err := <-g.nodes[name].ended:
+		delete(g.nodes, name)
+		return err
+	case <-time.After(30 * time.Second):
+		g.t.Fatalf("%s goes on", name)
+		return nil
+	}
+}
+
+// Two of three servers were given up, and had gone further than the third knew: their
+// logs have other entries of the same indexes and terms as what was forced on it. When
+// they run again nothing of them gets into it, nor of it into them: they end, say
+// what to do, and do not come back.
+func TestServersThatWereGivenUpEnd(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.number = 1
+	g.bootstrap()
+	g.startAll()
+	for range 5 {
+		g.propose("add n")
+	}
+	g.propose("set all 1")
+	eventually(t, "all have it", func() bool { return g.nodes["m1"].get("all") == "1" })
+	g.stopAll()
+	g.start("m2")
+	g.start("m3")
+	for i := range 6 {
+		g.proposeAmong([]string{"m2", "m3"}, fmt.Sprintf("set old %d", i))
+	}
+	g.stopAll()
+	// The entry that is forced gets the index and the term of one of theirs.
+	theirs := entries(t, g.fs["m2"])
+	sv, err := raftstore.SurveyNode(g.config("m1"), raftstore.Deps{FS: g.fs["m1"]})
+	require.NoError(t, err)
+	next := uint64(1 << 60)
+	for at := range theirs {
+		if at[0] > sv.LastIndex {
+			next = min(next, at[1])
+		}
+	}
+	term(t, g.fs["m1"], next-1)
+	_, err = raftstore.ForceAlone(g.config("m1"), raftstore.Deps{FS: g.fs["m1"]}, begin("set incarnation 2"))
+	require.NoError(t, err)
+	require.Equal(t, next, term(t, g.fs["m1"], 0))
+	own := entries(t, g.fs["m1"])
+	same := slices.ContainsFunc(slices.Collect(maps.Keys(own)), func(at [2]uint64) bool {
+		return at[0] > sv.LastIndex && theirs[at] != "" && theirs[at] != own[at]
+	})
+	require.True(t, same, "entries of one index and term that differ: %v and %v", own, theirs)
+
+	g.start("m2")
+	g.start("m3")
+	g.leader("m2", "m3")
+	g.start("m1")
+	for _, name := range []string{"m2", "m3"} {
+		err := g.ends(name)
+		require.ErrorIs(t, err, moraine.Fenced)
+		require.ErrorContains(t, err, "incarnation 2")
+		require.ErrorContains(t, err, "an empty --data")
+	}
+	require.EqualValues(t, 6, g.proposeAmong([]string{"m1"}, "add n"))
+	require.Equal(t, "2", g.nodes["m1"].get("incarnation"))
+	require.Empty(t, g.nodes["m1"].get("old"))
+	require.NoError(t, g.halt("m1"))
+	// Not even where there is nobody to tell it again.
+	g.start("m2")
+	require.ErrorIs(t, g.ends("m2"), moraine.Fenced)
+	after := entries(t, g.fs["m2"])
+	for at, entry := range theirs {
+		require.Equal(t, entry, after[at], "what may be missed is still there")
+	}
+}
+
+// What was begun twice under one number keeps apart, and neither of the two ends
+// the other.
+func TestTheSameNumberTwiceKeepsApart(t *testing.T) {
+	g := newGroup(t, 2, nil)
+	g.bootstrap()
+	g.startAll()
+	g.propose("add n")
+	g.stopAll()
+	for i, name := range g.names {
+		b := begin("set own " + name)
+		b.Incarnation.Mark = moraine.UUID{byte(10 + i)}
+		_, err := raftstore.ForceAlone(g.config(name), raftstore.Deps{FS: g.fs[name]}, b)
+		require.NoError(t, err)
+	}
+	g.startAll()
+	for _, name := range g.names {
+		require.EqualValues(t, 2, g.proposeAmong([]string{name}, "add n"))
+		// As a leader does that still has the other one among its members: it is refused.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_ = g.nodes[name].store.AddMember(ctx, g.names[1-slices.Index(g.names, name)], g.names[1-slices.Index(g.names, name)], false)
+		cancel()
+	}
+	time.Sleep(500 * time.Millisecond) // for what must not come about
+	for _, name := range g.names {
+		require.Equal(t, name, g.nodes[name].get("own"))
+	}
+}
+
+// What is forced on a node that has just received a snapshot counts: also where its
+// state is ahead of what the snapshot says, and where the log of before still lies
+// there.
+func TestForceAloneAfterASnapshotWasReceived(t *testing.T) {
+	one := newGroup(t, 1, nil)
+	one.bootstrap()
+	one.startAll()
+	one.propose("set a before")
+	const entries = 20
+	for range entries {
+		one.propose("add n")
+	}
+	p := backupOf(t, one.leader())
+	info, err := raftstore.ReadBackup(bytes.NewReader(p), int64(len(p)))
+	require.NoError(t, err)
+	one.stopAll()
+	for name, was := range map[string]struct {
+		ahead      uint64 // of the snapshot's index, the state
+		last, term uint64 // of the log that lies there
+	}{
+		"no log":                            {},
+		"no log, the state is ahead":        {ahead: 5},
+		"an older log":                      {last: 3, term: 1},
+		"an older log, the state is ahead":  {ahead: 5, last: 3, term: 1},
+		"another log":                       {last: info.Applied + 7, term: 1 << 20},
+		"another log, the state is ahead":   {ahead: 5, last: info.Applied + 7, term: 1 << 20},
+		"another log, not behind the state": {ahead: 5, last: info.Applied - 2, term: 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGroup(t, 3, nil)
+			left := "m1"
+			require.NoError(t, raftstore.InstallFrom(g.config(left), raftstore.Deps{FS: g.fs[left]}, bytes.NewReader(p), int64(len(p)), info.Applied-was.ahead, was.last, was.term))
+			sv, err := raftstore.SurveyNode(g.config(left), raftstore.Deps{FS: g.fs[left]})
+			require.NoError(t, err)
+			require.Equal(t, info.Applied, sv.LastIndex)
+			require.Equal(t, []string{"m1", "m2", "m3"}, sv.Members)
+			_, err = raftstore.ForceAlone(g.config(left), raftstore.Deps{FS: g.fs[left]}, begin("set incarnation 2"))
+			require.NoError(t, err)
+			g.start(left)
+			require.EqualValues(t, entries+1, g.proposeAmong([]string{left}, "add n"))
+			require.Equal(t, "2", g.nodes[left].get("incarnation"), "the entry that was forced is applied")
+			require.Empty(t, g.nodes[left].get("stale"))
+			require.NoError(t, g.halt(left))
+			g.start(left)
+			require.EqualValues(t, entries+2, g.proposeAmong([]string{left}, "add n"), "it goes on alone after the next start, too")
+		})
+	}
+}
+
+func TestGreetingGolden(t *testing.T) {
+	of := moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{9, 8, 7}}
+	p := raftstore.Greeting(cluster, "m1", of)
+	golden(t, "greeting-v1.golden", p)
+	c, node, got, err := raftstore.DecodeGreeting(p)
+	require.NoError(t, err)
+	require.Equal(t, cluster, c)
+	require.Equal(t, "m1", node)
+	require.Equal(t, of, got)
+	for i := range p {
+		bad := bytes.Clone(p)
+		bad[i] ^= 8
+		_, _, _, err := raftstore.DecodeGreeting(bad)
+		require.Error(t, err, "byte %d", i)
+	}
+}
+
+// Whatever a stranger sends in place of a greeting is refused.
+func FuzzGreeting(f *testing.F) {
+	f.Add(raftstore.Greeting(cluster, "m1", moraine.MarkedIncarnation{Number: 3}))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		c, node, of, err := raftstore.DecodeGreeting(p)
+		if err == nil && !bytes.Equal(raftstore.Greeting(c, node, of), p) {
+			t.Errorf("%x is read as another greeting", p)
+		}
+	})
+}

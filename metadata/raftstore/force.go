@@ -1,0 +1,207 @@
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// Survey is what a node's directory holds, as it lies there.
+type Survey struct {
+	Identity
+	// Members are those of the newest configuration, Voters how many of them vote.
+	Members []string
+	Voters  int
+	// LastIndex is of the newest entry in the log, a snapshot or the state, LastTerm of
+	// the newest in the first two, Appended when its leader appended it (zero where
+	// the log does not tell).
+	LastIndex, LastTerm uint64
+	Appended            time.Time
+	// Snapshot is the last entry in the newest snapshot; 0 where there is none.
+	Snapshot uint64
+	// logLast is where the log ends, 0 where what it has counts no more: a snapshot
+	// was received in its place.
+	logLast uint64
+	stale   bool
+}
+
+// Beginning is what another incarnation of the metadata begins with: its name, and
+// the log entry that tells the state of it.
+type Beginning struct {
+	Incarnation moraine.MarkedIncarnation
+	Entry       []byte
+}
+
+// SurveyNode says what the node of cfg.Dir, which must not run, holds. It changes
+// nothing.
+func SurveyNode(cfg Config, deps Deps) (Survey, error) {
+	return offline("raftstore.SurveyNode", cfg, deps, survey)
+}
+
+// ForceAlone makes the node of cfg.Dir, which must not run, a group of its own:
+// it appends a configuration of this node alone to the log, and begin's entry, and
+// gives the directory begin's incarnation. What the node has counts from then on,
+// committed or not; what others had is given up. Repeated, it appends again.
+func ForceAlone(cfg Config, deps Deps, begin Beginning) (Survey, error) {
+	return offline("raftstore.ForceAlone", cfg, deps, func(cfg *Config, deps *Deps, log *raftLog) (Survey, error) {
+		sv, err := survey(cfg, deps, log)
+		if err != nil {
+			return sv, err
+		}
+		return sv, forceAlone(cfg, deps, log, &sv, begin)
+	})
+}
+
+// offline has work done on the log of a directory on which no node runs.
+func offline(op string, cfg Config, deps Deps, work func(*Config, *Deps, *raftLog) (Survey, error)) (sv Survey, err error) {
+	cfg.setDefaults()
+	deps.setDefaults()
+	id, err := ReadIdentity(deps.FS, cfg.Dir)
+	if err != nil {
+		return sv, err
+	}
+	if id.Node != cfg.Node {
+		return sv, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: fmt.Errorf("it is the directory of %s, not of %s", id.Node, cfg.Node)}
+	}
+	cfg.Cluster = id.Cluster
+	if err := cfg.validate(); err != nil {
+		return sv, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
+	}
+	lock, err := deps.FS.Lock(filepath.Join(cfg.Dir, lockFile))
+	if err != nil {
+		return sv, lockError(cfg.Dir, err)
+	}
+	defer func() { err = wrap(op, cfg.Dir, errors.Join(err, lock.Close())) }()
+	log, err := openLog(&cfg, &deps, nil)
+	if err != nil {
+		return sv, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	sv, err = work(&cfg, &deps, log)
+	sv.Identity = id
+	return sv, err
+}
+
+// forceAlone writes the log first: cut short before IDENTITY, the node is one of
+// the incarnation that its state comes to, without a mark, and the command is
+// given again.
+func forceAlone(cfg *Config, deps *Deps, log *raftLog, sv *Survey, begin Beginning) error {
+	term, err := log.GetUint64([]byte("CurrentTerm"))
+	if err != nil {
+		return err
+	}
+	if sv.stale { // as the start of the node would do: it would take what follows with it
+		if err := log.reset(); err != nil {
+			return err
+		}
+	}
+	now := deps.Clock.Now()
+	var entries []*raft.Log
+	// The state may be ahead of what the log and the snapshot say: one that was
+	// received may be. Entries that it seems to have would be passed over.
+	for i := max(sv.logLast, sv.Snapshot) + 1; i <= sv.LastIndex; i++ {
+		entries = append(entries, &raft.Log{Index: i, Type: raft.LogNoop, AppendedAt: now})
+	}
+	entries = append(entries,
+		&raft.Log{Index: sv.LastIndex + 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(cfg.alone()), AppendedAt: now},
+		&raft.Log{Index: sv.LastIndex + 2, Type: raft.LogCommand, Data: begin.Entry, AppendedAt: now})
+	if err := storeInNextTerm(log, max(term, sv.LastTerm), entries); err != nil {
+		return err
+	}
+	id, err := readIdentity(deps.FS, cfg.Dir)
+	if err != nil {
+		return err
+	}
+	id.admitted, id.entered, id.incarnation, id.outlivedBy = true, true, begin.Incarnation, 0
+	// COMMIT POINT of a forced quorum.
+	return replaceFile(deps.FS, cfg.Dir, identityFile, id.encode())
+}
+
+// survey reads what a log, and the snapshots and the state beside it, hold.
+func survey(cfg *Config, deps *Deps, log *raftLog) (Survey, error) {
+	var sv Survey
+	snapshots, err := openSnapshots(cfg, deps, nil)
+	if err != nil {
+		return sv, err
+	}
+	var conf raft.Configuration
+	snap := snapshots.newest()
+	if snap != nil {
+		sv.LastIndex, sv.LastTerm, sv.Snapshot, conf = snap.meta.Index, snap.meta.Term, snap.meta.Index, snap.meta.Configuration
+	}
+	if sv.stale, err = log.replacedBy(snap); err != nil {
+		return sv, err
+	}
+	if !sv.stale {
+		if err := sv.readLog(log, &conf); err != nil {
+			return sv, err
+		}
+	}
+	for _, s := range conf.Servers {
+		sv.Members = append(sv.Members, string(s.ID))
+		if s.Suffrage == raft.Voter {
+			sv.Voters++
+		}
+	}
+	slices.Sort(sv.Members)
+	reached, err := stateReach(deps.FS, cfg.Dir)
+	if err != nil {
+		return sv, err
+	}
+	if snap != nil {
+		reached = max(reached, snap.applied)
+	}
+	sv.LastIndex = max(sv.LastIndex, reached)
+	if sv.LastIndex == 0 {
+		return sv, &moraine.Error{Op: "raftstore", Ref: cfg.Dir, Kind: moraine.NotFound, Err: errors.New("the directory holds no entry: there is nothing to go on with")}
+	}
+	return sv, nil
+}
+
+// readLog goes through the entries of a log that counts.
+func (sv *Survey) readLog(log *raftLog, conf *raft.Configuration) error {
+	first, err := log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		return err
+	}
+	for i := first; i > 0 && i <= last; i++ {
+		var entry raft.Log
+		if err := log.GetLog(i, &entry); err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		if entry.Type == raft.LogConfiguration && i > sv.Snapshot {
+			*conf = raft.DecodeConfiguration(entry.Data)
+		}
+		if i >= sv.LastIndex {
+			sv.LastIndex, sv.LastTerm, sv.Appended = entry.Index, entry.Term, entry.AppendedAt
+		}
+	}
+	sv.logLast = last
+	return nil
+}
+
+// stateReach returns the index of the last entry in the state of a directory, 0
+// where there is none yet.
+func stateReach(fsys vfs.FS, dir string) (index uint64, err error) {
+	err = InspectState(fsys, dir, func(_ state.Reader, applied uint64) error {
+		index = applied
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	return index, err
+}

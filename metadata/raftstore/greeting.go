@@ -1,0 +1,195 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+)
+
+// Both ends of a connection between nodes begin with a greeting: who they are and
+// of which incarnation of the metadata. Nodes of two incarnations part at once. The
+// greeting is an envelope as of small files, magic MRNGREET; the one who dialed
+// greets first. docs/formats/frame.md describes it.
+const (
+	greetMagic   = "MRNGREET"
+	greetVersion = 1
+	// maxGreeting bounds the body.
+	maxGreeting = 1 << 10
+	// sayAgain is how long a node does not say again that it refused the same one.
+	sayAgain = 30 * time.Second
+)
+
+// Ungreeted is a connection of a Stream whose other end is of an earlier release
+// and says nothing of its incarnation.
+type Ungreeted interface{ Ungreeted() bool }
+
+type greeting struct {
+	cluster     moraine.UUID
+	node        string
+	incarnation moraine.MarkedIncarnation
+}
+
+func (g greeting) encode() []byte {
+	body := append([]byte(nil), g.cluster[:]...)
+	body = binary.LittleEndian.AppendUint64(body, uint64(g.incarnation.Number))
+	body = append(body, g.incarnation.Mark[:]...)
+	body = appendBytes(body, []byte(g.node))
+	return seal(greetMagic, greetVersion, body)
+}
+
+func decodeGreeting(p []byte) (greeting, error) {
+	body, _, err := unseal(greetMagic, greetVersion, p)
+	if err != nil {
+		return greeting{}, err
+	}
+	r := reader{p: body}
+	var g greeting
+	copy(g.cluster[:], r.take(len(g.cluster)))
+	number := r.u64()
+	g.incarnation.Number = moraine.Incarnation(number)
+	copy(g.incarnation.Mark[:], r.take(len(g.incarnation.Mark)))
+	g.node = string(r.bytes())
+	if !r.done() || number > 255 {
+		return greeting{}, corruptf("a greeting that does not parse")
+	}
+	return g, nil
+}
+
+func readGreeting(r io.Reader) (greeting, error) {
+	p := make([]byte, envelopeHeader, envelopeHeader+64)
+	if _, err := io.ReadFull(r, p); err != nil {
+		return greeting{}, err
+	}
+	n := binary.LittleEndian.Uint32(p[12:])
+	if n > maxGreeting {
+		return greeting{}, corruptf("a greeting of %d bytes", n)
+	}
+	p = append(p, make([]byte, n+4)...)
+	if _, err := io.ReadFull(r, p[envelopeHeader:]); err != nil {
+		return greeting{}, err
+	}
+	return decodeGreeting(p)
+}
+
+// greeter greets on the connections of a node.
+type greeter struct {
+	self    func() greeting
+	judge   func(greeting) error // nil where the node may be talked with
+	timeout time.Duration
+}
+
+// dialed greets on a connection that this node opened.
+func (g *greeter) dialed(conn net.Conn) error {
+	if u, ok := conn.(Ungreeted); ok && u.Ungreeted() {
+		return nil
+	}
+	return g.exchange(conn, func() error { _, err := conn.Write(g.self().encode()); return err }, nil)
+}
+
+// accepted greets on a connection that another node opened. The answer goes out
+// before the judgement: the other end is to know, too.
+func (g *greeter) accepted(conn net.Conn) error {
+	return g.exchange(conn, nil, func() error { _, err := conn.Write(g.self().encode()); return err })
+}
+
+func (g *greeter) exchange(conn net.Conn, before, after func() error) error {
+	// The deadline is the network's, as raft's own are, not that of a clock of tests.
+	if err := conn.SetDeadline(time.Now().Add(g.timeout)); err != nil {
+		return err
+	}
+	if before != nil {
+		if err := before(); err != nil {
+			return err
+		}
+	}
+	other, err := readGreeting(conn)
+	if err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if after != nil {
+		if err := after(); err != nil {
+			return err
+		}
+	}
+	if err := g.judge(other); err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// greetedConn is an accepted connection that greets before the first byte is
+// read: whoever accepts does not wait for it.
+type greetedConn struct {
+	net.Conn
+	greet func() error
+	once  sync.Once
+	err   error
+}
+
+// Read implements net.Conn.
+func (c *greetedConn) Read(p []byte) (int, error) {
+	c.once.Do(func() {
+		if c.err = c.greet(); c.err != nil {
+			c.err = errors.Join(c.err, c.Conn.Close())
+		}
+	})
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.Conn.Read(p)
+}
+
+func (s *Store) greeter() *greeter {
+	return &greeter{timeout: s.cfg.RPCTimeout, judge: s.judge, self: func() greeting {
+		return greeting{cluster: s.cfg.Cluster, node: s.cfg.Node, incarnation: s.Incarnation()}
+	}}
+}
+
+// judge decides whether this node may talk with another one. It ends this node
+// where the other one is of an incarnation that outlives its own.
+func (s *Store) judge(other greeting) error {
+	own := s.Incarnation()
+	bad := func(kind moraine.Kind, format string, args ...any) error {
+		s.deps.Metrics.Fenced.Inc()
+		err := &moraine.Error{Op: "raftstore.greet", Ref: other.node, Kind: kind, Err: fmt.Errorf(format, args...)}
+		if s.newlyRefused(other) {
+			s.deps.Log.Error("refused to replicate with another metadata server", "server", other.node, "err", err)
+		}
+		return err
+	}
+	switch {
+	case other.cluster != s.cfg.Cluster:
+		return bad(moraine.WrongCluster, "it is of cluster %s, this is %s", other.cluster, s.cfg.Cluster)
+	case !other.incarnation.Differs(own):
+		return nil
+	case other.incarnation.Outlives(own):
+		err := bad(moraine.Fenced, "it is of incarnation %v, this server's --data of %v", other.incarnation, own)
+		s.GiveUp(other.incarnation, "the metadata server "+other.node) //nolint:errcheck // Run returns it
+		return err
+	case own.Outlives(other.incarnation):
+		return bad(moraine.Fenced, "its --data is of incarnation %v, which %v has outlived: it must not run again; it ends when it hears of this", other.incarnation, own)
+	}
+	return bad(moraine.Fenced, "it is of incarnation %v and this server of %v: one number was given out twice. End the servers of the one that is not wanted, for good", other.incarnation, own)
+}
+
+// newlyRefused is whether the refusal of a node was not said lately.
+func (s *Store) newlyRefused(other greeting) bool {
+	s.refusals.Lock()
+	defer s.refusals.Unlock()
+	now := s.deps.Clock.Now()
+	if s.refused == nil || len(s.refused) > maxNodeName {
+		s.refused = map[greeting]time.Time{}
+	}
+	last, said := s.refused[other]
+	if said && now.Sub(last) < sayAgain {
+		return false
+	}
+	s.refused[other] = now
+	return true
+}

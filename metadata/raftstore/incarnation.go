@@ -1,0 +1,82 @@
+package raftstore
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+)
+
+// A directory is of one incarnation of the metadata for good: it gets into
+// another one only by a restore or a forced quorum, which are done to it while no
+// node runs. Nodes of two incarnations exchange no message (see greeting.go): their
+// logs may have different entries of one index and term. Which incarnation a
+// directory is of is in its IDENTITY where a restore or a forced quorum began it, and
+// else in its state alone, so that an earlier release reads it as it always did.
+
+// Incarnation returns what this node's directory is of, as far as is known; it may
+// be called before Run. The number is 0 for a node that has nothing yet.
+func (s *Store) Incarnation() moraine.MarkedIncarnation {
+	if i := s.incarnation.Load(); i != nil {
+		return *i
+	}
+	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	if err != nil {
+		return moraine.MarkedIncarnation{} // Run says why
+	}
+	return id.incarnation
+}
+
+// SawIncarnation takes over the number that the state has, where IDENTITY has none.
+func (s *Store) SawIncarnation(number moraine.Incarnation) {
+	if now := s.Incarnation(); number > now.Number {
+		s.incarnation.Store(&moraine.MarkedIncarnation{Number: number})
+	}
+}
+
+// learnIncarnation is called once the state is open.
+func (s *Store) learnIncarnation(id identity) error {
+	known := id.incarnation
+	if s.deps.Incarnation != nil {
+		err := s.state.read(func(r viewReader, _ uint64) error {
+			number, err := s.deps.Incarnation(r)
+			if number > known.Number {
+				known = moraine.MarkedIncarnation{Number: number}
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read the incarnation of the state: %w", err)
+		}
+	}
+	s.incarnation.Store(&known)
+	return nil
+}
+
+// GiveUp ends a node that heard of an incarnation that outlives its own, and sees
+// to it that it does not come back: its directory is refused from then on. who is
+// who told of it. The error, which Run returns too, says what to do.
+func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
+	s.givingUp.Lock()
+	defer s.givingUp.Unlock()
+	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	if err == nil && id.outlivedBy < newer.Number {
+		id.outlivedBy = newer.Number
+		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
+	}
+	if err != nil { // it will hear of it again
+		s.deps.Log.Error("could not note that this directory was given up", "err", err)
+	}
+	gone := outlived(s.cfg.Node, s.Incarnation().Number, newer.Number, who)
+	s.fatal.set(gone)
+	return gone
+}
+
+// outlived says what to do with a directory that was given up.
+func outlived(node string, own, newer moraine.Incarnation, who string) error {
+	return &moraine.Error{Op: "raftstore", Ref: node, Kind: moraine.Fenced, Err: fmt.Errorf(
+		"%s says that the metadata is at incarnation %d, and this --data is of %d: `moraine metadata force-quorum` or `restore` began %[2]d without it. "+
+			"What it has counts no more, and it takes no part again. Put it aside until nobody misses what is in it, and start a server in its place on an empty --data, "+
+			"under an id that was never used (say %[4]sb), with --join and the servers of now in --peers; then `moraine metadata add %[4]sb=HOST:PORT`. "+
+			"Where it was %[2]d that was begun by mistake, or a backup was restored with too low an --after-incarnation, "+
+			"end the servers of the one that is not wanted, and begin again with --after-incarnation %[2]d", who, newer, own, node)}
+}

@@ -1,0 +1,90 @@
+package disk
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"path"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// A device remembers the newest incarnation of the metadata that its host has heard
+// of, so that a host that starts anew is not taken in by servers of an older one.
+// docs/formats/device.md describes the file.
+const (
+	heardFile    = "heard"
+	heardMagic   = "MRNHEARD"
+	heardVersion = 1
+)
+
+// ReadHeard returns what WriteHeard wrote for the device in dir; zero where it
+// never did. Errors are *moraine.Error.
+func ReadHeard(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error) {
+	f, err := fsys.Open(path.Join(dir, heardFile), vfs.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return moraine.MarkedIncarnation{}, nil
+	}
+	if err != nil {
+		return moraine.MarkedIncarnation{}, wrap("disk.ReadHeard", dir, err)
+	}
+	defer f.Close()
+	p := make([]byte, stampSize)
+	if _, err := f.ReadAt(p, 0); err != nil && !errors.Is(err, io.EOF) {
+		return moraine.MarkedIncarnation{}, wrap("disk.ReadHeard", dir, err)
+	}
+	h, err := decodeHeard(p)
+	if err != nil {
+		return h, wrap("disk.ReadHeard", path.Join(dir, heardFile), err)
+	}
+	return h, nil
+}
+
+// WriteHeard notes, durably, which incarnation the host of the device in dir has
+// heard of. When it fails, or the power does, what was noted before is there.
+func WriteHeard(fsys vfs.FS, dir string, heard moraine.MarkedIncarnation) error {
+	if err := writeHeard(fsys, dir, encodeHeard(heard)); err != nil {
+		return wrap("disk.WriteHeard", dir, err)
+	}
+	return nil
+}
+
+func writeHeard(fsys vfs.FS, dir string, p []byte) error {
+	next := path.Join(dir, heardFile+".tmp")
+	f, err := fsys.Open(next, vfs.Create|vfs.Truncate)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(p, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// COMMIT POINT: the rename, once the directory is synced.
+	if err := fsys.Rename(next, path.Join(dir, heardFile)); err != nil {
+		return err
+	}
+	return fsys.SyncDir(dir)
+}
+
+func encodeHeard(h moraine.MarkedIncarnation) []byte {
+	p := make([]byte, stampSize)
+	copy(p, heardMagic)
+	binary.LittleEndian.PutUint16(p[8:], heardVersion)
+	p[16] = byte(h.Number)
+	copy(p[32:], h.Mark[:])
+	binary.LittleEndian.PutUint32(p[stampSumAt:], crc.Sum(p[:stampSumAt]))
+	return p
+}
+
+func decodeHeard(p []byte) (h moraine.MarkedIncarnation, err error) {
+	if err := checkStamp(p, heardMagic, heardVersion); err != nil {
+		return h, err
+	}
+	return moraine.MarkedIncarnation{Number: moraine.Incarnation(p[16]), Mark: moraine.UUID(p[32:48])}, nil
+}
