@@ -157,7 +157,7 @@ func TestEveryRequestIsServed(t *testing.T) {
 		other := lookup("x")
 		other.Partition = 7
 		_, err = c.do(peer(transport.RoleAdmin, "a1"), other)
-		require.ErrorIs(t, err, moraine.InvalidArgument)
+		require.ErrorIs(t, err, moraine.Misrouted)
 	})
 }
 

@@ -139,7 +139,7 @@ func TestLogsOfServersAndRecounts(t *testing.T) {
 		if n == 4 {
 			dir[0], want = 9, "conflict"
 		}
-		if k := kind(bn.apply(&statepb.Command{Op: &statepb.Command_SetMember{SetMember: &statepb.SetMember{Id: id, Directory: dir}}}).Response); k != want {
+		if k := kind(bn.apply(&statepb.Command{Op: &statepb.Command_SetMember{SetMember: &statepb.SetMember{Id: id, DataId: dir}}}).Response); k != want {
 			t.Errorf("%s with directory %d: %s, want %s", id, dir[0], k, want)
 		}
 	}
