@@ -41,6 +41,7 @@ type Neighbour struct {
 	transport.ChunkService
 	deps  NeighbourDeps
 	bytes *rate.Limiter // nil: no limit
+	turn  chan struct{} // of one place: who has it takes of bytes
 	cpu   *cpuBudget    // nil: no limit
 	yield *yielder
 }
@@ -64,7 +65,7 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	n := &Neighbour{ChunkService: s, deps: deps, yield: newYielder(limits.BackgroundBytesPerSecond, deps.Clock.Now())}
+	n := &Neighbour{ChunkService: s, deps: deps, turn: make(chan struct{}, 1), yield: newYielder(limits.BackgroundBytesPerSecond, deps.Clock.Now())}
 	if limits.BytesPerSecond > 0 {
 		n.bytes = rate.NewLimiter(rate.Limit(limits.BytesPerSecond), moraine.MaxChunkSize)
 	}
@@ -119,17 +120,20 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 			}
 		}
 	}
-	now := n.deps.Clock.Now()
 	if n.bytes != nil {
-		if err := n.hold(ctx, "bandwidth", reserve(n.bytes, now, bytes)); err != nil {
+		if err := n.takeBytes(ctx, bytes); err != nil {
 			return err
 		}
 	}
 	for again := isBackground(ctx); again; {
-		var wait time.Duration
-		wait, again = n.yield.background(n.deps.Clock.Now(), bytes)
+		var wait, share time.Duration
+		wait, share, again = n.yield.background(n.deps.Clock.Now(), bytes)
 		err := n.hold(ctx, "clients", wait)
-		if !again {
+		switch {
+		case again:
+		case err != nil:
+			n.yield.gaveUp(bytes, share)
+		default:
 			n.yield.released(n.deps.Clock.Now(), bytes)
 		}
 		if err != nil {
@@ -139,9 +143,23 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// reserve takes bytes of a limiter and returns how long to wait for them.
-func reserve(l *rate.Limiter, now time.Time, bytes int) time.Duration {
-	return l.ReserveN(now, min(bytes, l.Burst())).DelayFrom(now)
+// takeBytes waits until so many bytes may be sent or received. One after the other
+// takes them, so that who gives up while it waits has taken none: else, where more is
+// asked for than there is, all of it would go to those who have given up.
+func (n *Neighbour) takeBytes(ctx context.Context, bytes int) error {
+	select {
+	case n.turn <- struct{}{}:
+		defer func() { <-n.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	now := n.deps.Clock.Now()
+	r := n.bytes.ReserveN(now, min(bytes, n.bytes.Burst()))
+	err := n.hold(ctx, "bandwidth", r.DelayFrom(now))
+	if err != nil {
+		r.CancelAt(n.deps.Clock.Now())
+	}
+	return err
 }
 
 func (n *Neighbour) hold(ctx context.Context, by string, wait time.Duration) error {

@@ -155,3 +155,58 @@ func TestNegativeLimitsAreRefused(t *testing.T) {
 	_, err := chunkserver.NewNeighbour(&timedService{}, chunkserver.Limits{CPUs: -1}, chunkserver.NeighbourDeps{})
 	require.Error(t, err)
 }
+
+// Who gives up while it waits takes nothing of --bandwidth-limit: clients that ask
+// for more than there is, and wait for a while only, get all that there is.
+func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		n := neighbour(t, s, chunkserver.Limits{BytesPerSecond: 10 << 20})
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 64 {
+			ended.Go(func() {
+				for ctx.Err() == nil {
+					once, done := context.WithTimeout(ctx, 2*time.Second)
+					_, _, _, _ = n.GetChunk(once, &wire.GetChunk{Length: 4 << 20}) // most find no room in time
+					done()
+				}
+			})
+		}
+		time.Sleep(10 * time.Second) // what was saved up is gone
+		before := s.bytes.Load()
+		time.Sleep(20 * time.Second)
+		sent := s.bytes.Load() - before
+		cancel()
+		ended.Wait()
+		require.Greater(t, sent, int64(19*10<<20))
+		require.LessOrEqual(t, sent, int64(21*10<<20))
+	})
+}
+
+// Repairs that give up while they wait for clients take nothing from other repairs.
+func TestRepairsThatGaveUpHoldNobodyBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 4 << 20})
+		ctx, cancel := context.WithCancel(t.Context())
+		repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+		for range 32 {
+			ended.Go(func() {
+				for ctx.Err() == nil {
+					once, done := context.WithTimeout(repair, 500*time.Millisecond)
+					_, _, _, _ = n.GetChunk(once, &wire.GetChunk{Length: 4 << 20})
+					done()
+				}
+			})
+		}
+		time.Sleep(30 * time.Second)
+		before := s.bytes.Load()
+		time.Sleep(20 * time.Second)
+		sent := s.bytes.Load() - before
+		cancel()
+		ended.Wait()
+		require.Greater(t, sent, int64(20*2<<20))
+	})
+}

@@ -53,15 +53,16 @@ func newYielder(most int64, now time.Time) *yielder {
 	return &yielder{most: float64(most), rate: float64(most), began: now, next: now}
 }
 
-// background returns how long a repair's request must wait, and whether it is to
-// ask again then: those that a round without repairs held back go one after the
-// other too.
-func (y *yielder) background(now time.Time, bytes int) (wait time.Duration, again bool) {
+// background returns how long a repair's request must wait, and its share: how much
+// longer the next one must. again: it is to ask again then, since those that a round
+// without repairs held back go one after the other too. Else released or gaveUp must
+// follow.
+func (y *yielder) background(now time.Time, bytes int) (wait, share time.Duration, again bool) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.turn(now)
 	if y.probing() {
-		return y.began.Add(yieldEvery).Sub(now) + time.Millisecond, true
+		return y.began.Add(yieldEvery).Sub(now) + time.Millisecond, 0, true
 	}
 	if y.next.Before(now) {
 		y.next = now
@@ -69,8 +70,17 @@ func (y *yielder) background(now time.Time, bytes int) (wait time.Duration, agai
 	wait = y.next.Sub(now)
 	y.waiting += int64(bytes)
 	pace := max(y.rate, float64(y.waiting)/yieldWait.Seconds())
-	y.next = y.next.Add(time.Duration(float64(bytes) / pace * float64(time.Second)))
-	return wait, false
+	share = time.Duration(float64(bytes) / pace * float64(time.Second))
+	y.next = y.next.Add(share)
+	return wait, share, false
+}
+
+// gaveUp gives back what a request was to have that waits no longer.
+func (y *yielder) gaveUp(bytes int, share time.Duration) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.waiting -= int64(bytes)
+	y.next = y.next.Add(-share)
 }
 
 // released notes that a repair's request goes on: a round is one without repairs
