@@ -291,6 +291,20 @@ func (m *Machine) linkLike(t *tx, dir *inode, name string, child *inode) {
 	t.putInode(child)
 }
 
+// retabled reports whether a table of a content reaches over the place up to which
+// its tables were shared: eviction and staging change tables, and no generation.
+func (t *tx) retabled(content uint64, upTo int64) (over bool, err error) {
+	ok, err := t.speaks(levelRetabled)
+	if err != nil || !ok {
+		return false, err
+	}
+	err = t.refsFrom(content, upTo, func(r ref) (bool, error) {
+		over = r.base < upTo
+		return false, nil
+	})
+	return over, err
+}
+
 // cloneMore shares the next tables of the file under way.
 func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 	src, err := t.view.inode(c.from)
@@ -304,7 +318,13 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 	if err != nil {
 		return damaged(err)
 	}
-	if src.generation != c.generation {
+	again := src.generation != c.generation
+	if !again {
+		if again, err = t.retabled(src.content, c.upTo); err != nil {
+			return err
+		}
+	}
+	if again {
 		// Half of what it was is worth nothing: from the beginning.
 		if err := m.discard(t, i.dropContent()); err != nil {
 			return err

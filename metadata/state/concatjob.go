@@ -216,7 +216,9 @@ func (p *concatPiece) take(j *job) error {
 		if f.base >= hi {
 			return false, nil
 		}
-		if err := p.lay(f, lo, hi, to); err != nil || p.full {
+		// Eviction and staging change tables and no generation: since the piece before
+		// this one the table may be one that reaches back into what is taken.
+		if err := p.lay(f, lo+p.c.taken, hi, to); err != nil || p.full {
 			return false, err
 		}
 		p.c.taken = min(f.end, hi) - lo

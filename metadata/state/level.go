@@ -45,6 +45,9 @@ const (
 	// LevelRouting: a request by another routing epoch is Misrouted, and one that
 	// would tie two partitions CrossPartition.
 	LevelRouting = 4
+	// levelRetabled: the clone of a tree begins a file anew whose tables eviction or
+	// staging changed under it.
+	levelRetabled = 4
 	// LevelConcat: a concatenation of many ranges is a job (Concat).
 	LevelConcat = 4
 )
