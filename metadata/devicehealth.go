@@ -21,6 +21,10 @@ const (
 	slowPeers  = 4
 	slowFor    = 30 * time.Second
 	slowRest   = 10 * time.Minute
+	// slowPart is which part of all devices may be out for it at a time: 1 of so
+	// many, and one in any case. Of a cluster with disks of two kinds the slower kind
+	// would all go otherwise, one after the other.
+	slowPart = 20
 
 	reasonSlow = "it is ten times slower than its peers"
 )
@@ -38,8 +42,15 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
 		micros uint64
 	}
 	var all []timed
+	out, disks := 0, 0
 	for _, h := range hosts {
 		for _, d := range h.record.Devices {
+			if d.State != deviceRetired {
+				disks++
+			}
+			if d.State == deviceOut && d.Reason == reasonSlow {
+				out++
+			}
 			if u, ok := h.usage[d.Id]; ok && h.alive && d.State == deviceIn && !u.failed && u.putMicros > 0 {
 				all = append(all, timed{d.Id, u.putMicros})
 			}
@@ -68,7 +79,7 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
 		}
 	}
 	s.since = since
-	if worst == 0 || (!s.last.IsZero() && now.Sub(s.last) < slowRest) {
+	if worst == 0 || out >= max(1, disks/slowPart) || (!s.last.IsZero() && now.Sub(s.last) < slowRest) {
 		return 0
 	}
 	s.last = now

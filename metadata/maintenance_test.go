@@ -188,5 +188,12 @@ func TestSlowDeviceIsTakenOut(t *testing.T) {
 		require.Equal(t, out, c.device(id).State, "a start does not make it quicker")
 		beat(map[int]uint64{5: 60_000}, 2*time.Minute)
 		require.Equal(t, in, c.device(nodes[5].devices[0].Id).State, "one at a time")
+		beat(map[int]uint64{5: 60_000}, 12*time.Minute)
+		require.Equal(t, in, c.device(nodes[5].devices[0].Id).State, "a second of seven waits until a person has seen to the first")
+		_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+			SetDeviceState: &wire.SetDeviceState{Device: id, State: in}}})
+		require.NoError(t, err)
+		beat(map[int]uint64{5: 60_000}, 40*time.Second)
+		require.Equal(t, out, c.device(nodes[5].devices[0].Id).State)
 	})
 }
