@@ -106,6 +106,9 @@ func hintOf(err error) string {
 	case moraine.NewerFormat:
 		return "run the release of moraine that wrote it, or a later one"
 	case moraine.NoSpace:
+		if e := (*moraine.Error)(nil); errors.As(err, &e) && e.Op == "mem.Open" {
+			return "ask for less by --memory"
+		}
 		return "make room (`moraine rm`), or add devices"
 	case moraine.SessionExpired:
 		return "run the command again"

@@ -39,7 +39,8 @@ func available(path string) (int64, bool) {
 }
 
 // groupLeft reads what a control group (version 2) may still take; as a process in
-// a container sees it, it is at the root.
+// a container sees it, it is at the root. What it caches of files counts as left: the
+// kernel gives it up first, and after a start in the same group it is nearly all.
 func groupLeft(dir string) (int64, bool) {
 	number := func(name string) (int64, bool) {
 		text, err := os.ReadFile(dir + "/" + name)
@@ -51,5 +52,22 @@ func groupLeft(dir string) (int64, bool) {
 	}
 	limit, ok := number("memory.max")
 	used, ok2 := number("memory.current")
-	return limit - used, ok && ok2
+	return limit - max(0, used-groupCache(dir)), ok && ok2
+}
+
+// groupCache reads how much of a control group's memory is cached files; those of
+// memory file systems are not in it.
+func groupCache(dir string) (n int64) {
+	text, err := os.ReadFile(dir + "/memory.stat")
+	if err != nil {
+		return 0
+	}
+	for _, line := range bytes.Split(text, []byte("\n")) {
+		fields := bytes.Fields(line)
+		if len(fields) == 2 && (string(fields[0]) == "inactive_file" || string(fields[0]) == "active_file") {
+			size, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+			n += size
+		}
+	}
+	return n
 }
