@@ -61,8 +61,8 @@ type cache struct {
 	evictions   uint64
 }
 
-// fill is a read from below whose bytes are to be kept. A change to the chunk
-// meanwhile makes it void.
+// fill is a read from below whose bytes are to be kept, or a put. A change to the
+// chunk meanwhile makes it void.
 type fill struct{ void bool }
 
 func newCache(arena *Arena) *cache {
@@ -113,6 +113,15 @@ func (c *cache) relieve() {
 // put makes a chunk to be found in place of another of its key. It takes buf.
 func (c *cache) put(h *held) {
 	c.mu.Lock()
+	old := c.insert(h)
+	c.mu.Unlock()
+	old.freeIfIdle()
+	c.relieve()
+}
+
+// insert makes a chunk to be found, and returns what it took the place of, as remove
+// does. The caller holds mu.
+func (c *cache) insert(h *held) *held {
 	old := c.remove(h.key)
 	c.chunks[h.key] = h
 	if h.dirty {
@@ -120,9 +129,7 @@ func (c *cache) put(h *held) {
 	} else {
 		c.enqueue(h)
 	}
-	c.mu.Unlock()
-	old.freeIfIdle()
-	c.relieve()
+	return old
 }
 
 // enqueue lets a clean chunk be evicted. The caller holds mu.
@@ -246,7 +253,7 @@ func (c *cache) begin(key chunkKey) (*fill, bool) {
 func (c *cache) keep(f *fill, h *held) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.fills, h.key)
+	c.end(h.key, f)
 	if f.void || c.chunks[h.key] != nil {
 		return false
 	}
@@ -256,10 +263,46 @@ func (c *cache) keep(f *fill, h *held) bool {
 	return true
 }
 
-func (c *cache) forget(key chunkKey) {
+func (c *cache) forget(key chunkKey, f *fill) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.fills, key)
+	c.end(key, f)
+}
+
+// end ends a fill, unless another has taken its place. The caller holds mu.
+func (c *cache) end(key chunkKey, f *fill) {
+	if c.fills[key] == f {
+		delete(c.fills, key)
+	}
+}
+
+// announce announces that a chunk is being put below, to be kept; reads of what was
+// there before are not kept any more. putUnless or forget must follow.
+func (c *cache) announce(key chunkKey) *fill {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f := c.fills[key]; f != nil {
+		f.void = true
+	}
+	f := &fill{}
+	c.fills[key] = f
+	return f
+}
+
+// putUnless is put, unless the chunk was deleted since it was announced. It takes
+// the buffer in any case.
+func (c *cache) putUnless(f *fill, h *held) {
+	c.mu.Lock()
+	c.end(h.key, f)
+	if f.void {
+		c.mu.Unlock()
+		h.free()
+		return
+	}
+	old := c.insert(h)
+	c.mu.Unlock()
+	old.freeIfIdle()
+	c.relieve()
 }
 
 // evict gives up one chunk that nobody uses; false: there is none.

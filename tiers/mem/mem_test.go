@@ -183,6 +183,39 @@ func TestWhatWasTakenIsReadFromMemory(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NotFound)
 }
 
+// late deletes a chunk as soon as it is below, before the put of it returns.
+type late struct {
+	mem.Lower
+	deletes func(moraine.ChunkID) error
+}
+
+func (l *late) Put(ctx context.Context, h tiers.Header, data []byte, sums []uint32) error {
+	if err := l.Lower.Put(ctx, h, data, sums); err != nil {
+		return err
+	}
+	return l.deletes(h.ID)
+}
+
+// TestADeletionMeetsATake deletes a chunk while it is being taken: it is gone from
+// memory too, and its memory is given back.
+func TestADeletionMeetsATake(t *testing.T) {
+	fsys := vfs.NewMem(1)
+	format(t, fsys)
+	l := &late{}
+	s := open(t, 96*mib, func(m *mem.Memory) mem.Lower {
+		l.Lower = openDisk(t, fsys, m)
+		return l
+	})
+	l.deletes = func(id moraine.ChunkID) error { return s.Delete(t.Context(), id, 2) }
+	take(t, s, tiertest.MakeChunk(t, id(1), 1, 100_000, 1), moraine.NVMe)
+	_, err := s.Get(t.Context(), id(1), 0, nil)
+	require.ErrorIs(t, err, moraine.NotFound)
+	require.Zero(t, s.memory.Stats().Arena.InUseBytes)
+	later := tiertest.MakeChunk(t, id(1), 2, 100_000, 2) // a version that the deletion does not mean
+	take(t, s, later, moraine.NVMe)
+	later.Check(t, s)
+}
+
 // TestMemoryThatRotsIsNotServed changes a byte of what is kept.
 func TestMemoryThatRotsIsNotServed(t *testing.T) {
 	s := memOverDisk(t)

@@ -35,11 +35,13 @@ func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, su
 		return 0, gaveUp(op, h.ID, err)
 	}
 	defer t.claims.Drop(h.ID)
+	f := t.m.cache.announce(t.key(h.ID))
 	if err := t.put(ctx, h, buf.Bytes(), sums); err != nil {
+		t.m.cache.forget(t.key(h.ID), f)
 		buf.Release()
 		return 0, err
 	}
-	t.m.cache.put(chunkOf(t.key(h.ID), h, buf, sums))
+	t.m.cache.putUnless(f, chunkOf(t.key(h.ID), h, buf, sums))
 	return moraine.NVMe, nil
 }
 

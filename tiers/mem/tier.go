@@ -162,7 +162,7 @@ func (t *Tier) load(ctx context.Context, id moraine.ChunkID, off, n int64) (*tie
 		return v, err
 	}
 	if err != nil || v.Header.Length != n || v.BlockCRCs == nil {
-		t.m.cache.forget(key)
+		t.m.cache.forget(key, f)
 		return v, err
 	}
 	h := &held{key: key, header: v.Header, data: v.Data, sums: v.BlockCRCs, free: v.Release, upTo: n}
