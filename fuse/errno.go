@@ -29,6 +29,7 @@ var errnos = map[moraine.Kind]syscall.Errno{
 	moraine.Stale:            syscall.ESTALE,
 	moraine.SessionExpired:   syscall.EIO,
 	moraine.NotLeader:        syscall.ETIMEDOUT,
+	moraine.Misrouted:        syscall.ETIMEDOUT,
 	moraine.Unavailable:      syscall.ETIMEDOUT,
 	moraine.Timeout:          syscall.ETIMEDOUT,
 	moraine.Canceled:         syscall.EINTR,

@@ -65,7 +65,7 @@ func ofKind(kind moraine.Kind) s3err.APIError {
 		return code(s3err.ErrNotImplemented)
 	case moraine.CrossTenant:
 		return s3err.APIError{Code: "InvalidRequest", Description: "The two ends of a copy belong to different tenants.", HTTPStatusCode: http.StatusBadRequest}
-	case moraine.Unavailable, moraine.Timeout, moraine.NotLeader, moraine.Stale, moraine.SessionExpired,
+	case moraine.Unavailable, moraine.Timeout, moraine.NotLeader, moraine.Misrouted, moraine.Stale, moraine.SessionExpired,
 		moraine.Busy, moraine.Conflict, moraine.Canceled:
 		return s3err.APIError{Code: "ServiceUnavailable", Description: "The cluster cannot do this now (" + kind.String() + "): try again.", HTTPStatusCode: http.StatusServiceUnavailable}
 	case moraine.Corrupt, moraine.Lost:
