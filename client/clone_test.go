@@ -169,6 +169,37 @@ func TestConcatConsumesParts(t *testing.T) {
 	})
 }
 
+// A job that ended, and was forgotten since, was not in vain: the file is there.
+func TestConcatWhoseJobIsForgotten(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		write(t, c, cl, "/p", bytesOf(1, 5000), 1<<30, false)
+		srcs := make([]client.InodeRange, 700)
+		for i := range srcs {
+			srcs[i] = client.InodeRange{Inode: c.inode(cl, "/p")}
+		}
+		forgot := 0
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetListJobs() == nil {
+				return nil, nil
+			}
+			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
+				if jobs := resp.GetJobs().GetJobs(); len(jobs) == 1 && jobs[0].State == wire.JobState_JOB_STATE_DONE {
+					forgot++
+					return nil, errKind(moraine.NotFound)
+				}
+				return resp, err
+			}, nil
+		})
+		a, err := cl.Concat(c.ctx, "/all", srcs, client.CreateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 1, forgot)
+		require.EqualValues(t, 700*5000, a.Size)
+		require.Equal(t, moraine.InodeID(a.Inode), c.inode(cl, "/all"))
+	})
+}
+
 // What fails half-way leaves no name, and its space is given back.
 func TestConcatFailsWhole(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {

@@ -47,6 +47,13 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 	}
 	j, err := f.c.WaitJob(ctx, moraine.JobID(resp.GetJobs().Jobs[0].Id), nil)
 	switch {
+	case isKind(err, moraine.NotFound):
+		// The service remembers so many jobs that ended, and this is none of them any
+		// more. What it made can be looked at; before it was whole it could not be.
+		if a, err := f.c.StatInode(ctx, f.Inode()); err == nil {
+			return a, nil
+		}
+		return nil, err
 	case err != nil:
 		return nil, err
 	case j.State == wire.JobState_JOB_STATE_CANCELED:

@@ -54,7 +54,7 @@ func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, tim
 	stub, addrs := k.meta.servers.current()
 	actx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	resp, err := stub.Do(actx, k.meta.stamp(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: req}}, s, 0))
+	resp, err := stub.Do(actx, stamp(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: req}}, s, 0))
 	if err == nil && resp.GetLeases() == nil {
 		err = badReply("leases")
 	}

@@ -38,8 +38,6 @@ type metaConn struct {
 	cache       *cache // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
-	// routing is the newest routing epoch that a session reply has named.
-	routing atomic.Uint64
 }
 
 func newMetaConn(cfg *Config, deps *Deps) *metaConn {
@@ -164,13 +162,20 @@ func unsure(ctx context.Context, op string, err error) error {
 	return &moraine.Error{Op: op, Kind: kind, Err: fmt.Errorf("an answer was lost, so that it may have taken effect; after that: %w", err)}
 }
 
-// quick asks once, and once more after a redirect: for callers who have
+// quick asks once, and once more after a redirect or by a new routing: for callers who have
 // something better to do than to wait.
 func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	m.metrics.MetaRequests.Inc()
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, addrs, m.stamp(req, m.current(), 0), 0)
+		session := m.current()
+		resp, err := m.try(ctx, stub, addrs, stamp(req, session, 0), 0)
+		if isKind(err, moraine.Misrouted) && try < 2 {
+			if err := m.reroute(ctx, session); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if err == nil || try == 2 || ctx.Err() != nil || !isTransient(err) {
 			return resp, err
 		}
@@ -206,7 +211,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	warned, reroutes := false, 0
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, addrs, m.stamp(req, s, number), wait)
+		resp, err := m.try(ctx, stub, addrs, stamp(req, s, number), wait)
 		if err == nil {
 			return resp, unknown, nil
 		}
@@ -274,11 +279,11 @@ func pauseUpTo(ctx context.Context, clk clock.Clock, try int, longest time.Durat
 
 // stamp returns the request of one attempt: a message of its own, because an
 // attempt that was given up may still be read by whoever carries it.
-func (m *metaConn) stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
-	r := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: m.routing.Load(), LeaseEpoch: req.LeaseEpoch,
+func stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
+	r := &wire.MetaRequest{Partition: req.Partition, LeaseEpoch: req.LeaseEpoch,
 		Op: req.Op, Number: number}
 	if s != nil {
-		r.Session = s.id
+		r.Session, r.RoutingEpoch = s.id, s.routing.Load()
 		if number != 0 {
 			r.AckedBelow = s.numbers.ackedBelow()
 		}

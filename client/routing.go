@@ -12,10 +12,10 @@ const maxReroutes = 3
 
 // sawRouting notes the routing epoch that a session's opening or renewal told.
 // It only rises; 0 is from a service that has none.
-func (m *metaConn) sawRouting(epoch uint64) {
+func (s *session) sawRouting(epoch uint64) {
 	for {
-		have := m.routing.Load()
-		if have >= epoch || m.routing.CompareAndSwap(have, epoch) {
+		have := s.routing.Load()
+		if have >= epoch || s.routing.CompareAndSwap(have, epoch) {
 			return
 		}
 	}
@@ -32,6 +32,6 @@ func (m *metaConn) reroute(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	m.sawRouting(resp.GetSession().GetRoutingEpoch())
+	s.sawRouting(resp.GetSession().GetRoutingEpoch())
 	return nil
 }

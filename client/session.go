@@ -11,7 +11,7 @@ import (
 )
 
 // session is the client's standing with the service. It never changes but for
-// its token; a session that ended is replaced by another one.
+// its token and routing; a session that ended is replaced by another one.
 type session struct {
 	id      uint64
 	root    moraine.InodeID
@@ -24,6 +24,10 @@ type session struct {
 	// renewed is when the last renewal that succeeded was sent, in nanoseconds of
 	// the client's clock.
 	renewed atomic.Int64
+	// routing is the newest routing epoch that a reply about the session named. It
+	// goes with the session: metadata that was restored may have gone back to a
+	// lower epoch, and has ended every session.
+	routing atomic.Uint64
 }
 
 // doubtful reports whether the session may be over without our knowing.
@@ -63,13 +67,13 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond}
 	s.renewed.Store(began.UnixNano())
+	s.sawRouting(r.RoutingEpoch)
 	m.takeToken(s, r)
 	m.cache.reset()
 	m.session.Store(s)
 	m.servers.learn(r.Metadata)
 	m.metrics.Sessions.Inc()
 	m.sawTopology(r.TopologyVersion)
-	m.sawRouting(r.RoutingEpoch)
 	if old != nil {
 		m.log.Warn("the session had expired; a new one is open",
 			"old", moraine.SessionID(old.id), "session", moraine.SessionID(s.id))
@@ -106,7 +110,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	m.takeToken(s, r)
 	m.servers.learn(r.GetMetadata())
 	m.sawTopology(r.GetTopologyVersion())
-	m.sawRouting(r.GetRoutingEpoch())
+	s.sawRouting(r.GetRoutingEpoch())
 	return nil
 }
 
