@@ -183,8 +183,8 @@ func (a *absence) who() string {
 // maxClaimed bounds the chunks that are counted on a device that is drained.
 const maxClaimed = 4096
 
-// countDraining returns a topology in which each device that is being drained says
-// how many chunks stripes still have on it. Which are drained is the state's to say:
+// countDraining returns a topology in which each device that is being drained, or is
+// out, says how many chunks stripes still have on it. Which are is the state's to say:
 // what a leader keeps of it comes a moment later, and an empty answer would be
 // believed.
 func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.Topology, error) {
@@ -193,15 +193,16 @@ func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.T
 		return nil, err
 	}
 	claimed := make(map[uint32]uint64)
+	states := make(map[uint32]wire.DeviceState)
 	for _, d := range devices {
-		if d.State != deviceDraining {
+		if d.State != deviceDraining && d.State != deviceOut {
 			continue
 		}
 		page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
 		if err != nil {
 			return nil, err
 		}
-		claimed[d.Id] = uint64(len(page))
+		claimed[d.Id], states[d.Id] = uint64(len(page)), d.State
 	}
 	if len(claimed) == 0 {
 		return topology, nil
@@ -210,7 +211,7 @@ func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.T
 	for _, h := range out.Hosts {
 		for _, d := range h.Devices {
 			if n, drained := claimed[d.Id]; drained {
-				d.State, d.Claimed = deviceDraining, n
+				d.State, d.Claimed = states[d.Id], n
 			}
 		}
 	}

@@ -152,6 +152,35 @@ func TestRemovedHostIsNotMissed(t *testing.T) {
 	})
 }
 
+// A host that is drained is not empty while one of its devices is out and stripes
+// still have chunks there.
+func TestDevicesThatAreOutCountToADrain(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		dev := k.write("f", nil).Chunks[0].Device
+		host := nodes[0].id
+		for _, n := range nodes {
+			if n.devices[0].Id == dev {
+				host = n.id
+			}
+		}
+		for _, req := range []*wire.MetaRequest{
+			{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: dev, State: out}}},
+			{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: host, State: wire.DeviceState_DEVICE_STATE_DRAINING}}},
+		} {
+			_, err := c.do(peer(transport.RoleAdmin, "ops"), req)
+			require.NoError(t, err)
+		}
+		for _, h := range c.cluster().Topology.Hosts {
+			if h.Id == host {
+				require.EqualValues(t, 1, h.Devices[0].Claimed)
+				require.Equal(t, out, h.Devices[0].State)
+			}
+		}
+	})
+}
+
 // A device that is ten times slower than its peers for half a minute is taken out,
 // for good; one that is slow with all the others is not.
 func TestSlowDeviceIsTakenOut(t *testing.T) {
