@@ -121,6 +121,10 @@ type Deps struct {
 	Metrics *Metrics // default: unregistered
 	Stream  Stream
 	FSM     FSM
+	// CheckEntry returns an error (Corrupt) for an entry whose bytes are not those that
+	// were proposed. Each entry that is read from the log is given to it. Nil: nothing
+	// is found before the FSM finds it.
+	CheckEntry func(entry []byte) error
 	// Incarnation reads the number of the incarnation that a state is of, 0 where it
 	// says none. Nil: no state says any.
 	Incarnation func(r state.Reader) (moraine.Incarnation, error)

@@ -29,6 +29,8 @@ type raftLog struct {
 	retentionBytes int64
 	took           latencies // of StoreLogs
 
+	// checkEntry is Deps.CheckEntry.
+	checkEntry func(entry []byte) error
 	// fail ends the node; it does not return. nil outside of Run.
 	fail func(error)
 	// opened is the origin of since: when the write in progress began, in
@@ -76,7 +78,8 @@ func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
 	}
 	return &raftLog{
 		WAL: w, fs: deps.FS, dir: dir, clock: deps.Clock, opened: deps.Clock.Now(), metrics: deps.Metrics,
-		retention: cfg.LogRetention, retentionBytes: cfg.LogRetentionBytes, fail: fail,
+		retention: cfg.LogRetention, retentionBytes: cfg.LogRetentionBytes,
+		checkEntry: deps.CheckEntry, fail: fail,
 	}, nil
 }
 
@@ -192,6 +195,9 @@ func (l *raftLog) makeGhosts(last uint64) error {
 // deletes them and appends the leader's.
 func (l *raftLog) GetLog(index uint64, out *raft.Log) error {
 	err := l.WAL.GetLog(index, out)
+	if err == nil {
+		return l.check(out)
+	}
 	ghosts := l.ghosts.Load()
 	if ghosts == 0 || !errors.Is(err, raft.ErrLogNotFound) {
 		return err
@@ -206,6 +212,25 @@ func (l *raftLog) GetLog(index uint64, out *raft.Log) error {
 		return err
 	}
 	return nil
+}
+
+// check holds a command that was read against its own checksum, and ends the node
+// where it is damaged: raft-wal checks none. Apply would find it too, but a leader
+// hands what it reads to those who lag behind: they would store it, and end for
+// the damage of another's disk.
+func (l *raftLog) check(entry *raft.Log) error {
+	if l.checkEntry == nil || entry.Type != raft.LogCommand {
+		return nil
+	}
+	err := l.checkEntry(entry.Data)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("entry %d of the log on this disk: %w", entry.Index, err)
+	if l.fail != nil {
+		l.fail(err)
+	}
+	return err
 }
 
 // endGhosts is called before entries are appended from index on. raft knows the

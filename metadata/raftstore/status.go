@@ -96,7 +96,7 @@ func (s *Store) Term() uint64 {
 func (s *Store) snapshotAge(snap *snapshot) time.Duration {
 	made := snap.made
 	var entry raft.Log
-	if err := s.log.GetLog(snap.meta.Index, &entry); err == nil && !entry.AppendedAt.IsZero() {
+	if err := s.log.WAL.GetLog(snap.meta.Index, &entry); err == nil && !entry.AppendedAt.IsZero() {
 		made = entry.AppendedAt
 	}
 	if made.IsZero() {

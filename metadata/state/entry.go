@@ -43,11 +43,11 @@ func EncodeEntry(cmds [][]byte) []byte {
 	return putFixed32(b, crc32.Checksum(b, castagnoli))
 }
 
-// DecodeEntry unpacks a log entry. Damage is Corrupt, an entry of a newer
-// version NewerFormat.
-func DecodeEntry(b []byte) ([]*statepb.Command, error) {
-	bad := func(format string, args ...any) ([]*statepb.Command, error) {
-		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
+// CheckEntry returns Corrupt where the bytes of a log entry are not those that were
+// written, whatever its version.
+func CheckEntry(b []byte) error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "check log entry", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
 	}
 	if len(b) < len(entryMagic)+6 || string(b[:len(entryMagic)]) != entryMagic {
 		return bad("%d bytes, no entry", len(b))
@@ -56,7 +56,19 @@ func DecodeEntry(b []byte) ([]*statepb.Command, error) {
 	if have := crc32.Checksum(body, castagnoli); have != sum {
 		return bad("CRC32C is %08x, want %08x", have, sum)
 	}
-	d := dec{b: body[len(entryMagic):]}
+	return nil
+}
+
+// DecodeEntry unpacks a log entry. Damage is Corrupt, an entry of a newer
+// version NewerFormat.
+func DecodeEntry(b []byte) ([]*statepb.Command, error) {
+	bad := func(format string, args ...any) ([]*statepb.Command, error) {
+		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
+	}
+	if err := CheckEntry(b); err != nil {
+		return nil, err
+	}
+	d := dec{b: b[len(entryMagic) : len(b)-4]}
 	if v := d.byte(); v != entryVersion {
 		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("version %d, this build knows %d", v, entryVersion)}
