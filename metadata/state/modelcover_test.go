@@ -24,7 +24,7 @@ var unmodelled = map[string]struct{ test, why string }{
 	"add_signing_key":   {"TestClusterTranscripts", "keys have nothing to do with names and content"},
 	"set_feature_level": {"TestGoldenLogs", "the model is of the present level"},
 	"set_member":        {"TestAMemberHasOneDirectory", "members have nothing to do with names and content"},
-	"raise_incarnation": {"TestAnotherHistoryQuarantines", "it ends every session: there is one in the life of a history"},
+	"raise_incarnation": {"TestAnotherIncarnationQuarantines", "it ends every session: there is one in the life of a history"},
 	"create_jobs":       {"TestClusterTranscripts", "the model's jobs are begun by the requests that need them"},
 	"abort_steps":       {"TestCheckpointFaults", "checkpoints have a model of their own: their states"},
 	"queue_repairs":     {"TestGarbageModel", "repair has a model of its own, with devices"},
