@@ -56,7 +56,7 @@ the flag first.
 What the lost servers had acknowledged, and this one had not got, is lost. The metadata
 gets the number of another incarnation, as with "metadata restore": one above all that
 this directory and the chunkservers have heard of, which are asked (--certs). Where one
-of them does not answer, say by --after-incarnation the highest number that an incarnation
+of them does not answer, or none is known here, say by --after-incarnation the highest number that an incarnation
 of this cluster ever had. The other servers take no part again on their old --data: those
 that run end as soon as they hear of it.`,
 		Args: cobra.NoArgs,
@@ -88,6 +88,11 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 		Incarnation: uint8(min(after, 254)) + 1, SilentHosts: silent}
 	a.tellForce(&r, sv)
 	if o.yes {
+		if len(known.Hosts) == 0 && !o.after.given(cmd) {
+			// The state may be behind its log, so that this proves nothing.
+			return usageError("nothing was changed: what is in %s names no chunkserver to ask which incarnation of the metadata it has heard of. "+
+				"Say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of", cfg.Dir, after)
+		}
 		if len(silent) > 0 && !o.after.given(cmd) {
 			return usageError("nothing was changed: %s did not say which incarnation of the metadata they have heard of (%v). "+
 				"Start them, and give --certs, or say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of; "+

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -39,8 +40,12 @@ const idle = 50 * time.Second
 // under a new grant; what was put and not committed when the session ended is lost,
 // and said so once, with what was there before still there; and the handle goes on.
 func TestGrantFaults(t *testing.T) {
+	runs := testseed.Sample(t, 3)
 	for _, f := range faults {
 		for _, s := range grantSteps {
+			if !runs() {
+				continue
+			}
 			inRow(t, s.name, f, s.step, func(r *row) {
 				cl, other := r.open(), r.other()
 				defer other.Close()
@@ -94,8 +99,12 @@ func TestGrantFaults(t *testing.T) {
 // commit: it is there, whole, or it is not, and the error says so. It goes with the
 // session.
 func TestGrantFaultsOfANewFile(t *testing.T) {
+	runs := testseed.Sample(t, 3)
 	for _, f := range faults {
 		for _, s := range grantSteps[:2] {
+			if !runs() {
+				continue
+			}
 			inRow(t, s.name, f, s.step, func(r *row) {
 				cl, other := r.open(), r.other()
 				defer other.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -33,7 +34,11 @@ func (r *row) background(by *incluster.Client) uint64 {
 // what was asked for under one that has ended is carried out once, or not, as the
 // error says.
 func TestSessionFaults(t *testing.T) {
+	runs := testseed.Sample(t, 2)
 	for _, f := range faults {
+		if !runs() {
+			continue
+		}
 		inRow(t, "opening", f, is[*wire.MetaRequest_OpenSession], func(r *row) {
 			other := r.other()
 			defer other.Close()

@@ -58,6 +58,20 @@ func Of[T any](short, long T) T {
 	return short
 }
 
+// Sample returns what says of each row of a long table, in order, whether it is
+// run: all in the long form, and otherwise one in so many, from one on that
+// MORAINE_TEST_SEED or chance names.
+func Sample(t testing.TB, one uint64) func() bool {
+	if Long() {
+		return func() bool { return true }
+	}
+	row := First(t)
+	return func() bool {
+		row++
+		return row%one == 0
+	}
+}
+
 func number(t testing.TB, variable, v string) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(v, 10, 63)
