@@ -88,16 +88,10 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 		Incarnation: uint8(min(after, 254)) + 1, SilentHosts: silent}
 	a.tellForce(&r, sv)
 	if o.yes {
-		if len(known.Hosts) == 0 && !o.after.given(cmd) {
-			// The state may be behind its log, so that this proves nothing.
-			return usageError("nothing was changed: what is in %s names no chunkserver to ask which incarnation of the metadata it has heard of. "+
-				"Say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of", cfg.Dir, after)
-		}
-		if len(silent) > 0 && !o.after.given(cmd) {
-			return usageError("nothing was changed: %s did not say which incarnation of the metadata they have heard of (%v). "+
-				"Start them, and give --certs, or say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of; "+
-				"give that only if the metadata was not restored or forced from another directory or backup since",
-				strings.Join(silent, ", "), why, after)
+		if !o.after.given(cmd) {
+			if err := mayNumber(known.Hosts, silent, why, after); err != nil {
+				return err
+			}
 		}
 		if a.global.json { // the report comes when it is done
 			fmt.Fprintf(a.err, "WARNING: %s\n", r.Warning)
@@ -132,6 +126,22 @@ func (a *app) tellForce(r *forceReport, sv raftstore.Survey) {
 	a.note("%s of cluster %s; members: %s", sv.Node, sv.Cluster, strings.Join(sv.Members, ", "))
 	a.note("its last entry is %d of term %d, appended %s", sv.LastIndex, sv.LastTerm, old)
 	a.note("WARNING: %s", r.Warning)
+}
+
+// mayNumber fails where what was asked does not tell that no incarnation above after
+// was ever begun: a chunkserver is silent, or the state names none. A state may be
+// behind its log, so that a host that is missing there proves nothing.
+func mayNumber(hosts []*wire.Host, silent []string, why error, after moraine.Incarnation) error {
+	const remedy = "say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of; " +
+		"give that only if the metadata was not restored or forced from another directory or backup since"
+	switch {
+	case len(hosts) == 0:
+		return usageError("nothing was changed: the state names no chunkserver that could say which incarnation of the metadata it has heard of; "+remedy, after)
+	case len(silent) > 0:
+		return usageError("nothing was changed: %s did not say which incarnation of the metadata they have heard of (%v). Start them, and give --certs, or "+remedy,
+			strings.Join(silent, ", "), why, after)
+	}
+	return nil
 }
 
 // askTimeout bounds the question to one chunkserver.
