@@ -75,11 +75,13 @@ func SegmentBlock(cluster, device moraine.UUID, salt [16]byte) []byte {
 	return p
 }
 
-// DecodeStamps decodes p as an identity and as a segment's first block.
-func DecodeStamps(p []byte) (identity, segment error) {
+// DecodeStamps decodes p as an identity, as a segment's first block, and as what
+// was heard.
+func DecodeStamps(p []byte) (identity, segment, heard error) {
 	_, identity = decodeIdentity(p)
 	_, segment = decodeSegmentHead(p)
-	return identity, segment
+	_, heard = decodeHeard(p)
+	return identity, segment, heard
 }
 
 // Restamp gives a stamp the checksum that it needs.

@@ -94,12 +94,21 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzStamps decodes anything as an identity and as the head of a segment.
+// FuzzStamps decodes anything, also such as has the right checksum, as an identity,
+// as the head of a segment, and as what was heard of the metadata.
 func FuzzStamps(f *testing.F) {
 	for _, p := range samples() {
-		f.Add(p)
+		f.Add(p, true)
 	}
-	f.Fuzz(func(t *testing.T, p []byte) { _, _ = disk.DecodeStamps(p) })
+	heard, err := os.ReadFile("testdata/heard-v1.golden")
+	require.NoError(f, err)
+	f.Add(heard, false)
+	f.Fuzz(func(t *testing.T, p []byte, seal bool) {
+		if seal && len(p) >= 128 {
+			disk.Restamp(p)
+		}
+		_, _, _ = disk.DecodeStamps(p)
+	})
 }
 
 func TestFormatRefusesWhatIsThere(t *testing.T) {
