@@ -8,13 +8,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxConcatRanges bounds the ranges of one concatenation by the service; more are
-// cloned step by step from here.
-const maxConcatRanges = 10_000
-
 // assemble makes the ranges the content of the file, and gives it its name: few
 // ranges by one Clone, many by a job of the service, and step by step where the
-// cluster's feature level has no such job.
+// cluster's feature level has no such job, or one takes fewer.
 func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume moraine.InodeID) (a *wire.Attr, consumed bool, err error) {
 	if consume == 0 && len(todo) <= maxCloneRanges {
 		a, err := f.cloneStep(ctx, f.attr.Generation, todo, true)
@@ -22,7 +18,7 @@ func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume mo
 			return a, false, err
 		}
 	}
-	if len(todo) <= maxConcatRanges {
+	if len(todo) <= wire.MaxConcatRanges {
 		a, err := f.concat(ctx, todo, consume)
 		if !isKind(err, moraine.Unimplemented) {
 			return a, consume != 0, err

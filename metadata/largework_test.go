@@ -31,7 +31,7 @@ type largeWork struct {
 func TestLargeWorkOnADisk(t *testing.T) {
 	files, parts := 3_000, 1_000
 	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		files, parts = 200_000, state.MaxConcatRanges
+		files, parts = 200_000, wire.MaxConcatRanges
 	}
 	w := &largeWork{applier: newApplier(t), kinds: map[uint64]string{}, took: map[string][]time.Duration{}, cpu: map[string]time.Duration{}}
 	bench, sources := w.tree(files)

@@ -33,12 +33,7 @@ func (a *app) hostListCommand() *cobra.Command {
 		Short: "List hosts: what state their devices are in, and what they hold",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			cluster, err := getCluster(cmd.Context(), c.Client)
+			cluster, err := a.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -120,6 +115,16 @@ func setHostState(ctx context.Context, c *client.Client, host string, to wire.De
 	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{
 		SetHostState: &wire.SetHostState{Host: host, State: to, Reason: reason}}})
 	return err
+}
+
+// cluster asks the metadata service once for what it knows of the cluster.
+func (a *app) cluster(ctx context.Context) (*wire.ClusterReply, error) {
+	c, err := a.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return getCluster(ctx, c.Client)
 }
 
 func getCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, error) {

@@ -46,12 +46,7 @@ func (a *app) scrubStatusCommand() *cobra.Command {
 		Short: "How far each device is, when it was last read whole, and what was wrong",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			cluster, err := getCluster(cmd.Context(), c.Client)
+			cluster, err := a.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}

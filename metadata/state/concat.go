@@ -17,10 +17,6 @@ import (
 // changes between two pieces of one range fails the job: half of each would be
 // neither. What fails leaves nothing but the reason.
 
-// MaxConcatRanges is the most ranges of one concatenation: the parts of an S3
-// upload.
-const MaxConcatRanges = 10_000
-
 // concatRow is how many ranges a row of the job holds.
 const concatRow = 256
 
@@ -75,8 +71,8 @@ func (m *Machine) checkConcat(t *tx, i *inode, op *wire.Concat) error {
 	switch l := op.GetLink(); {
 	case i.owner == 0 || i.content != 0 || i.size != 0:
 		return fail(moraine.InvalidArgument, "concat", ref, "the file has a name, or content: make an empty one without a name")
-	case len(op.GetRanges()) > MaxConcatRanges:
-		return fail(moraine.TooLarge, "concat", ref, "%d ranges, %d at most", len(op.GetRanges()), MaxConcatRanges)
+	case len(op.GetRanges()) > wire.MaxConcatRanges:
+		return fail(moraine.TooLarge, "concat", ref, "%d ranges, %d at most", len(op.GetRanges()), wire.MaxConcatRanges)
 	case l == nil || l.GetKeep():
 		return fail(moraine.InvalidArgument, "concat", ref, "want a name, and none that keeps what had it")
 	}

@@ -249,7 +249,7 @@ func TestConcatRefuses(t *testing.T) {
 		{"its own directory consumed", &wire.Concat{Ranges: ranges, Link: in(dir), Consume: dir}, "invalid argument"},
 		{"the root consumed", &wire.Concat{Ranges: ranges, Link: link("w"), Consume: c.root}, "invalid argument"},
 		{"a file consumed", &wire.Concat{Ranges: ranges, Link: link("w"), Consume: file}, "not a directory"},
-		{"too many ranges", &wire.Concat{Ranges: make([]*wire.CloneRange, state.MaxConcatRanges+1), Link: link("w")}, "too large"},
+		{"too many ranges", &wire.Concat{Ranges: make([]*wire.CloneRange, wire.MaxConcatRanges+1), Link: link("w")}, "too large"},
 	} {
 		if r.op.Inode == 0 {
 			r.op.Inode = c.unnamed()
@@ -388,7 +388,7 @@ func TestConcatOfTenThousand(t *testing.T) {
 	dir := c.mkdir(c.root, "parts")
 	var ranges []*wire.CloneRange
 	var g uint64
-	for n := range state.MaxConcatRanges {
+	for n := range wire.MaxConcatRanges {
 		f := c.mkfile(dir, fmt.Sprint(n))
 		if n%1000 == 0 {
 			g = c.grant(f, 1000)
@@ -411,7 +411,7 @@ func TestConcatOfTenThousand(t *testing.T) {
 	if j := c.ended(job.Id); j.State != wire.JobState_JOB_STATE_DONE {
 		t.Fatalf("the job ended %s: %s", j.State, j.Error)
 	}
-	if size := c.attr(c.walkTo("/whole")).Size; size != 64*state.MaxConcatRanges {
+	if size := c.attr(c.walkTo("/whole")).Size; size != 64*wire.MaxConcatRanges {
 		t.Errorf("the whole has %d bytes", size)
 	}
 	if most > 1020 {

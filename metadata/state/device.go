@@ -129,9 +129,7 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 	had := h.devices
 	h.rack, h.addresses, h.admin, h.release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
 	h.bucket = w.GetBucket()
-	if err := m.backFromMaintenance(t, h, w); err != nil {
-		return nil, err
-	}
+	backFromMaintenance(h, w)
 	reply := &wire.RegisterHostReply{}
 	for _, wd := range w.GetDevices() {
 		d, err := m.registerDevice(t, h, wd)

@@ -116,12 +116,11 @@ func (m *Machine) HostsAway(r Reader, but string) ([]string, error) { return m.v
 
 // backFromMaintenance ends what was announced of a host that registers after a
 // boot: it is back, whatever time is left. The caller writes the host.
-func (m *Machine) backFromMaintenance(t *tx, h *host, w *wire.Host) error {
+func backFromMaintenance(h *host, w *wire.Host) {
 	booted := slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() == 0 })
 	if h.away != 0 && booted {
 		h.away, h.awayWhy = 0, ""
 	}
-	return nil
 }
 
 // wentElsewhere reports whether a device that another host has now is named only
