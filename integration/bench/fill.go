@@ -216,7 +216,8 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	// What is allocated here dies soon, and there is memory.
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(loadHeap))
 	f := &filler{machine: state.New(0), cluster: ca.Cluster(), every: to.ContentEvery}
 	cfg := raftstore.Config{Dir: to.base(), Cluster: f.cluster, Node: "base", BallastBytes: -1,
 		Peers: []raftstore.Peer{{ID: "base", Address: "nowhere"}}}
@@ -244,3 +245,6 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 
 // loadTold is how often a load says how far it is.
 const loadTold = 10 * time.Second
+
+// loadHeap is how large the heap of a load grows before it is collected.
+const loadHeap = 3 << 30

@@ -19,7 +19,9 @@ import (
 // A table is what shares the first tablePrefix bytes of its keys: for the state
 // machine's, the entries of one directory, the answers of one session. That is
 // a guess about what is worth a note, and nothing depends on it. An end that is
-// too high is as good as true: it only costs a search.
+// too high is as good as true: it only costs a search. The ends of whole tables are
+// kept beside them: most of those hold keys that begin with a number which only
+// rises, so that a new inode, and what belongs to a new file, lies past them.
 //
 // It belongs to one database and to the goroutine that applies.
 type ends struct {
@@ -27,11 +29,15 @@ type ends struct {
 	recent, old map[string]*tableEnd
 	// filters is what the filters of recent take, in bytes.
 	filters int
+	// whole has the ends of tables as a whole. They are few, and have no filters.
+	whole map[[wholePrefix]byte]*tableEnd
 }
 
 const (
 	// tablePrefix is the partition, the number of the table, and an id.
-	tablePrefix = 2 + 1 + 8
+	tablePrefix = wholePrefix + 8
+	// wholePrefix is the partition and the number of the table.
+	wholePrefix = 2 + 1
 	// endMisses is how many searches in vain show that a table's end is worth
 	// finding.
 	endMisses = 4
@@ -54,7 +60,17 @@ type tableEnd struct {
 	filter *filter
 }
 
-func newEnds() *ends { return &ends{recent: map[string]*tableEnd{}} }
+func newEnds() *ends {
+	return &ends{recent: map[string]*tableEnd{}, whole: map[[wholePrefix]byte]*tableEnd{}}
+}
+
+// wholeOf returns what is known of the whole table of key, nil for nothing.
+func (e *ends) wholeOf(key []byte) *tableEnd {
+	if len(key) <= wholePrefix {
+		return nil
+	}
+	return e.whole[[wholePrefix]byte(key)]
+}
 
 // of returns what is known of the table of key, nil for nothing.
 func (e *ends) of(key []byte) *tableEnd {
@@ -81,23 +97,31 @@ func (e *ends) put(prefix []byte, t *tableEnd) {
 
 // absent reports that key is known not to be there.
 func (e *ends) absent(key []byte) bool {
-	t := e.of(key)
-	if t == nil {
-		return false
+	if t := e.wholeOf(key); t.isPast(key) {
+		return true
 	}
-	return t.last != nil && bytes.Compare(key, t.last) > 0 || t.filter != nil && !t.filter.has(key)
+	t := e.of(key)
+	return t.isPast(key) || t != nil && t.filter != nil && !t.filter.has(key)
+}
+
+// isPast reports that the table is known to end before key.
+func (t *tableEnd) isPast(key []byte) bool {
+	return t != nil && t.last != nil && bytes.Compare(key, t.last) > 0
+}
+
+// wrote notes that the table has key.
+func (t *tableEnd) wrote(key []byte) {
+	if t.isPast(key) {
+		t.last = append(t.last[:0], key...)
+	}
 }
 
 // wrote notes that key is there.
 func (e *ends) wrote(key []byte) {
+	e.wholeOf(key).wrote(key)
 	t := e.of(key)
-	if t == nil {
-		return
-	}
-	if t.last != nil && bytes.Compare(key, t.last) > 0 {
-		t.last = append(t.last[:0], key...)
-	}
-	if t.filter == nil {
+	t.wrote(key)
+	if t == nil || t.filter == nil {
 		return
 	}
 	if t.filter.add(key); t.filter.room == 0 {
@@ -109,8 +133,8 @@ func (e *ends) wrote(key []byte) {
 // missed notes that key was searched for in vain. After some such searches it
 // finds the end of its table, and after some more makes a filter of it.
 func (k *applyKV) missed(key []byte) error {
-	if len(key) <= tablePrefix {
-		return nil
+	if err := k.missedIn(key); err != nil || len(key) <= tablePrefix {
+		return err
 	}
 	t := k.ends.of(key)
 	if t == nil {
@@ -124,6 +148,22 @@ func (k *applyKV) missed(key []byte) error {
 	case filterMisses:
 		t.filter, err = k.filterOf(key[:tablePrefix])
 		k.ends.filters += t.filter.size()
+	}
+	return err
+}
+
+// missedIn notes a search in vain for the whole table of key.
+func (k *applyKV) missedIn(key []byte) (err error) {
+	if len(key) <= wholePrefix {
+		return nil
+	}
+	t := k.ends.wholeOf(key)
+	if t == nil {
+		t = &tableEnd{}
+		k.ends.whole[[wholePrefix]byte(key)] = t
+	}
+	if t.misses++; t.misses == endMisses {
+		t.last, err = k.lastOf(key[:wholePrefix])
 	}
 	return err
 }

@@ -22,6 +22,11 @@ const (
 	// loadMemTable is the size of a table in memory during a load: larger ones make
 	// fewer, and what is appended to the state's tables in turn overlaps less.
 	loadMemTable = 128 << 20
+	// loadCache is what a load caches beyond cfg.CacheBytes, which tables in memory
+	// would take all of.
+	loadCache = 1 << 30
+	// loadRecords is the cache of records: one that fits the processor's caches.
+	loadRecords = 4 << 20
 	// settlePoll is how often a load looks whether compactions have ended.
 	settlePoll = 100 * time.Millisecond
 )
@@ -93,6 +98,10 @@ func refuseFormed(cfg *Config, deps *Deps) error {
 }
 
 func load(cfg *Config, deps *Deps, broken *fatal, fill func(*Loader) error) error {
+	// The tables in memory count as parts of the cache. What a load asks for is what it
+	// has just made, so that few records do.
+	cfg.CacheBytes += loadCache
+	cfg.RecordCacheBytes = loadRecords
 	st := newState(cfg, deps, broken)
 	st.tune = func(o *pebble.Options) {
 		// A load that is cut short is begun anew: the log of what is not flushed yet
