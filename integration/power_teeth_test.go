@@ -153,7 +153,6 @@ var syncs = map[string]string{
 	"m sync /metadata/snapshots/tmp-N/db/OPTIONS-N":                    spare,
 	"m sync /metadata/snapshots/tmp-N/db/marker.format-version.N.N":    nameOnly,
 	"m sync /metadata/snapshots/tmp-N/db/marker.manifest.N.MANIFEST-N": nameOnly,
-	"m sync /metadata/snapshots/tmp-N/stream":                          spare,
 	"m sync /metadata/state/CURRENT.new":                               "",
 	"m sync /metadata/state/db-N/MANIFEST-N":                           "",
 	"m sync /metadata/state/db-N/N.log": "what it loses the replicated log gives again, except where one log is torn and the next is not, which few cuts leave; " +

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -93,7 +94,31 @@ func EncodeBegunID(cluster moraine.UUID, node string) []byte {
 
 // EncodeSnap encodes a snapshot's metadata.
 func EncodeSnap(meta raft.SnapshotMeta, applied uint64) []byte {
-	return (&snapshot{meta: meta, applied: applied}).encode()
+	return (&snapshot{meta: meta, applied: applied, form: snapTaken}).encode()
+}
+
+// EncodeReceivedSnap encodes the metadata of one that another node sent.
+func EncodeReceivedSnap(meta raft.SnapshotMeta, applied uint64) []byte {
+	return (&snapshot{meta: meta, applied: applied, form: snapReceived}).encode()
+}
+
+// KeepAsStream has the newest snapshot of the node directory dir lie as servers
+// once kept what they received.
+func KeepAsStream(fsys vfs.FS, dir string, cluster moraine.UUID) error {
+	store, err := openSnapshots(&Config{Dir: dir, Cluster: cluster}, &Deps{FS: fsys, Metrics: NewMetrics(nil)}, nil)
+	if err != nil {
+		return err
+	}
+	snap := store.newest()
+	own := filepath.Join(store.dir, snap.meta.ID)
+	p, err := StreamOf(fsys, filepath.Join(own, snapCheckpoint), cluster, snap.applied)
+	if err != nil {
+		return err
+	}
+	snap.form = snapStream
+	return errors.Join(writeSynced(fsys, filepath.Join(own, snapStreamFile), p),
+		fsys.RemoveAll(filepath.Join(own, snapCheckpoint)),
+		replaceFile(fsys, own, snapMetaFile, snap.encode()))
 }
 
 // WrapPipeline wraps a pipeline as the transport does.

@@ -89,11 +89,20 @@ func (p statePicture) Persist(sink raft.SnapshotSink) error {
 // Release implements raft.FSMSnapshot.
 func (statePicture) Release() {}
 
-// Restore implements raft.FSM: the state becomes that of the stream. On error
-// the state is what it was, or the node ends.
+// Restore implements raft.FSM: the state becomes that of the snapshot that source
+// reads. It is not read: its files are linked. On error the state is what it was,
+// or the node ends.
 func (m *machine) Restore(source io.ReadCloser) error {
 	defer source.Close()
-	return m.store.restore(source)
+	from := source
+	if counted, ok := from.(raft.ReadCloserWrapper); ok {
+		from = counted.WrappedReadCloser()
+	}
+	own, ok := from.(*snapshotReader)
+	if !ok {
+		return fmt.Errorf("raftstore: snapshot source of type %T", from)
+	}
+	return m.store.restore(own.snap)
 }
 
 // watermark is a number that rises, and can be waited for.

@@ -209,7 +209,7 @@ func InspectSnapshots(fsys vfs.FS, dir string, fn func(SnapshotInfo) error) erro
 			info.Damage = err
 		} else {
 			info.Index, info.Term, info.Applied, info.Bytes = snap.meta.Index, snap.meta.Term, snap.applied, snap.meta.Size
-			info.Received, info.Members = snap.stream, memberNames(snap.meta.Configuration)
+			info.Received, info.Members = snap.form != snapTaken, memberNames(snap.meta.Configuration)
 			info.Damage = s.verify(snap)
 		}
 		if err := fn(info); err != nil {

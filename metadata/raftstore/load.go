@@ -217,7 +217,7 @@ func seed(cfg *Config, deps *Deps, from string) error {
 		return err
 	}
 	snap := source.newest()
-	if snap == nil || snap.stream || snap.meta.Term != loadTerm || snap.applied != snap.meta.Index {
+	if snap == nil || snap.form != snapTaken || snap.meta.Term != loadTerm || snap.applied != snap.meta.Index {
 		return &moraine.Error{Op: "raftstore", Ref: from, Kind: moraine.InvalidArgument, Err: errors.New("it is not a state as it was loaded")}
 	}
 	files := filepath.Join(source.dir, snap.meta.ID, snapCheckpoint)

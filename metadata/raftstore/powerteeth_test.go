@@ -19,31 +19,34 @@ import (
 // they are left out, else why they need not. A sync that is not listed fails
 // TestPowerCuts, one that is listed and not made fails TestEverySyncMatters.
 var syncs = map[string]string{
-	"sync /node/IDENTITY.new by form":                                      "",
-	"sync /node/PROBE by Store.open":                                       "nothing reads it: the sync is there to take its time before raft may start",
-	"sync /node/log/META.new by metaStore.commit":                          "",
-	"sync /node/log/N-N.wal by repairTail":                                 "",
-	"sync /node/log/N-N.wal by walFile.Sync":                               "",
-	"sync /node/snapshots/tmp-N/META by checkpointSink.publish":            "",
-	"sync /node/snapshots/tmp-N/db/MANIFEST-N by pebble":                   "",
-	"sync /node/snapshots/tmp-N/db/N.log by pebble":                        "",
-	"sync /node/snapshots/tmp-N/db/OPTIONS-N by pebble":                    "",
-	"sync /node/snapshots/tmp-N/db/marker.format-version.N.N by pebble":    emptyFile,
-	"sync /node/snapshots/tmp-N/db/marker.manifest.N.MANIFEST-N by pebble": emptyFile,
-	"sync /node/snapshots/tmp-N/stream by checkpointSink.checkStream":      "",
-	"sync /node/state/CURRENT.new by stateDB.exchange":                     "",
-	"sync /node/state/CURRENT.new by stateDB.open":                         "",
-	"sync /node/state/db-N/MANIFEST-N by pebble":                           "",
-	"sync /node/state/db-N/MANIFEST-N by streamReader.extract":             "",
-	"sync /node/state/db-N/N.log by pebble":                                "",
-	"sync /node/state/db-N/N.log by streamReader.extract": "a state is flushed before its snapshot is taken: what the snapshot's log has comes after " +
-		"what the snapshot says it holds, and the replicated log has it",
-	"sync /node/state/db-N/N.sst by pebble":                                      "",
-	"sync /node/state/db-N/N.sst by streamReader.extract":                        "",
-	"sync /node/state/db-N/OPTIONS-N by streamReader.extract":                    "",
-	"sync /node/state/db-N/marker.format-version.N.N by streamReader.extract":    emptyFile,
-	"sync /node/state/db-N/marker.manifest.N.MANIFEST-N by streamReader.extract": emptyFile,
-	"sync /node/state/db-N/temporary.N.dbtmp by pebble":                          "",
+	"sync /node/IDENTITY.new by form":                                                    "",
+	"sync /node/PROBE by Store.open":                                                     "nothing reads it: the sync is there to take its time before raft may start",
+	"sync /node/log/META.new by metaStore.commit":                                        "",
+	"sync /node/log/N-N.wal by repairTail":                                               "",
+	"sync /node/log/N-N.wal by walFile.Sync":                                             "",
+	"sync /node/snapshots/tmp-N/META by checkpointSink.publish":                          "",
+	"sync /node/snapshots/tmp-N/db/MANIFEST-N by pebble":                                 "",
+	"sync /node/snapshots/tmp-N/db/N.log by pebble":                                      "",
+	"sync /node/snapshots/tmp-N/db/OPTIONS-N by pebble":                                  "",
+	"sync /node/snapshots/tmp-N/db/marker.format-version.N.N by pebble":                  emptyFile,
+	"sync /node/snapshots/tmp-N/db/marker.manifest.N.MANIFEST-N by pebble":               emptyFile,
+	"sync /node/snapshots/tmp-N/db/MANIFEST-N by streamReader.extract":                   "",
+	"sync /node/snapshots/tmp-N/db/N.log by streamReader.extract":                        flushed,
+	"sync /node/snapshots/tmp-N/db/N.sst by streamReader.extract":                        "",
+	"sync /node/snapshots/tmp-N/db/OPTIONS-N by streamReader.extract":                    "",
+	"sync /node/snapshots/tmp-N/db/marker.format-version.N.N by streamReader.extract":    emptyFile,
+	"sync /node/snapshots/tmp-N/db/marker.manifest.N.MANIFEST-N by streamReader.extract": emptyFile,
+	"sync /node/state/CURRENT.new by stateDB.exchange":                                   "",
+	"sync /node/state/CURRENT.new by stateDB.open":                                       "",
+	"sync /node/state/db-N/MANIFEST-N by pebble":                                         "",
+	"sync /node/state/db-N/MANIFEST-N by linkCheckpoint":                                 "",
+	"sync /node/state/db-N/N.log by pebble":                                              "",
+	"sync /node/state/db-N/N.log by linkCheckpoint":                                      flushed,
+	"sync /node/state/db-N/N.sst by pebble":                                              "",
+	"sync /node/state/db-N/OPTIONS-N by linkCheckpoint":                                  "",
+	"sync /node/state/db-N/marker.format-version.N.N by linkCheckpoint":                  emptyFile,
+	"sync /node/state/db-N/marker.manifest.N.MANIFEST-N by linkCheckpoint":               emptyFile,
+	"sync /node/state/db-N/temporary.N.dbtmp by pebble":                                  "",
 	"syncdir / by form":                                       "",
 	"syncdir /node by form":                                   "",
 	"syncdir /node/log by metaStore.commit":                   "",
@@ -56,18 +59,23 @@ var syncs = map[string]string{
 	"syncdir /node/snapshots/tmp-N by pebble":                 "checkpointSink.publish syncs the same directory, after pebble and before it gives it its name",
 	"syncdir /node/snapshots/tmp-N/db by marker": "it orders two names for a cut between them, and a cut before the snapshot has its name removes both: " +
 		"a last sync of pebble keeps them before",
-	"syncdir /node/snapshots/tmp-N/db by pebble": "",
-	"syncdir /node/state by Store.restore":       "",
-	"syncdir /node/state by pebble":              "",
-	"syncdir /node/state by stateDB.exchange":    "pebble syncs the same directory when stateDB.openDB opens the new database, next, and the old one is removed after that",
+	"syncdir /node/snapshots/tmp-N/db by pebble":               "",
+	"syncdir /node/snapshots/tmp-N/db by streamReader.extract": "",
+	"syncdir /node/state by Store.restore":                     "",
+	"syncdir /node/state by pebble":                            "",
+	"syncdir /node/state by stateDB.exchange":                  "pebble syncs the same directory when stateDB.openDB opens the new database, next, and the old one is removed after that",
 	"syncdir /node/state by stateDB.open": "a first database without its CURRENT is removed, and made again from the snapshot and the log, " +
 		"of which the log is cut off only behind the snapshot",
-	"syncdir /node/state/db-N by marker":               "",
-	"syncdir /node/state/db-N by pebble":               "",
-	"syncdir /node/state/db-N by streamReader.extract": "",
+	"syncdir /node/state/db-N by marker":         "",
+	"syncdir /node/state/db-N by pebble":         "",
+	"syncdir /node/state/db-N by linkCheckpoint": "",
 }
 
-const emptyFile = "the file is empty: its name says all, and the sync of the directory keeps that"
+const (
+	emptyFile = "the file is empty: its name says all, and the sync of the directory keeps that"
+	flushed   = "a state is flushed before its snapshot is taken: what the snapshot's log has comes after " +
+		"what the snapshot says it holds, and the replicated log has it"
+)
 
 // unlisted returns the sites that no table has.
 func (c *siteCounts) unlisted() (out []string) {

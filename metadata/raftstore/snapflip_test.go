@@ -22,7 +22,7 @@ type flippingDisk struct {
 
 func (d *flippingDisk) Open(name string, flag vfs.OpenFlag) (vfs.File, error) {
 	f, err := d.FS.Open(name, flag)
-	if err != nil || !strings.HasSuffix(name, "/stream") || flag&vfs.Create == 0 {
+	if err != nil || !strings.Contains(name, "/snapshots/tmp-") || !strings.HasSuffix(name, ".sst") || flag&vfs.Create == 0 {
 		return f, err
 	}
 	return &flippingFile{f, d}, nil

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/raft"
 
 	"github.com/morainefs/moraine"
@@ -24,17 +23,16 @@ import (
 const (
 	snapMetaFile    = "META"
 	snapMetaMagic   = "MRNSNPM1"
-	snapMetaVersion = 1
-	snapStreamFile  = "stream" // of one that was received
-	snapCheckpoint  = "db"     // of one that was taken here
+	snapMetaVersion = 2
+	snapStreamFile  = "stream"
+	snapCheckpoint  = "db"
 	snapPrefix      = "snap-"
 	snapTmpPrefix   = "tmp-"
 )
 
-// snapshotStore keeps the newest snapshot of the state. One that was taken here
-// is a pebble checkpoint, made of hard links; one that another node sent lies
-// as the stream that it came in. It is turned into a stream when a follower
-// needs it.
+// snapshotStore keeps the newest snapshot of the state, as a pebble checkpoint:
+// of one that was taken here hard links into the state, of one that another node
+// sent the files that came. It is turned into a stream when a follower needs it.
 //
 // It implements raft.SnapshotStore. All methods may be called concurrently.
 type snapshotStore struct {
@@ -59,12 +57,21 @@ type snapshotStore struct {
 
 var _ raft.SnapshotStore = (*snapshotStore)(nil)
 
+// snapForm says where a snapshot comes from, and in what form it lies on disk.
+type snapForm uint16
+
+const (
+	snapTaken    snapForm = 1 // here
+	snapStream   snapForm = 2 // received, and kept as a stream: what servers once did
+	snapReceived snapForm = 3 // from META version 2 on
+)
+
 // snapshot is one that is complete.
 type snapshot struct {
 	meta    raft.SnapshotMeta
-	number  uint64    // order in which they were made here
-	applied uint64    // what its state has reached at least
-	stream  bool      // received: kept as a stream
+	number  uint64 // order in which they were made here
+	applied uint64 // what its state has reached at least
+	form    snapForm
 	made    time.Time // zero where an earlier process made it
 	readers int
 	retired bool // removed when the last reader closes
@@ -131,18 +138,18 @@ func (s *snapshot) encode() []byte {
 	body = le.AppendUint64(body, s.applied)
 	body = le.AppendUint64(body, s.meta.ConfigurationIndex)
 	body = le.AppendUint64(body, uint64(s.meta.Size))
-	form := uint16(1)
-	if s.stream {
-		form = 2
-	}
-	body = le.AppendUint16(body, form)
+	body = le.AppendUint16(body, uint16(s.form))
 	body = le.AppendUint32(body, uint32(len(s.meta.Configuration.Servers)))
 	for _, srv := range s.meta.Configuration.Servers {
 		body = le.AppendUint16(body, uint16(srv.Suffrage))
 		body = appendBytes(body, []byte(srv.ID))
 		body = appendBytes(body, []byte(srv.Address))
 	}
-	return seal(snapMetaMagic, snapMetaVersion, body)
+	version := uint16(1) // which servers before snapReceived can read
+	if s.form == snapReceived {
+		version = 2
+	}
+	return seal(snapMetaMagic, version, body)
 }
 
 func decodeSnapMeta(p []byte) (*snapshot, error) {
@@ -155,8 +162,7 @@ func decodeSnapMeta(p []byte) (*snapshot, error) {
 	s.applied = r.u64()
 	s.meta.ConfigurationIndex = r.u64()
 	s.meta.Size = int64(r.u64())
-	form := r.u16()
-	s.stream = form == 2
+	s.form = snapForm(r.u16())
 	for n := r.u32(); n > 0 && !r.bad; n-- {
 		s.meta.Configuration.Servers = append(s.meta.Configuration.Servers, raft.Server{
 			Suffrage: raft.ServerSuffrage(r.u16()),
@@ -164,7 +170,7 @@ func decodeSnapMeta(p []byte) (*snapshot, error) {
 			Address:  raft.ServerAddress(r.bytes()),
 		})
 	}
-	if !r.done() || form < 1 || form > 2 {
+	if !r.done() || s.form < snapTaken || s.form > snapReceived {
 		return nil, corruptf("snapshot metadata does not parse")
 	}
 	return s, nil
@@ -247,7 +253,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 // source returns the stream of snap.
 func (s *snapshotStore) source(snap *snapshot) (io.ReadCloser, error) {
 	dir := filepath.Join(s.dir, snap.meta.ID)
-	if snap.stream {
+	if snap.form == snapStream {
 		f, err := s.fs.Open(filepath.Join(dir, snapStreamFile), vfs.Read)
 		if err != nil {
 			return nil, err
@@ -269,6 +275,23 @@ func (s *snapshotStore) source(snap *snapshot) (io.ReadCloser, error) {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(writeStream(w, s.fs, dir, s.cluster, snap.applied, files)) }()
 	return r, nil
+}
+
+// layOut makes the directory to, durably but for its name, with the files of a
+// snapshot.
+func (s *snapshotStore) layOut(snap *snapshot, to string) error {
+	if snap.form != snapStream {
+		return linkCheckpoint(s.fs, filepath.Join(s.dir, snap.meta.ID, snapCheckpoint), to)
+	}
+	source, err := s.source(snap)
+	if err != nil {
+		return err
+	}
+	r, err := newStreamReader(source, s.cluster)
+	if err == nil {
+		err = r.extract(s.fs, to)
+	}
+	return errors.Join(err, source.Close())
 }
 
 type snapshotReader struct {
@@ -331,151 +354,10 @@ func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 		return nil, err
 	}
 	return &checkpointSink{store: s, tmp: tmp, began: s.clock.Now(), snap: &snapshot{
-		number: s.next,
+		number: s.next, form: snapTaken,
 		meta: raft.SnapshotMeta{
 			Version: version, ID: fmt.Sprintf("%s%020d", snapPrefix, s.next), Index: index, Term: term,
 			Configuration: configuration.Clone(), ConfigurationIndex: configurationIndex,
 		},
 	}}, nil
-}
-
-// checkpointSink makes one snapshot: from the state here (capture), or from a
-// stream (Write).
-type checkpointSink struct {
-	store *snapshotStore
-	tmp   string
-	began time.Time
-	snap  *snapshot
-	file  vfs.File // the stream, once Write was called
-	ended bool
-}
-
-var _ raft.SnapshotSink = (*checkpointSink)(nil)
-
-// ID implements raft.SnapshotSink.
-func (c *checkpointSink) ID() string { return c.snap.meta.ID }
-
-// capture takes a checkpoint of the state. It flushes first: raft truncates the
-// log up to the snapshot's index, so that the state itself must by then be
-// durable without it.
-func (c *checkpointSink) capture() error {
-	st := c.store.state
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	if st.db == nil {
-		return errClosed
-	}
-	// The state may move on while the checkpoint is taken; this far it has come
-	// at least, and what is said of a snapshot is at least.
-	index, err := applied(st.db)
-	if err != nil {
-		return err
-	}
-	if err := st.db.Flush(); err != nil {
-		return err
-	}
-	dir := filepath.Join(c.tmp, snapCheckpoint)
-	if err := st.db.Checkpoint(dir, pebble.WithFlushedWAL()); err != nil {
-		return err
-	}
-	files, err := checkpointFiles(c.store.fs, dir)
-	if err != nil {
-		return err
-	}
-	c.snap.applied = index
-	c.snap.meta.Size = streamSize(files)
-	return nil
-}
-
-// Write implements io.Writer: the next bytes of a received stream.
-func (c *checkpointSink) Write(p []byte) (int, error) {
-	if c.file == nil {
-		f, err := c.store.fs.Open(filepath.Join(c.tmp, snapStreamFile), vfs.Create|vfs.Exclusive)
-		if err != nil {
-			return 0, err
-		}
-		c.file = f
-	}
-	n, err := c.file.WriteAt(p, c.snap.meta.Size)
-	c.snap.meta.Size += int64(n)
-	c.store.metrics.ReceivedBytes.Add(float64(n))
-	return n, err
-}
-
-// Cancel implements raft.SnapshotSink.
-func (c *checkpointSink) Cancel() error {
-	if c.ended {
-		return nil
-	}
-	c.ended = true
-	var err error
-	if c.file != nil {
-		err = c.file.Close()
-	}
-	return errors.Join(err, c.store.fs.RemoveAll(c.tmp))
-}
-
-// Close implements raft.SnapshotSink: the snapshot becomes the newest, durably,
-// or there is none.
-func (c *checkpointSink) Close() error {
-	if c.ended {
-		return nil
-	}
-	if err := c.publish(); err != nil {
-		return errors.Join(err, c.Cancel())
-	}
-	c.ended = true
-	action := "taken"
-	if c.snap.stream {
-		action = "received"
-	}
-	c.store.metrics.Snapshots.WithLabelValues(action).Inc()
-	c.store.metrics.SnapshotSeconds.Observe(c.store.clock.Since(c.began).Seconds())
-	return nil
-}
-
-func (c *checkpointSink) publish() error {
-	s := c.store
-	if c.file != nil {
-		if err := c.checkStream(); err != nil {
-			return err
-		}
-	}
-	if err := writeSynced(s.fs, filepath.Join(c.tmp, snapMetaFile), c.snap.encode()); err != nil {
-		return err
-	}
-	if err := s.fs.SyncDir(c.tmp); err != nil {
-		return err
-	}
-	c.snap.made = s.clock.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// COMMIT POINT of a snapshot: the rename, once the directory is synced.
-	if err := s.fs.Rename(c.tmp, filepath.Join(s.dir, c.snap.meta.ID)); err != nil {
-		return err
-	}
-	if err := s.fs.SyncDir(s.dir); err != nil {
-		return err
-	}
-	s.snaps = append(s.snaps, c.snap)
-	s.sort()
-	return s.retire()
-}
-
-// checkStream syncs a received stream and reads it back: what is published is
-// whole.
-func (c *checkpointSink) checkStream() error {
-	f := c.file
-	c.file = nil
-	err := f.Sync()
-	if err == nil {
-		var r *streamReader
-		r, err = newStreamReader(io.NewSectionReader(f, 0, c.snap.meta.Size), c.store.cluster)
-		if err == nil {
-			c.snap.applied = r.info.applied
-			c.snap.stream = true
-			err = r.verify()
-		}
-	}
-	return errors.Join(err, f.Close())
 }

@@ -32,7 +32,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"runtime"
@@ -338,11 +337,7 @@ func (s *Store) reconcile() error {
 	if snap != nil && index < snap.applied {
 		// A snapshot was received, and the stop came before the state was its own;
 		// or the state was lost. raft will begin after the snapshot.
-		source, err := s.snapshots.source(snap)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(s.restore(source), source.Close()); err != nil {
+		if err := s.restore(snap); err != nil {
 			return fmt.Errorf("restore the state from snapshot %d: %w", snap.meta.Index, err)
 		}
 	} else {
@@ -375,7 +370,7 @@ func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 	}
 	// A snapshot that was received may hold more than it says: its taker's state
 	// moved on meanwhile. The log that raft dropped for it is not missing.
-	received := snap != nil && snap.stream
+	received := snap != nil && snap.form != snapTaken
 	if first > covered+1 || (last == 0 && covered < applied && !received) {
 		return corruptf("the log begins at %d, the newest snapshot ends at %d, the state at %d: entries are missing",
 			first, covered, applied)
@@ -383,20 +378,16 @@ func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 	return nil
 }
 
-// restore makes the state that of the stream: it writes a new database beside
-// the current one and exchanges them.
-func (s *Store) restore(source io.Reader) error {
+// restore makes the state that of a snapshot: it writes a new database beside the
+// current one and exchanges them. Nobody removes the snapshot meanwhile.
+func (s *Store) restore(snap *snapshot) error {
 	start := s.deps.Clock.Now()
-	r, err := newStreamReader(source, s.cfg.Cluster)
-	if err != nil {
-		return err
-	}
 	number := s.state.number + 1
 	dir := s.state.path(number)
 	if err := s.deps.FS.RemoveAll(dir); err != nil {
 		return err
 	}
-	if err := r.extract(s.deps.FS, dir); err != nil {
+	if err := s.snapshots.layOut(snap, dir); err != nil {
 		return errors.Join(err, s.deps.FS.RemoveAll(dir))
 	}
 	// dir may be the name of a restore that was cut short, whose remains were
@@ -412,8 +403,8 @@ func (s *Store) restore(source io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if index < r.info.applied {
-		return corruptf("snapshot: its state ends at %d, it says at %d", index, r.info.applied)
+	if index < snap.applied {
+		return corruptf("snapshot: its state ends at %d, it says at %d", index, snap.applied)
 	}
 	s.machine.last.raise(index)
 	s.deps.Metrics.Snapshots.WithLabelValues("restored").Inc()

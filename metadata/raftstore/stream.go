@@ -14,8 +14,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// A snapshot travels, and lies on the disk of whoever received it, as a stream
-// of the files of a pebble checkpoint. docs/formats/snapshot.md describes it.
+// A snapshot travels as a stream of the files of a pebble checkpoint. docs/formats/snapshot.md describes it.
 const (
 	streamMagic   = "MRNSNAP1"
 	streamVersion = 1
@@ -278,38 +277,56 @@ func (s *streamReader) end(total int64) error {
 }
 
 // extract writes the files of a stream into dir, which must not exist, and
-// makes them durable there (not dir's own name).
+// makes them durable there (not dir's own name). What lies there then was read
+// back: a bit that turned on its way to the disk is Corrupt.
 func (s *streamReader) extract(fsys vfs.FS, dir string) (err error) {
 	if err := fsys.MkdirAll(dir); err != nil {
 		return err
 	}
 	var f vfs.File
 	var off int64
+	var sum uint32
 	defer func() {
 		if f != nil {
 			err = errors.Join(err, f.Close())
 		}
 	}()
 	begin := func(file checkpointFile) (err error) {
-		off = 0
+		off, sum = 0, 0
 		f, err = fsys.Open(filepath.Join(dir, file.name), vfs.Create|vfs.Exclusive)
 		return err
 	}
 	data := func(p []byte) error {
+		sum = crc32.Update(sum, castagnoli, p)
 		n, err := f.WriteAt(p, off)
 		off += int64(n)
 		return err
 	}
 	done := func() error {
-		syncErr := f.Sync()
-		closeErr := f.Close()
+		err := f.Sync()
+		if err == nil {
+			err = readBack(f, off, sum)
+		}
+		err = errors.Join(err, f.Close())
 		f = nil
-		return errors.Join(syncErr, closeErr)
+		return err
 	}
 	if err := s.each(begin, data, done); err != nil {
 		return err
 	}
 	return fsys.SyncDir(dir)
+}
+
+// readBack checks that the size bytes of f have this CRC.
+func readBack(f vfs.File, size int64, sum uint32) error {
+	back := crc32.New(castagnoli)
+	if _, err := io.Copy(back, io.NewSectionReader(f, 0, size)); err != nil {
+		return err
+	}
+	if back.Sum32() != sum {
+		return corruptf("snapshot: a file of it is read back as something else")
+	}
+	return nil
 }
 
 // verify reads a stream to its end, checking it.

@@ -96,11 +96,13 @@ func TestSmallFilesGolden(t *testing.T) {
 	_, err = raftstore.DecodeID(begun)
 	require.NoError(t, err)
 	golden(t, "current-v1.golden", raftstore.EncodeCurrent(7))
-	snap := raftstore.EncodeSnap(raft.SnapshotMeta{
+	meta := raft.SnapshotMeta{
 		Index: 100, Term: 3, ConfigurationIndex: 1, Size: 4711,
 		Configuration: raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: "m1", Address: "a:1"}}},
-	}, 99)
+	}
+	snap := raftstore.EncodeSnap(meta, 99)
 	golden(t, "snapshot-meta-v1.golden", snap)
+	golden(t, "snapshot-meta-v2.golden", raftstore.EncodeReceivedSnap(meta, 99))
 	decoders := map[string]func(p []byte) error{
 		"identity": func(p []byte) error { _, err := raftstore.DecodeID(p); return err },
 		"current":  func(p []byte) error { _, err := raftstore.DecodeCurrent(p); return err },
@@ -118,6 +120,35 @@ func TestSmallFilesGolden(t *testing.T) {
 			bad[i] ^= 1
 			require.ErrorIs(t, decoders[name](bad), moraine.Corrupt, "%s byte %d", name, i)
 		}
+	}
+}
+
+// What a server of before has received, and kept as the stream that came, becomes
+// its state.
+func TestStreamOfBeforeIsRestored(t *testing.T) {
+	one := newGroup(t, 1, nil)
+	one.bootstrap()
+	one.startAll()
+	one.propose("set a before")
+	p := backupOf(t, one.leader())
+	info, err := raftstore.ReadBackup(bytes.NewReader(p), int64(len(p)))
+	require.NoError(t, err)
+	one.stopAll()
+	g := newGroup(t, 3, nil)
+	for _, name := range g.names[:2] {
+		deps := raftstore.Deps{FS: g.fs[name]}
+		require.NoError(t, raftstore.InstallFrom(g.config(name), deps, bytes.NewReader(p), int64(len(p)), info.Applied, 0, 0))
+		require.NoError(t, raftstore.KeepAsStream(deps.FS, g.config(name).Dir, cluster))
+		require.NoError(t, raftstore.InspectSnapshots(deps.FS, g.config(name).Dir, func(i raftstore.SnapshotInfo) error {
+			require.True(t, i.Received)
+			return i.Damage
+		}))
+		g.start(name)
+	}
+	g.proposeAmong(g.names[:2], "set b after")
+	for _, name := range g.names[:2] {
+		eventually(t, "it has all", func() bool { return g.nodes[name].get("b") == "after" })
+		require.Equal(t, "before", g.nodes[name].get("a"))
 	}
 }
 
