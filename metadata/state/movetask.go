@@ -1,0 +1,218 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/objectkey"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// prepareMove finds out what a job of the object tier has to do for a mover that
+// serves a bucket. It returns nil where the job is not to be leased now: it has
+// nothing to do and is ended, or waits for its key, or is another bucket's.
+func (m *Machine) prepareMove(t *tx, j *job, bucket, prefix string) (*wire.MoveTask, error) {
+	in, err := t.objectIntent(j.id)
+	if err != nil {
+		return nil, err
+	}
+	if in != nil && in.at.bucket != bucket {
+		return nil, nil
+	}
+	if in != nil && in.kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		until, err := m.loseIntent(t, in, j.until)
+		if err == nil {
+			m.putOff(t, j, until)
+		}
+		return nil, err
+	}
+	if j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
+		return m.prepareDelete(t, j, bucket)
+	}
+	i, err := t.inode(moraine.InodeID(j.target))
+	if moraineKind(err) == moraine.NotFound {
+		i, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	end, why, path, err := t.endOf(j, i)
+	if err != nil {
+		return nil, err
+	}
+	if end != 0 && in != nil {
+		return settleOnly(j, i, in), nil
+	}
+	if end != 0 {
+		return nil, m.endJob(t, j, end, why)
+	}
+	task := &wire.MoveTask{Attr: i.attr(), Path: path, Bucket: bucket}
+	if j.kind != wire.JobKind_JOB_KIND_FLUSH {
+		return m.prepareFromObject(t, j, i, task)
+	}
+	if task, err = m.prepareFlush(t, j, i, task, prefix, in != nil); task != nil && in != nil {
+		task.Intent = in.toWire()
+	}
+	return task, err
+}
+
+// endOf reports how a move's job ends that has nothing to do any more; 0 where
+// it has, and then the path of its file.
+func (t *tx) endOf(j *job, i *inode) (end wire.JobState, why, path string, err error) {
+	switch {
+	case j.ending != 0:
+		return j.ending, j.err, "", nil
+	case i == nil || i.nlink == 0:
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	if need, why := needs(j.kind, i); !need {
+		if why != "" {
+			return wire.JobState_JOB_STATE_FAILED, why, "", nil
+		}
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	path, ok, err := t.pathOf(i)
+	if err == nil && !ok { // in a tree that is being removed, or a checkpoint that nobody sees yet
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	return 0, "", path, err
+}
+
+// settleOnly is the task of a job that only settles what it announced. i is nil
+// where the file is gone.
+func settleOnly(j *job, i *inode, in *objectIntent) *wire.MoveTask {
+	task := &wire.MoveTask{Bucket: in.at.bucket, Key: in.at.key, Intent: in.toWire(), Cleanup: true,
+		Attr: &wire.Attr{Inode: j.target, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(in.generation)}}
+	if i != nil {
+		task.Attr = i.attr()
+	}
+	return task
+}
+
+// prepareDelete is prepareMove for the deletion of an object.
+func (m *Machine) prepareDelete(t *tx, j *job, bucket string) (*wire.MoveTask, error) {
+	o, err := t.object(moraine.ObjectID(j.target))
+	if err != nil {
+		return nil, err
+	}
+	if o == nil {
+		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+	}
+	if o.at.bucket != bucket {
+		return nil, nil
+	}
+	w, err := t.owner(o.at)
+	if err != nil || m.waitForKey(t, j, w) {
+		return nil, err
+	}
+	return &wire.MoveTask{Bucket: bucket, Key: o.at.key, Object: o.toWire()}, nil
+}
+
+// waitForKey puts a job off whose key another job changes, or that is not
+// settled, and reports whether it did.
+func (m *Machine) waitForKey(t *tx, j *job, w *owner) bool {
+	switch {
+	case w.until > t.clusterTime():
+		m.putOff(t, j, w.until)
+	case w.job != 0 && w.job != j.id:
+		m.putOff(t, j, t.clusterTime()+busyKeyDelay)
+	default:
+		return false
+	}
+	return true
+}
+
+// prepareFlush finds the key of a file, and what is there. A job that has
+// something to settle first does not wait for a key.
+func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
+	task.Key = objectkey.Of(prefix, task.Path)
+	p := place{task.Bucket, task.Key}
+	if err := p.check("lease jobs"); err != nil && !settles {
+		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, clip(err.Error(), moraine.MaxNameLen))
+	}
+	w, err := t.owner(p)
+	if err != nil || (!settles && m.waitForKey(t, j, w)) {
+		return nil, err
+	}
+	if w.object == 0 {
+		return task, nil
+	}
+	o, err := t.mustObject(w.object)
+	if err != nil {
+		return nil, err
+	}
+	task.Object = o.toWire()
+	if o.mustStay(i.id) {
+		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, uint64(o.id))
+		kept, err := t.owner(place{task.Bucket, task.KeepKey})
+		if err != nil || (!settles && m.waitForKey(t, j, kept)) {
+			return nil, err
+		}
+	}
+	return task, nil
+}
+
+// prepareFromObject finds the object that a file is evicted to or staged from;
+// of several the first that its extents name.
+func (m *Machine) prepareFromObject(t *tx, j *job, i *inode, task *wire.MoveTask) (*wire.MoveTask, error) {
+	id := i.object
+	if j.kind == wire.JobKind_JOB_KIND_STAGE {
+		var err error
+		if id, err = t.firstObject(i); err != nil {
+			return nil, err
+		}
+	}
+	o, err := t.mustObject(id)
+	if err != nil {
+		return nil, err
+	}
+	if o.at.bucket != task.Bucket {
+		return nil, nil
+	}
+	if j.kind == wire.JobKind_JOB_KIND_EVICT {
+		w, err := t.owner(o.at)
+		if err != nil || m.waitForKey(t, j, w) {
+			return nil, err
+		}
+	}
+	task.Object, task.Key = o.toWire(), o.at.key
+	return task, nil
+}
+
+// firstObject returns the object of the first evicted range of a file that has
+// one.
+func (v *view) firstObject(i *inode) (id moraine.ObjectID, err error) {
+	err = v.refsFrom(i.content, -1, func(r ref) (bool, error) {
+		h, err := v.tableHead(r.table)
+		if err != nil || h.evicted == 0 {
+			return true, err
+		}
+		exts, err := v.extsFrom(r, r.base, noLimit)
+		for _, e := range exts {
+			if e.Object != 0 {
+				id = e.Object
+				return false, err
+			}
+		}
+		return false, err
+	})
+	return id, err
+}
+
+// pathOf returns the path of an inode from the root, without a slash before it;
+// false where nothing leads there from the root.
+func (v *view) pathOf(i *inode) (path string, ok bool, err error) {
+	for depth := 0; i.id != v.k.top(); depth++ {
+		parent, name, err := v.nameOf(i)
+		if err != nil || name == "" || depth > maxDepth {
+			return "", false, err
+		}
+		if path == "" {
+			path = name
+		} else {
+			path = name + "/" + path
+		}
+		if i, err = v.inode(parent); err != nil {
+			return "", false, damaged(err)
+		}
+	}
+	return path, true, nil
+}
