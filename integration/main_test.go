@@ -7,6 +7,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,10 +15,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
@@ -45,6 +48,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	built.Store(&dir)
 	path := filepath.Join(dir, "moraine")
 	out, err := exec.Command("go", "build", "-o", path, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
 	if err != nil {
@@ -52,6 +56,9 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	return path, nil
 })
+
+// built is the directory of the executable, nil where no test has asked for it.
+var built atomic.Pointer[string]
 
 // TestMain runs the tests without the settings of whoever runs them: a shell may
 // name a cluster, as the README says, and no test may work on that one. What tests
@@ -63,8 +70,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	code := m.Run()
-	if path, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
+	if dir := built.Load(); dir != nil {
+		_ = os.RemoveAll(*dir)
 	}
 	os.Exit(code)
 }
@@ -83,6 +90,9 @@ func startProcsIn(t *testing.T, dir string, cfg procs.Config) *procs.Cluster {
 	require.NoError(t, err)
 	cfg.Binary, cfg.Dir = path, dir
 	c, err := procs.Start(t.Context(), cfg)
+	if errors.Is(err, netns.ErrCannot) {
+		t.Skip(err)
+	}
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/bench"
 	"github.com/morainefs/moraine/integration/bench/bareraft"
+	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
@@ -60,7 +63,7 @@ var benchmarks = []benchmark{
 	{"read", "cold sequential read, against the disk", 1, procs.Config{}, bench.Read},
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
-	{"failover", "elections under full load, then how long until the next mutation when a leader is killed, or hangs (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
+	{"failover", "elections under full load, then how long until the next mutation when a leader is killed, hangs, or its host vanishes (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
 	{"leases", "sessions with leases that are renewed: CPU and memory of the metadata leader, against the same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
 	{"load", "make a state of --inodes inodes in --state, for scale and followers", 64, procs.Config{}, bench.Load},
 	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot and restart, and creates and stats against an empty state", 64, procs.Config{}, bench.Scale},
@@ -104,7 +107,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
 	f.IntVar(&o.leases, "leases", 1000, "leases that each of them holds")
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
-	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, one after the other: kill (the process ends), stop (it hangs, with its connections open)")
+	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, one after the other: kill (the process ends), stop (it hangs, with its connections open), vanish (its host is on the network no more; each metadata server has a network namespace of its own then, which needs root)")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
@@ -205,7 +208,11 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	default:
 		cfg := b.cluster
 		cfg.Dir, cfg.Mode = filepath.Join(e.Dir, "cluster"), mode
+		cfg.OwnHosts = b.name == "failover" && slices.Contains(o.how, "vanish")
 		c, err := procs.Start(ctx, cfg)
+		if errors.Is(err, netns.ErrCannot) {
+			err = fmt.Errorf("--how vanish: %w", err)
+		}
 		if err != nil {
 			return nil, err
 		}

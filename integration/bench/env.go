@@ -36,7 +36,7 @@ type Env struct {
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
-	// How is what Failover does to leaders: kill, stop. Nil: kill.
+	// How is what Failover does to leaders: kill, stop, vanish. Nil: kill.
 	How []string
 	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
 	// content, in State.

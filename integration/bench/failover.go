@@ -44,7 +44,7 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	for _, h := range how {
 		if losses[h].lose == nil {
-			return nil, fmt.Errorf("bench: a leader that is lost by %q: kill and stop are possible", h)
+			return nil, fmt.Errorf("bench: a leader that is lost by %q: kill, stop and vanish are possible", h)
 		}
 	}
 	lines, err := e.electionsUnderLoad(ctx)
@@ -81,6 +81,7 @@ var losses = map[string]loss{
 		func(n *procs.Node) error { return n.Signal(syscall.SIGSTOP) },
 		func(n *procs.Node) error { return n.Signal(syscall.SIGCONT) },
 	},
+	"vanish": {(*procs.Node).Vanish, (*procs.Node).Appear},
 }
 
 // electionsUnderLoad has all clients create files while every processor also has

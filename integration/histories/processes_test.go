@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
@@ -27,108 +26,35 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// spaces is three metadata servers, each a process in a network namespace of its
-// own, joined by veth pairs to a bridge in a fourth; this process is on the bridge
-// too. What is made is taken away with the test.
+// spaces is three metadata servers, each a process on a host of its own in a network
+// that this process is joined to. What is made is taken away with the test.
 type spaces struct {
 	t      *testing.T
-	prefix string // of the names of namespaces and of addresses
-	net    string
+	net    *netns.Net
 	dir    string
 	binary string
 	procs  map[string]*exec.Cmd
 }
 
-func run(name string, args ...string) error {
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
-	}
-	return nil
-}
-
 // newSpaces makes the network; the test is skipped where that is not allowed.
 func newSpaces(t *testing.T) *spaces {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("no ip command (iproute2) is here")
-	}
 	s := &spaces{t: t, dir: t.TempDir(), procs: map[string]*exec.Cmd{}}
-	s.claim()
-	t.Cleanup(s.remove)
-	hub := s.prefix + "hub"
-	for _, args := range [][]string{
-		{"-n", hub, "link", "add", "br0", "type", "bridge"},
-		{"-n", hub, "link", "set", "br0", "up"},
-		{"link", "add", s.prefix + "t", "type", "veth", "peer", "name", "test", "netns", hub},
-		{"-n", hub, "link", "set", "test", "master", "br0", "up"},
-		{"addr", "add", s.net + ".254/24", "dev", s.prefix + "t"},
-		{"link", "set", s.prefix + "t", "up"},
-	} {
-		require.NoError(t, run("ip", args...))
+	var err error
+	if s.net, err = netns.New(servers...); errors.Is(err, netns.ErrCannot) {
+		t.Skip(err)
 	}
-	for i, m := range servers {
-		ns := s.prefix + m
-		for _, args := range [][]string{
-			{"netns", "add", ns},
-			{"-n", hub, "link", "add", m, "type", "veth", "peer", "name", "eth0", "netns", ns},
-			{"-n", hub, "link", "set", m, "master", "br0", "up"},
-			{"-n", ns, "addr", "add", fmt.Sprintf("%s.%d/24", s.net, i+1), "dev", "eth0"},
-			{"-n", ns, "link", "set", "eth0", "up"},
-			{"-n", ns, "link", "set", "lo", "up"},
-		} {
-			require.NoError(t, run("ip", args...))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for m := range s.procs {
+			s.end(m, syscall.SIGKILL)
 		}
-	}
+		require.NoError(t, s.net.Close())
+	})
 	return s
 }
 
-// claim takes the first name and subnet from this process's own number on that
-// nobody has, and makes the namespace of the bridge, which only one can make.
-func (s *spaces) claim() {
-	s.t.Helper()
-	const subnets = 250
-	addrs, err := net.InterfaceAddrs()
-	require.NoError(s.t, err)
-	for i := range subnets {
-		n := (os.Getpid() + i) % subnets
-		s.prefix, s.net = fmt.Sprintf("mrn%d", n), fmt.Sprintf("10.213.%d", n)
-		if slices.ContainsFunc(addrs, func(a net.Addr) bool { return strings.HasPrefix(a.String(), s.net+".") }) {
-			continue
-		}
-		err := run("ip", "netns", "add", s.prefix+"hub")
-		if err == nil {
-			return
-		}
-		if !strings.Contains(err.Error(), "File exists") {
-			s.t.Skip("network namespaces cannot be made here: ", err)
-		}
-	}
-	s.t.Fatalf("all of 10.213.0.0/16 is taken: remove the namespaces mrn* that earlier runs left (ip netns list)")
-}
-
-// remove ends the processes and takes the network away.
-func (s *spaces) remove() {
-	for m := range s.procs {
-		s.end(m, syscall.SIGKILL)
-	}
-	_ = run("ip", "link", "del", s.prefix+"t") // gone with the hub where that failed half-way
-	for _, m := range append([]string{"hub"}, servers...) {
-		_ = run("ip", "netns", "del", s.prefix+m)
-	}
-}
-
-func (s *spaces) address(m string) string {
-	for i, name := range servers {
-		if name == m {
-			return fmt.Sprintf("%s.%d:7420", s.net, i+1)
-		}
-	}
-	return ""
-}
+func (s *spaces) address(m string) string { return s.net.IP(m) + ":7420" }
 
 // start starts a server in its namespace.
 func (s *spaces) start(m string) error {
@@ -139,10 +65,10 @@ func (s *spaces) start(m string) error {
 	for _, p := range servers {
 		peers = append(peers, p+"="+s.address(p))
 	}
-	args := []string{"netns", "exec", s.prefix + m, s.binary, "metadata", "--id", m, "--listen", s.address(m), "--admin-listen", "127.0.0.1:7421",
+	args := append(s.net.Command(m), s.binary, "metadata", "--id", m, "--listen", s.address(m), "--admin-listen", "127.0.0.1:7421",
 		"--certs", filepath.Join(s.dir, "certs"), "--identity", m, "--mode", "crc", "--data", filepath.Join(s.dir, m),
-		"--peers", strings.Join(peers, ","), "--log-stall", "15s", "--session-timeout", "3s", "--bootstrap"}
-	cmd := exec.Command("ip", args...) // which becomes the server
+		"--peers", strings.Join(peers, ","), "--log-stall", "15s", "--session-timeout", "3s", "--bootstrap")
+	cmd := exec.Command(args[0], args[1:]...)
 	log, err := os.OpenFile(filepath.Join(s.dir, m+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -167,23 +93,11 @@ func (s *spaces) end(m string, sig syscall.Signal) {
 
 // fault makes one thing go wrong with a server, and returns what puts it right.
 func (s *spaces) fault(rng *rand.Rand, m string) (what string, mend func() error, err error) {
-	hub, ns := s.prefix+"hub", s.prefix+m
 	switch rng.IntN(5) {
 	case 0: // nobody reaches it
-		return "veth of " + m + " down", func() error { return run("ip", "-n", hub, "link", "set", m, "up") },
-			run("ip", "-n", hub, "link", "set", m, "down")
+		return "veth of " + m + " down", func() error { return s.net.Up(m) }, s.net.Down(m)
 	case 1: // it is not heard by the other servers, and hears them; this process hears it
-		mend = func() error { return nil }
-		for _, p := range servers {
-			if p == m {
-				continue
-			}
-			to := strings.TrimSuffix(s.address(p), ":7420") + "/32"
-			before := mend
-			mend = func() error { return errors.Join(before(), run("ip", "-n", ns, "route", "del", "blackhole", to)) }
-			err = errors.Join(err, run("ip", "-n", ns, "route", "add", "blackhole", to))
-		}
-		return m + " not heard by the others", mend, err
+		return m + " not heard by the others", func() error { return s.net.Unmute(m) }, s.net.Mute(m)
 	case 2:
 		return m + " stopped", func() error { return s.procs[m].Process.Signal(syscall.SIGCONT) }, s.procs[m].Process.Signal(syscall.SIGSTOP)
 	case 3:
@@ -233,7 +147,8 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
 	lasts := testseed.Of(8*time.Second, 5*time.Minute)
 	s.binary = filepath.Join(s.dir, "moraine")
-	require.NoError(t, run("go", "build", "-o", s.binary, "github.com/morainefs/moraine/cmd/moraine"))
+	said, err := exec.Command("go", "build", "-o", s.binary, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
+	require.NoError(t, err, "%s", said)
 	require.NoError(t, procs.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
 	for _, m := range servers {
 		require.NoError(t, s.start(m))

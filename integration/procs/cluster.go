@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/internal/vfs"
 	"golang.org/x/sync/errgroup"
 )
@@ -49,6 +50,10 @@ type Config struct {
 	Seed func(name, data string, peers []string) error
 	// MetadataArgs and ChunkserverArgs are appended to the command lines.
 	MetadataArgs, ChunkserverArgs []string
+	// OwnHosts gives each metadata server a host of its own, on a network that this
+	// process is joined to (package netns), so that it can Vanish. That needs root,
+	// else Start fails with netns.ErrCannot, and a directory that holds no cluster yet.
+	OwnHosts bool
 	// Env is added to each server's environment.
 	Env []string
 }
@@ -91,7 +96,8 @@ const sharedDiskStall = "15s"
 type Cluster struct {
 	cfg   Config
 	nodes []*Node
-	lock  io.Closer // of the directory: one supervisor at a time
+	net   *netns.Net // of the metadata servers; nil where they have no hosts of their own
+	lock  io.Closer  // of the directory: one supervisor at a time
 }
 
 // Start starts every process and waits until all are ready. On error nothing
@@ -105,7 +111,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	if err := c.prepare(); err != nil {
-		return nil, errors.Join(err, c.lock.Close())
+		return nil, errors.Join(err, c.Close())
 	}
 	if err := c.startAll(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -210,12 +216,16 @@ func (c *Cluster) add(role Role, name, address, admin string, args ...string) er
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	c.nodes = append(c.nodes, &Node{
+	n := &Node{
 		Name: name, Role: role, Address: address, Admin: admin, Dir: dir,
 		binary: c.cfg.Binary, env: c.cfg.Env, log: filepath.Join(c.cfg.Dir, "log", name+".log"),
 		args: append([]string{string(role), "--id", name, "--listen", address, "--admin-listen", admin,
 			"--certs", c.Certs(), "--identity", name, "--mode", c.cfg.Mode}, args...),
-	})
+	}
+	if role == Metadata {
+		n.net = c.net
+	}
+	c.nodes = append(c.nodes, n)
 	return nil
 }
 
@@ -250,6 +260,9 @@ func (c *Cluster) ports() ([]string, error) {
 	file := filepath.Join(c.cfg.Dir, "addresses")
 	want := 2 * (c.cfg.Metadata + c.cfg.Chunkservers)
 	if data, err := os.ReadFile(file); err == nil {
+		if c.cfg.OwnHosts {
+			return nil, fmt.Errorf("%s holds a cluster already, and its servers' hosts are made anew each time: name another directory", c.cfg.Dir)
+		}
 		addrs := strings.Fields(string(data))
 		if len(addrs) != want {
 			return nil, fmt.Errorf("%s holds a cluster of another size: give the same numbers of servers, or another directory", c.cfg.Dir)
@@ -260,7 +273,29 @@ func (c *Cluster) ports() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.hosts(addrs); err != nil {
+		return nil, err
+	}
 	return addrs, os.WriteFile(file, []byte(strings.Join(addrs, "\n")+"\n"), 0o644)
+}
+
+// hosts makes the hosts of the metadata servers, where each is to have one, and puts
+// their addresses into addrs: where each serves, and where its metrics are.
+func (c *Cluster) hosts(addrs []string) (err error) {
+	if !c.cfg.OwnHosts {
+		return nil
+	}
+	var names []string
+	for i := range c.cfg.Metadata {
+		names = append(names, fmt.Sprintf("m%d", i+1))
+	}
+	if c.net, err = netns.New(names...); err != nil {
+		return err
+	}
+	for i, name := range names {
+		addrs[2*i], addrs[2*i+1] = c.net.IP(name)+":7420", c.net.IP(name)+":7421"
+	}
+	return nil
 }
 
 // writtenAddresses returns n loopback addresses that a file in the directory
@@ -349,6 +384,9 @@ func (c *Cluster) Close() error {
 			g.Go(func() error { return n.Stop(stopPatience) })
 		}
 		errs = append(errs, g.Wait())
+	}
+	if c.net != nil {
+		errs = append(errs, c.net.Close())
 	}
 	return errors.Join(append(errs, c.lock.Close())...)
 }

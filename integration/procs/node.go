@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/morainefs/moraine/integration/netns"
 )
 
 // Role is which server a node runs.
@@ -37,6 +39,7 @@ type Node struct {
 	Role                      Role
 
 	binary string
+	net    *netns.Net // that its host is on; nil: it has none of its own
 	args   []string
 	env    []string
 	log    string
@@ -60,7 +63,11 @@ func (n *Node) Start() error {
 		return err
 	}
 	defer logFile.Close()
-	cmd := exec.Command(n.binary, n.args...)
+	line := append([]string{n.binary}, n.args...)
+	if n.net != nil {
+		line = append(n.net.Command(n.Name), line...)
+	}
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Env = append(os.Environ(), n.env...)
 	// The child must not outlive the supervisor, however that ends; nor get
@@ -142,6 +149,26 @@ func (n *Node) Signal(sig syscall.Signal) error {
 		return fmt.Errorf("%s does not run", n.Name)
 	}
 	return n.cmd.Process.Signal(sig)
+}
+
+// errNoHost is the answer where a node has no host of its own.
+var errNoHost = errors.New("it has no host of its own that could vanish (procs.Config.OwnHosts)")
+
+// Vanish takes the host of the process away from the network, while the process
+// runs on: nobody is told. Appear brings it back.
+func (n *Node) Vanish() error {
+	if n.net == nil {
+		return fmt.Errorf("%s: %w", n.Name, errNoHost)
+	}
+	return n.net.Down(n.Name)
+}
+
+// Appear ends what Vanish began.
+func (n *Node) Appear() error {
+	if n.net == nil {
+		return fmt.Errorf("%s: %w", n.Name, errNoHost)
+	}
+	return n.net.Up(n.Name)
 }
 
 // Kill ends the process with SIGKILL and waits until it is gone.

@@ -1,0 +1,156 @@
+// Package netns gives processes hosts of their own on this machine: each is a
+// network namespace, joined by a veth pair to a bridge in a namespace that has
+// nothing else, which this process is joined to as well. So a host can vanish, its
+// processes running on, as one does whose cable or switch is gone: nobody is told
+// anything, by no closed connection and no refusal.
+//
+// It needs root and the ip command (iproute2), and knows nothing of what runs there.
+//
+// One path through it: New("m1", "m2") -> a process is started with Command("m1") in
+// front, and serves at Address("m1") -> Down("m1") -> Up("m1") -> Close.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// ErrCannot says that namespaces cannot be made here.
+var ErrCannot = errors.New("network namespaces need root, and the ip command (iproute2)")
+
+// Net is a network of hosts. Its methods may be called concurrently, except Close.
+type Net struct {
+	prefix string // of the names of namespaces
+	subnet string // of the addresses: its first three bytes
+	hosts  []string
+}
+
+// New makes a network of hosts of these names, of at most ten letters. An error is
+// ErrCannot where it is for lack of rights or tools. What an error leaves is taken
+// away again.
+func New(hosts ...string) (*Net, error) {
+	if _, err := exec.LookPath("ip"); err != nil || os.Getuid() != 0 {
+		return nil, ErrCannot
+	}
+	n := &Net{hosts: hosts}
+	if err := n.claim(); err != nil {
+		return nil, err
+	}
+	if err := n.lay(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// claim takes the first name and subnet from this process's own number on that
+// nobody has, and makes the namespace of the bridge, which only one can make.
+func (n *Net) claim() error {
+	const subnets = 250
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return err
+	}
+	for i := range subnets {
+		at := (os.Getpid() + i) % subnets
+		n.prefix, n.subnet = fmt.Sprintf("mrn%d", at), fmt.Sprintf("10.213.%d", at)
+		if slices.ContainsFunc(addrs, func(a net.Addr) bool { return strings.HasPrefix(a.String(), n.subnet+".") }) {
+			continue
+		}
+		err := ip("netns", "add", n.hub())
+		if err == nil {
+			return nil
+		}
+		if !strings.Contains(err.Error(), "File exists") {
+			return fmt.Errorf("%w: %w", ErrCannot, err)
+		}
+	}
+	return errors.New("all of 10.213.0.0/16 is taken: remove the namespaces mrn* that earlier runs left (ip netns list)")
+}
+
+// lay joins this process and the hosts to the bridge.
+func (n *Net) lay() error {
+	hub := n.hub()
+	cables := [][]string{
+		{"-n", hub, "link", "add", "br0", "type", "bridge"},
+		{"-n", hub, "link", "set", "br0", "up"},
+		{"link", "add", n.prefix + "t", "type", "veth", "peer", "name", "self", "netns", hub},
+		{"-n", hub, "link", "set", "self", "master", "br0", "up"},
+		{"addr", "add", n.subnet + ".254/24", "dev", n.prefix + "t"},
+		{"link", "set", n.prefix + "t", "up"},
+	}
+	for _, h := range n.hosts {
+		ns := n.space(h)
+		cables = append(cables,
+			[]string{"netns", "add", ns},
+			[]string{"-n", hub, "link", "add", h, "type", "veth", "peer", "name", "eth0", "netns", ns},
+			[]string{"-n", hub, "link", "set", h, "master", "br0", "up"},
+			[]string{"-n", ns, "addr", "add", n.IP(h) + "/24", "dev", "eth0"},
+			[]string{"-n", ns, "link", "set", "eth0", "up"},
+			[]string{"-n", ns, "link", "set", "lo", "up"})
+	}
+	for _, args := range cables {
+		if err := ip(args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close takes the network away. What runs on its hosts runs on, and reaches nobody.
+func (n *Net) Close() error {
+	_ = ip("link", "del", n.prefix+"t") // not there where New ended before it
+	for _, h := range n.hosts {
+		_ = ip("netns", "del", n.space(h)) // likewise
+	}
+	return ip("netns", "del", n.hub())
+}
+
+func (n *Net) hub() string              { return n.prefix + "hub" }
+func (n *Net) space(host string) string { return n.prefix + host }
+
+// IP returns the address of a host.
+func (n *Net) IP(host string) string {
+	return fmt.Sprintf("%s.%d", n.subnet, slices.Index(n.hosts, host)+1)
+}
+
+// Command is what the command line of a process on a host begins with. It becomes
+// the process: its id, and the signals that it gets, are the process's own.
+func (n *Net) Command(host string) []string {
+	return []string{"ip", "netns", "exec", n.space(host)}
+}
+
+// Down has a host vanish: nothing reaches it, and nothing comes from it.
+func (n *Net) Down(host string) error { return ip("-n", n.hub(), "link", "set", host, "down") }
+
+// Up brings it back.
+func (n *Net) Up(host string) error { return ip("-n", n.hub(), "link", "set", host, "up") }
+
+// Mute has a host send nothing to the others, which it goes on to hear as far as
+// that needs no answer; this process it still answers. Unmute ends it.
+func (n *Net) Mute(host string) error { return n.blackholes("add", host) }
+
+// Unmute ends what Mute began.
+func (n *Net) Unmute(host string) error { return n.blackholes("del", host) }
+
+func (n *Net) blackholes(what, host string) error {
+	var errs []error
+	for _, other := range n.hosts {
+		if other != host {
+			errs = append(errs, ip("-n", n.space(host), "route", what, "blackhole", n.IP(other)+"/32"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ip(args ...string) error {
+	out, err := exec.Command("ip", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
