@@ -78,19 +78,23 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		return nil, err
 	}
 	c := newClient(cfg, deps)
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop = stop
+	// Before the session is open: the first server may be gone.
+	c.running.Go(func() { c.meta.lookout.run(life) })
 	if _, err := c.meta.open(ctx, nil); err != nil {
+		stop()
+		c.running.Wait()
 		c.pool.Close()
 		return nil, wrap("client.Dial", "", err)
 	}
-	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c.stop = stop
 	c.grants.start(life)
 	c.endSession = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		defer cancel()
 		return c.meta.close(ctx)
 	}
-	work := []func(context.Context){c.meta.renewEvery, c.meta.lookout.run, c.grants.run, c.reports.run, c.flushOld}
+	work := []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld}
 	if c.cache != nil {
 		work = append(work, c.keepLeases)
 	}

@@ -14,8 +14,10 @@ import (
 // A metadata server whose process or host has stopped does not break its
 // connections: a request that waits for it would learn of the next leader when its
 // attempt is over, seconds later. So when an attempt has had no answer for a moment,
-// the other servers are asked whether one of them serves as leader. Only that ends
-// the attempt: a leader that is slow has no successor, and is waited for.
+// the other servers are asked whether one of them serves as leader, or whom they
+// follow. Only a leader that is found so ends the attempt: one that is slow has no
+// successor, and is waited for. A session is opened under the same look-out: who
+// begins with a server that is gone finds the leader as soon.
 
 const (
 	// lookAfter is how long an attempt has no answer before others are asked; then
@@ -131,27 +133,45 @@ func (l *lookout) look(ctx context.Context) time.Duration {
 }
 
 // successor asks all servers but the one at addrs whether they serve as leader,
-// and returns the addresses of one that does; nil where none does.
+// and then whomever they follow, which a list of some servers may not name. It
+// returns the addresses of the one that serves; nil where none does.
 func (l *lookout) successor(ctx context.Context, addrs []string) []string {
+	others := l.servers.others(addrs)
+	next, followed := l.serving(ctx, addrs, others)
+	if next == nil && followed != nil &&
+		!slices.ContainsFunc(others, func(o []string) bool { return slices.Equal(o, followed) }) {
+		next, _ = l.serving(ctx, addrs, [][]string{followed})
+	}
+	return next
+}
+
+// serving asks the servers for the leader: next is one that says that it serves,
+// followed another one that one of them named. Neither is the server at addrs,
+// whatever other addresses it has.
+func (l *lookout) serving(ctx context.Context, addrs []string, servers [][]string) (next, followed []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	found := make(chan []string, maxStubs)
+	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, other := range l.servers.others(addrs) {
+	for _, other := range servers {
 		wg.Go(func() {
-			if r := l.ask(ctx, other); r.GetServing() {
-				found <- other
+			r := l.ask(ctx, other)
+			if slices.Equal(r.GetAddresses(), addrs) {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case r.GetServing():
+				next = other
 				cancel() // the others need not answer
+			case len(r.GetAddresses()) > 0:
+				followed = r.Addresses
 			}
 		})
 	}
 	wg.Wait()
-	select {
-	case next := <-found:
-		return next
-	default:
-		return nil
-	}
+	return next, followed
 }
 
 // leave ends all attempts at the server at addrs.

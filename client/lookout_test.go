@@ -17,7 +17,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// pair is two metadata servers, a and b, of which one leads.
+// pair is two metadata servers, a and b, of which one leads; or c, which nobody has
+// heard of that does not ask.
 type pair struct {
 	transport.Dialer
 	mu      sync.Mutex
@@ -54,9 +55,13 @@ func (h half) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse
 	}
 	switch {
 	case who:
-		return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: &wire.LeaderReply{Id: serving, Serving: serving == h.name}}}, nil
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: &wire.LeaderReply{
+			Id: serving, Addresses: []string{serving}, Serving: serving == h.name}}}, nil
 	case serving != h.name:
 		return nil, &moraine.Error{Kind: moraine.NotLeader, Err: &transport.LeaderHint{ID: serving, Addresses: []string{serving}}}
+	}
+	if req.GetOpenSession() != nil {
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: &wire.SessionReply{Session: 7, Root: 1, TermMillis: 60_000}}}, nil
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
@@ -92,6 +97,46 @@ func TestALeaderThatStoppedIsLeftForTheNext(t *testing.T) {
 		require.LessOrEqual(t, took, 660*time.Millisecond+lookEvery+20*time.Millisecond)
 		require.EqualValues(t, 1, count(m.metrics.LeadersLeft))
 	})
+}
+
+// A client whose first server is gone, with all that would say so, opens its session
+// with the leader as soon as a request of a client that is at work would find it:
+// where it knows the leader, and where it knows one that follows it.
+func TestAFirstSessionIsOpenedPastAServerThatIsGone(t *testing.T) {
+	for _, leader := range []string{"b", "c"} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &pair{serving: leader, silent: "a", asked: map[string]int{}}
+			began := time.Now()
+			c, err := Dial(t.Context(), Config{Metadata: [][]string{{"a"}, {"b"}}}, Deps{Dialer: p})
+			require.NoError(t, err)
+			require.Less(t, time.Since(began), lookAfter+50*time.Millisecond, "leader %s", leader)
+			require.Zero(t, p.asked["a"])
+			require.NoError(t, c.Close())
+		})
+	}
+}
+
+// A session that nobody opens ends with the caller's patience, and leaves nothing
+// behind that runs.
+func TestAFirstSessionThatNobodyOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pair{serving: "b", silent: "b", took: map[string]time.Duration{"a": -1}, asked: map[string]int{}}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := Dial(ctx, Config{Metadata: [][]string{{"a"}, {"b"}}}, Deps{Dialer: p})
+		require.ErrorIs(t, err, moraine.Timeout)
+	})
+}
+
+// A leader that is known by two addresses is one server: the second is no successor
+// of the first.
+func TestALeaderIsNotItsOwnSuccessor(t *testing.T) {
+	l := &lookout{servers: newServers(noDialer{}, [][]string{{"10.0.0.1:1"}, {"host:1"}}),
+		ask: func(context.Context, []string) *wire.LeaderReply {
+			return &wire.LeaderReply{Id: "m1", Addresses: []string{"10.0.0.1:1"}, Serving: true}
+		}}
+	require.Nil(t, l.successor(t.Context(), []string{"10.0.0.1:1"}))
+	require.Equal(t, []string{"10.0.0.1:1"}, l.successor(t.Context(), []string{"host:1"}), "once, and then by the address that it gives itself")
 }
 
 // A leader that is slow is waited for: nobody else leads.
