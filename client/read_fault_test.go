@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -52,8 +53,12 @@ var damages = map[string]func(h *chunkHost){
 
 // The loss of any two hosts, in any manner, changes no byte that is read.
 func TestReadWithTwoHostsDamaged(t *testing.T) {
+	runs := testseed.Sample(t, 3)
 	for name, damage := range damages {
 		for first := range 6 {
+			if !runs() {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%d", name, first), func(t *testing.T) {
 				inCluster(t, 6, func(c *cluster) {
 					cl := c.dial("c1", config())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/posixtest"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/stretchr/testify/require"
 )
 
@@ -56,7 +57,7 @@ func posix(t *testing.T, names ...string) {
 	m := mount(t, c, "c1")
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			if name == "OpenSymlinkRace" && os.Getenv("MORAINE_TEST_LONG") == "" {
+			if name == "OpenSymlinkRace" && !testseed.Long() {
 				t.Skip("a thousand rounds; TestOpenWhileReplaced has fewer")
 			}
 			dir := m.at(name)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -497,11 +497,7 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 
 // TestADayOfTrees runs some hours of cluster time, in the long form a day.
 func TestADayOfTrees(t *testing.T) {
-	length := 5 * time.Minute
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		length = 24 * time.Hour
-	}
-	seed := powerSeed(t)
+	seed, length := powerSeed(t), testseed.Of(5*time.Minute, 24*time.Hour)
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		d, err := runDay(t.Context(), seed, length)

@@ -31,7 +31,7 @@ func TestKillAnyProcessWhileWriting(t *testing.T) {
 	kills := map[string]int{}
 	acked := 0
 	written, there := map[string]bench.Work{}, map[string]bool{}
-	n := rounds(6, 100)
+	n := rounds(4, 100)
 	for round := range n {
 		w := bench.Work{Op: bench.OpWrite, Path: fmt.Sprintf("/round-%03d", round), Bytes: rng.Int64N(96<<20) + 1}
 		written[w.Path] = w

@@ -52,7 +52,7 @@ func (h *concatCut) parts() (dir moraine.InodeID, ranges []client.InodeRange, wa
 		require.NoError(h.t, err)
 		parts, files = append(parts, part), append(files, f.Inode())
 	}
-	for range 1500 + h.rng.IntN(1500) {
+	for range 700 + h.rng.IntN(800) {
 		of, length := h.rng.IntN(len(parts)), 1+h.rng.IntN(50)
 		at := h.rng.IntN(len(parts[of]) - length)
 		ranges = append(ranges, client.InodeRange{Inode: files[of], Offset: int64(at), Length: int64(length)})
@@ -159,7 +159,7 @@ func (h *concatCut) holds(want []byte) {
 // file is there, whole and once, its parts gone, whether the client that asked for it
 // lived or not.
 func TestPowerCutsDuringAConcatenation(t *testing.T) {
-	s, rounds := seed(t), testseed.Runs(t, 4, 100)
+	s, rounds := seed(t), testseed.Runs(t, 2, 100)
 	synctest.Test(t, func(t *testing.T) {
 		c, err := incluster.Start(t.Context(), incluster.Options{Seed: s, Chunkservers: 3, SessionTimeout: 20 * time.Second})
 		require.NoError(t, err)

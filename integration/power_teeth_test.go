@@ -70,7 +70,7 @@ func TestPowerCutsHaveTeeth(t *testing.T) {
 		biteOrEnd(t, site)
 		return
 	}
-	if os.Getenv("MORAINE_TEST_LONG") == "" {
+	if !long() {
 		t.Skip("MORAINE_TEST_LONG is not set")
 	}
 	var met siteCounts

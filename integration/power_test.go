@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -233,14 +232,7 @@ func powerSeed(t testing.TB) uint64 {
 // TestPowerCutsLoseNothing cuts the power of a whole cluster: in the long form
 // 30 histories of 10 cuts each.
 func TestPowerCutsLoseNothing(t *testing.T) {
-	seeds, cuts := 2, 4
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		seeds, cuts = 30, 10
-	}
-	if os.Getenv("MORAINE_TEST_SEED") != "" {
-		seeds = 1
-	}
-	first := powerSeed(t)
+	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 2, 30), testseed.Of(4, 10)
 	var met siteCounts
 	t.Run("histories", func(t *testing.T) {
 		for i := range seeds {

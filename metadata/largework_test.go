@@ -3,7 +3,6 @@ package metadata_test
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -29,10 +29,7 @@ type largeWork struct {
 // What the longest applying of an entry took is logged; in the long form the tree
 // has 200,000 files.
 func TestLargeWorkOnADisk(t *testing.T) {
-	files, parts := 3_000, 1_000
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		files, parts = 200_000, wire.MaxConcatRanges
-	}
+	files, parts := testseed.Of(3_000, 200_000), testseed.Of(1_000, wire.MaxConcatRanges)
 	w := &largeWork{applier: newApplier(t), kinds: map[uint64]string{}, took: map[string][]time.Duration{}, cpu: map[string]time.Duration{}}
 	bench, sources := w.tree(files)
 	w.note = w.noted

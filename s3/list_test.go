@@ -3,7 +3,6 @@ package s3_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/testseed"
 )
 
 // listAll returns all keys and common prefixes, in the order of the pages.
@@ -147,11 +147,7 @@ func TestListingOrder(t *testing.T) {
 	}
 	slices.Sort(keys)
 	require.Equal(t, keys, listAll(t, c, b, "", ""))
-	rounds := 40
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		rounds = 1000
-	}
-	for range rounds {
+	for range testseed.Of(40, 1000) {
 		l := listing{max: 1 + rng.IntN(20), v2: rng.IntN(2) == 0}
 		if rng.IntN(2) == 0 {
 			l.max = 1000

@@ -3,7 +3,6 @@ package s3_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 )
 
 // manyParts makes parts of an upload, each a copy of another range of one object,
@@ -48,10 +48,7 @@ func shiftOf(part int) int64 { return int64(part) * 4099 % (1 << 20) }
 // that comes late, is one object with one ETag; so is one of 10,000, in the long
 // form.
 func TestCompletingAtOnce(t *testing.T) {
-	parts := 530 // more than one command of the metadata service takes
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		parts = 10_000
-	}
+	parts := testseed.Of(530, 10_000) // more than one command of the metadata service takes
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "many-parts")

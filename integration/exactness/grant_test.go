@@ -40,7 +40,7 @@ const idle = 50 * time.Second
 // under a new grant; what was put and not committed when the session ended is lost,
 // and said so once, with what was there before still there; and the handle goes on.
 func TestGrantFaults(t *testing.T) {
-	runs := testseed.Sample(t, 3)
+	runs := testseed.Sample(t, 5)
 	for _, f := range faults {
 		for _, s := range grantSteps {
 			if !runs() {
@@ -99,7 +99,7 @@ func TestGrantFaults(t *testing.T) {
 // commit: it is there, whole, or it is not, and the error says so. It goes with the
 // session.
 func TestGrantFaultsOfANewFile(t *testing.T) {
-	runs := testseed.Sample(t, 3)
+	runs := testseed.Sample(t, 5)
 	for _, f := range faults {
 		for _, s := range grantSteps[:2] {
 			if !runs() {

@@ -34,12 +34,14 @@ func (r *row) background(by *incluster.Client) uint64 {
 // what was asked for under one that has ended is carried out once, or not, as the
 // error says.
 func TestSessionFaults(t *testing.T) {
-	runs := testseed.Sample(t, 2)
-	for _, f := range faults {
-		if !runs() {
-			continue
+	sample := testseed.Sample(t, 5)
+	one := func(name string, f fault, step func(*wire.MetaRequest) bool, script func(*row)) {
+		if sample() {
+			inRow(t, name, f, step, script)
 		}
-		inRow(t, "opening", f, is[*wire.MetaRequest_OpenSession], func(r *row) {
+	}
+	for _, f := range faults {
+		one("opening", f, is[*wire.MetaRequest_OpenSession], func(r *row) {
 			other := r.other()
 			defer other.Close()
 			before := r.background(other)
@@ -52,7 +54,7 @@ func TestSessionFaults(t *testing.T) {
 			require.NoError(r.t, cl.Close())
 			require.Equal(r.t, before, r.sessions(other), "sessions after it was closed")
 		})
-		inRow(t, "renewing", f, is[*wire.MetaRequest_RenewSession], func(r *row) {
+		one("renewing", f, is[*wire.MetaRequest_RenewSession], func(r *row) {
 			other := r.other()
 			defer other.Close()
 			before := r.background(other)
@@ -66,7 +68,7 @@ func TestSessionFaults(t *testing.T) {
 			require.Equal(r.t, before+1, r.sessions(other), "sessions")
 			require.NoError(r.t, cl.Close())
 		})
-		inRow(t, "a mutation", f, is[*wire.MetaRequest_Create], func(r *row) {
+		one("a mutation", f, is[*wire.MetaRequest_Create], func(r *row) {
 			cl := r.open()
 			defer cl.Close()
 			first := cl.Session()
@@ -84,7 +86,7 @@ func TestSessionFaults(t *testing.T) {
 			_, err = cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
 			require.ErrorIs(r.t, err, moraine.Exists, "a new number is a new request")
 		})
-		inRow(t, "closing", f, is[*wire.MetaRequest_CloseSession], func(r *row) {
+		one("closing", f, is[*wire.MetaRequest_CloseSession], func(r *row) {
 			other := r.other()
 			defer other.Close()
 			before := r.background(other)

@@ -131,7 +131,7 @@ var asked = []struct {
 // far ahead is refused, nothing is carried out twice, and a session that is over
 // carries nothing out.
 func TestAnswerWindowFaults(t *testing.T) {
-	runs := testseed.Sample(t, 3)
+	runs := testseed.Sample(t, 6)
 	for _, happens := range between {
 		for _, a := range asked {
 			if !runs() {

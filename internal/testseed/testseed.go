@@ -58,6 +58,23 @@ func Of[T any](short, long T) T {
 	return short
 }
 
+// Seeds returns the seeds of a table of long ones, 0 and up: all of them in the long
+// form, and otherwise short of them in a row, from one on that MORAINE_TEST_SEED or
+// chance names. MORAINE_TEST_RUNS says how many.
+func Seeds(t testing.TB, short, long uint64) []uint64 {
+	t.Helper()
+	var first uint64
+	if !Long() {
+		first = rand.Uint64N(long - min(short, long) + 1)
+	}
+	first = From(t, first)
+	seeds := make([]uint64, Runs(t, int(short), int(long)))
+	for i := range seeds {
+		seeds[i] = first + uint64(i)
+	}
+	return seeds
+}
+
 // Sample returns what says of each row of a long table, in order, whether it is
 // run: all in the long form, and otherwise one in so many, from one on that
 // MORAINE_TEST_SEED or chance names.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,13 +14,11 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
 )
-
-// long asks for the tests that take minutes.
-var long = os.Getenv("MORAINE_TEST_LONG") != ""
 
 // padFSM is kvFSM whose entries may carry padding after a "|".
 type padFSM struct{ kvFSM }
@@ -336,13 +333,10 @@ func TestPowerCuts(t *testing.T) {
 	var met siteCounts
 	t.Run("histories", func(t *testing.T) {
 		for _, c := range []struct {
-			size  int
-			seeds uint64
-		}{{1, 48}, {3, 8}} {
-			if long {
-				c.seeds *= 25
-			}
-			for seed := range c.seeds {
+			size        int
+			short, long uint64
+		}{{1, 24, 1200}, {3, 5, 200}} {
+			for _, seed := range testseed.Seeds(t, c.short, c.long) {
 				h := history{size: c.size, seed: seed, follow: followed(seed), sites: &met}
 				t.Run(fmt.Sprintf("nodes=%d/seed=%d", c.size, seed), func(t *testing.T) {
 					t.Parallel()
@@ -358,11 +352,7 @@ func TestPowerCuts(t *testing.T) {
 // kill -9 at any operation of its last life, is there after a power cut too,
 // though nothing was written since.
 func TestLogKeepsWhatItReadAfterAKill(t *testing.T) {
-	seeds := uint64(60)
-	if long {
-		seeds = 1000
-	}
-	for seed := range seeds {
+	for _, seed := range testseed.Seeds(t, 30, 1000) {
 		require.NoError(t, logAfterKill(seed, "", nil), "seed %d", seed)
 	}
 }
@@ -425,11 +415,7 @@ func logAfterKill(seed uint64, lie string, sites *siteCounts) error {
 // TestSnapshotReadAfterAKillStays: the newest snapshot that a node finds, after a
 // kill -9 while it received some, is there after a power cut too.
 func TestSnapshotReadAfterAKillStays(t *testing.T) {
-	seeds := uint64(40)
-	if long {
-		seeds = 500
-	}
-	for seed := range seeds {
+	for _, seed := range testseed.Seeds(t, 20, 500) {
 		require.NoError(t, snapshotsAfterKill(seed, ""), "seed %d", seed)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
@@ -154,11 +155,7 @@ func overTheRemains(t *testing.T, seed uint64, lie string) error {
 // runSeeds runs as many histories, or full in the long form, each of which has
 // its cuts follow a sync of its own, and leaves none out.
 func runSeeds(t *testing.T, short, full uint64, history func(t *testing.T, seed uint64, follow, lie string) error) {
-	seeds := short
-	if long {
-		seeds = full
-	}
-	for seed := range seeds {
+	for _, seed := range testseed.Seeds(t, short, full) {
 		require.NoError(t, history(t, seed, followed(seed), ""), "seed %d, following %q", seed, followed(seed))
 	}
 }
@@ -166,7 +163,7 @@ func runSeeds(t *testing.T, short, full uint64, history func(t *testing.T, seed 
 // TestPowerCutsAroundASnapshot runs histories in which a node's power goes while
 // it flushes its state and takes a snapshot.
 func TestPowerCutsAroundASnapshot(t *testing.T) {
-	runSeeds(t, 30, 400, aroundASnapshot)
+	runSeeds(t, 15, 400, aroundASnapshot)
 }
 
 // aroundASnapshot is one such history.
@@ -188,7 +185,7 @@ func aroundASnapshot(t *testing.T, seed uint64, follow, lie string) error {
 // TestPowerCutsAroundARestore runs histories in which a node takes its state
 // from its snapshot, is cut or killed meanwhile, and cut again in its next life.
 func TestPowerCutsAroundARestore(t *testing.T) {
-	runSeeds(t, 30, 800, aroundARestore)
+	runSeeds(t, 15, 800, aroundARestore)
 }
 
 // aroundARestore is one such history.
@@ -278,10 +275,7 @@ func TestPowerCutWhileASnapshotArrives(t *testing.T) {
 		}
 		return false
 	}
-	cuts := 10
-	if long {
-		cuts = 100
-	}
+	cuts := testseed.Of(10, 100)
 	total := 0
 	for i := range cuts + 1 {
 		d := &disk{mem: bare.Crash(rng), rng: rng}

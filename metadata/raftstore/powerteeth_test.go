@@ -7,12 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/internal/testseed"
 )
 
 // syncs are all syncs of a node, by site: "" where power cuts must show that
@@ -102,7 +103,7 @@ func TestEverySyncMatters(t *testing.T) {
 		bite(t, lie)
 		return
 	}
-	if !long {
+	if !testseed.Long() {
 		t.Skip("MORAINE_TEST_LONG is not set")
 	}
 	var met siteCounts
@@ -130,7 +131,7 @@ const bites = 200
 // bite runs histories without a sync. It ends the process as soon as one of them
 // breaks a promise.
 func bite(t *testing.T, lie string) {
-	first, _ := strconv.ParseUint(os.Getenv("MORAINE_TEST_SEED"), 10, 64)
+	first := testseed.From(t, 0)
 	for seed := first; seed < first+bites; seed++ {
 		bitten(fmt.Sprintf("in a log alone, seed %d", seed), logAfterKill(seed, lie, nil))
 		bitten(fmt.Sprintf("in snapshots alone, seed %d", seed), snapshotsAfterKill(seed, lie))

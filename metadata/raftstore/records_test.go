@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
@@ -104,10 +105,7 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 	for _, bytes := range []int64{1, 64 << 10, 64 << 20} {
 		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
 			const readers = 4
-			entries := uint64(100)
-			if long {
-				entries = 1000
-			}
+			entries := testseed.Of(uint64(100), 1000)
 			s, err := raftstore.OpenStateForTest(vfs.NewMem(1), bytes)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -49,9 +50,13 @@ func TestRecountFaults(t *testing.T) {
 			*c = *c.bench.open(nil)
 		}},
 	}
+	runs := testseed.Sample(t, 3)
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			for after := 0; ; after++ {
+				if !runs() {
+					continue
+				}
 				bn := newCluster(t, 1)
 				c := bn.open(nil)
 				a := c.mkdir(c.root, "a")

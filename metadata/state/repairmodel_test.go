@@ -3,11 +3,11 @@ package state_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,11 +19,8 @@ import (
 // that a record claims is ever deleted, none is ever unexplained, and when all
 // settles the devices hold exactly what the records say.
 func TestGarbageModel(t *testing.T) {
-	seeds := uint64(2)
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		seeds = 8
-	}
-	for seed := range seeds {
+	first, n := testseed.From(t, 0), testseed.Runs(t, 1, 8)
+	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, seed)

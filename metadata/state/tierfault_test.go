@@ -2,10 +2,10 @@ package state_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -192,7 +192,7 @@ func TestTierFaultsMeanwhile(t *testing.T) {
 			}
 		}
 	}
-	long := os.Getenv("MORAINE_TEST_LONG") != ""
+	long, start := testseed.Long(), int(testseed.First(t)%4)
 	for i, mean := range []struct {
 		what string
 		do   func(*tier)
@@ -206,8 +206,8 @@ func TestTierFaultsMeanwhile(t *testing.T) {
 					continue
 				}
 				first, step := 0, 1
-				if !long { // every second operation, others for each
-					first, step = (i+len(how))%2, 2
+				if !long { // every fourth operation, others for each
+					first, step = (start+i+len(how))%4, 4
 				}
 				t.Run(mean.what+"/"+sc.name+"/"+how, func(t *testing.T) {
 					t.Parallel()
@@ -248,11 +248,17 @@ func (y *tier) unlink(name string) {
 // done twice. Whoever takes over brings it to its end; the former holder is
 // refused; no upload and no object is left that nobody knows.
 func TestTierFaults(t *testing.T) {
+	first, step := 0, 1
+	if !testseed.Long() { // every third operation, others for each
+		first, step = int(testseed.First(t)%3), 3
+	}
 	for _, sc := range scenarios {
 		for _, how := range []string{"before", "after", "late", "twice"} {
+			at := first % step
+			first++
 			t.Run(sc.name+"/"+how, func(t *testing.T) {
 				t.Parallel()
-				for at := 0; ; at++ {
+				for ; ; at += step {
 					y := newTier(t)
 					y.crash = &crash{at: at, how: how}
 					files := sc.run(y)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/tiers/disk"
@@ -61,9 +61,6 @@ type world struct {
 }
 
 const crashChunks = 12
-
-// long asks for the tests that take minutes.
-var long = os.Getenv("MORAINE_TEST_LONG") != ""
 
 var errKilled = fmt.Errorf("killed: %w", syscall.EIO)
 
@@ -384,11 +381,7 @@ func livesOf(seed uint64, writers int, drop, full func(vfs.Op) bool) error {
 }
 
 func TestCrashAtAnyCallLosesNothing(t *testing.T) {
-	seeds := 40
-	if long {
-		seeds = 360
-	}
-	for seed := range uint64(seeds) {
+	for _, seed := range testseed.Seeds(t, 20, 360) {
 		if err := lives(seed, nil, nil); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -398,11 +391,7 @@ func TestCrashAtAnyCallLosesNothing(t *testing.T) {
 // TestCrashAmongManyWriters is the same with five writers at once, some of whom
 // find the disk full.
 func TestCrashAmongManyWriters(t *testing.T) {
-	seeds := 24
-	if long {
-		seeds = 240
-	}
-	for seed := range uint64(seeds) {
+	for _, seed := range testseed.Seeds(t, 12, 240) {
 		full := fullAtTimes(seed)
 		if seed%2 == 0 {
 			full = nil
@@ -422,11 +411,7 @@ func fullAtTimes(seed uint64) func(vfs.Op) bool {
 }
 
 func TestCrashOnADiskFullAtTimesLosesNothing(t *testing.T) {
-	seeds := 20
-	if long {
-		seeds = 180
-	}
-	for seed := range uint64(seeds) {
+	for _, seed := range testseed.Seeds(t, 10, 180) {
 		if err := lives(seed, nil, fullAtTimes(seed)); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -3,7 +3,6 @@ package mover_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/objecttest"
 	"github.com/morainefs/moraine/tiers/tiertest"
@@ -32,10 +32,7 @@ var small, big = filled(5000, 1), filled(2*16<<20+1234, 2)
 
 // tabled is what the tables of faults flush: in their long form, several parts.
 func tabled() []byte {
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		return big
-	}
-	return small
+	return testseed.Of(small, big)
 }
 
 const flushKind = wire.JobKind_JOB_KIND_FLUSH

@@ -1,0 +1,59 @@
+package testseed_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/morainefs/moraine/internal/testseed"
+)
+
+// settings sets the variables of a run; "" is one that is not given.
+func settings(t *testing.T, long, seed, runs string) {
+	t.Setenv("MORAINE_TEST_LONG", long)
+	t.Setenv("MORAINE_TEST_SEED", seed)
+	t.Setenv("MORAINE_TEST_RUNS", runs)
+}
+
+// The long form runs every seed of a table, the short one some in a row that the long
+// one runs too, and a run that is to be repeated the one that is named.
+func TestSeeds(t *testing.T) {
+	settings(t, "1", "", "")
+	if s := testseed.Seeds(t, 3, 7); !slices.Equal(s, []uint64{0, 1, 2, 3, 4, 5, 6}) {
+		t.Errorf("the long form has %v", s)
+	}
+	settings(t, "", "", "")
+	for range 100 {
+		s := testseed.Seeds(t, 3, 7)
+		if len(s) != 3 || s[2] != s[0]+2 || s[2] > 6 {
+			t.Fatalf("the short form has %v", s)
+		}
+	}
+	if s := testseed.Seeds(t, 7, 7); len(s) != 7 || s[0] != 0 {
+		t.Errorf("where it has as many it has %v", s)
+	}
+	settings(t, "", "41", "1")
+	if s := testseed.Seeds(t, 3, 7); !slices.Equal(s, []uint64{41}) {
+		t.Errorf("a run of one seed has %v", s)
+	}
+}
+
+// A sample has one row in so many, each in its turn, and the long form all.
+func TestSample(t *testing.T) {
+	rows := func() (n int) {
+		run := testseed.Sample(t, 5)
+		for range 100 {
+			if run() {
+				n++
+			}
+		}
+		return n
+	}
+	settings(t, "", "", "")
+	if n := rows(); n != 20 {
+		t.Errorf("%d rows of 100", n)
+	}
+	settings(t, "1", "", "")
+	if n := rows(); n != 100 {
+		t.Errorf("%d rows of 100 in the long form", n)
+	}
+}
