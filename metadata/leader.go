@@ -42,6 +42,7 @@ type leader struct {
 	healing  healing
 	scrubs   scrubs
 	lease    *leaseTable
+	holds    []state.Held // of the state, when the leadership began
 
 	// routing is the present routing epoch.
 	routing atomic.Uint64
@@ -83,7 +84,7 @@ func (s *Server) lead(ctx context.Context) error {
 		l.deps.Metrics.Leaderships.Inc()
 		l.deps.Metrics.Leading.Set(1)
 		l.deps.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
-		l.lease.lead(l.sessions.holding())
+		l.lease.lead(l.sessions.holding(), l.holds)
 		s.leader.Store(l)
 		defer func() {
 			s.leader.Store(nil)
@@ -126,6 +127,9 @@ func (l *leader) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := l.loadSessions(); err != nil {
+		return err
+	}
+	if err := l.loadHolds(); err != nil {
 		return err
 	}
 	return l.loadHosts()
@@ -283,7 +287,7 @@ func (l *leader) command(ctx context.Context, cmd *statepb.Command) (*wire.MetaR
 	if cmd.Caller == nil {
 		cmd.Caller = &statepb.Caller{Node: l.cfg.Node, Role: "metadata", Scope: "/"}
 	}
-	res, err := l.proposer.propose(ctx, nil, cmd, nil)
+	res, err := l.applied(ctx, nil, cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +301,7 @@ func (l *leader) command(ctx context.Context, cmd *statepb.Command) (*wire.MetaR
 // answered: its failures are in the response.
 func (l *leader) propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
-	res, err := l.proposer.propose(ctx, l.done, cmd, nil)
+	res, err := l.applied(ctx, l.done, cmd)
 	if err == nil {
 		err = l.settleResult(ctx, &res)
 	}
@@ -314,21 +318,36 @@ func (l *leader) mutate(ctx context.Context, c *call) (*wire.MetaResponse, error
 
 // read serves a request from a state that is current.
 func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
-		return nil, err
-	}
 	req := l.unconfined(c)
 	var resp *wire.MetaResponse
 	var seen state.Seen
 	var asOf uint64
-	err := l.store.View(func(r state.Reader, applied uint64) (err error) {
-		asOf = applied
-		resp, seen, err = l.machine.ReadSeen(r, c.caller, req)
-		return err
-	})
-	if err == nil {
-		err = l.settleSeen(ctx, &seen)
+	for {
+		if err := l.store.ReadBarrier(ctx); err != nil {
+			return nil, err
+		}
+		// One that begins after this has not begun yet for who reads now.
+		mind := l.lease.heldCount.Load() > 0
+		var met state.Held
+		err := l.store.View(func(r state.Reader, applied uint64) (err error) {
+			asOf = applied
+			resp, seen, err = l.machine.ReadSeen(r, c.caller, req)
+			if err == nil && mind {
+				met, err = l.heldSeen(r, &seen, c.req.Session)
+			}
+			return err
+		})
+		if err != nil {
+			return resp, err
+		}
+		if met.Directory == 0 {
+			break
+		}
+		if err := l.wantBack(ctx, met); err != nil {
+			return nil, err
+		}
 	}
+	err := l.settleSeen(ctx, &seen)
 	if err == nil && c.req.LeaseEpoch != 0 && c.req.Session != 0 && resp.Error == nil && !seen.All {
 		resp.Lease = l.lease.grant(c.req.Session, c.req.LeaseEpoch, &seen, asOf)
 	}

@@ -28,6 +28,8 @@ type holder struct {
 	// ended says that the session has to begin anew. Until it does, or its term has
 	// ended, it may still trust what it holds.
 	ended bool
+	// asked are the directories that it was told to give back, and has not, by when.
+	asked map[moraine.InodeID]time.Time
 }
 
 // ranOut drops a session's standing where its term has ended. The mutex is held.

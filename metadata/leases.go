@@ -152,7 +152,7 @@ func (t *leaseTable) poll(id uint64, began time.Time, req *wire.Leases, first bo
 			}
 		}
 		if req.Renew {
-			reply.Renewed = h.renew(began)
+			reply.Renewed = !t.keeps(h) && h.renew(began)
 		}
 	}
 	for _, r := range h.recalls {

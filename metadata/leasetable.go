@@ -77,6 +77,9 @@ type leaseTable struct {
 	// held is how many leases there are.
 	held int
 	heat map[moraine.InodeID]heat // leases recalled lately
+	// exclusive are the exclusive leases, heldCount how many there are.
+	exclusive map[moraine.InodeID]*held
+	heldCount atomic.Int64
 	// shown is what pending changes would show, pendings are all of them.
 	shown    map[shownKey][]*pending
 	pendings map[*pending]struct{}
@@ -92,7 +95,7 @@ func newLeaseTable(m *Metrics, now func() time.Time, sessionTimeout time.Duratio
 }
 
 // lead begins to grant. sessions are those of the state that may hold leases.
-func (t *leaseTable) lead(sessions []uint64) {
+func (t *leaseTable) lead(sessions []uint64, holds []state.Held) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = true
@@ -104,6 +107,7 @@ func (t *leaseTable) lead(sessions []uint64) {
 	for _, id := range sessions {
 		t.recovering[id] = struct{}{}
 	}
+	t.leadHolds(holds)
 	t.settleRecovery()
 }
 
@@ -116,6 +120,7 @@ func (t *leaseTable) follow() {
 	for _, h := range t.sessions {
 		close(h.wake)
 	}
+	t.dropHolds()
 	t.sessions, t.slots, t.one, t.many, t.shown, t.pendings, t.recovering = nil, nil, nil, nil, nil, nil, nil
 	t.metrics.Leases.Set(0)
 }
@@ -156,6 +161,9 @@ func (t *leaseTable) apply(index, count uint64, commands []*statepb.Command, res
 	}
 	for i := range results {
 		req := commands[i].GetRequest()
+		if len(results[i].Events.Holds) > 0 {
+			t.changeHolds(results[i].Events.Holds)
+		}
 		if _, closes := req.GetOp().(*wire.MetaRequest_CloseSession); closes && results[i].Response.GetError() == nil {
 			t.drop(t.sessions[req.GetSession()]) // it trusted nothing any more when it asked
 			delete(t.recovering, req.GetSession())
@@ -238,5 +246,5 @@ func (t *leaseTable) send(h *holder, touches []*wire.Touch) {
 
 func touchToWire(t *state.Touch) *wire.Touch {
 	return &wire.Touch{Lease: uint64(t.Lease), Inode: uint64(t.Inode), Name: t.Name,
-		Gone: t.Name == "" && t.Change == state.Removed}
+		Gone: t.Name == "" && (t.Change == state.Removed || t.Change == state.Taken)}
 }

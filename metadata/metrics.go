@@ -37,6 +37,9 @@ type Metrics struct {
 	LeaseSessions prometheus.Gauge // that hold leases
 	LeasesGranted prometheus.Counter
 	Recalls       prometheus.Counter
+	Holds         prometheus.Gauge   // exclusive leases
+	HoldRecalls   prometheus.Counter // of them, to their holders
+	HoldsLapsed   prometheus.Counter // ended because their holders were not heard of
 	Reclaims      prometheus.Counter // sessions that came back with leases
 	LeasesRanOut  prometheus.Counter // sessions whose leases ended by time
 	LeaseWaits    prometheus.Counter // answers that waited for recalls
@@ -91,11 +94,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
 	m.LeasesGranted = counter("leases_granted_total", "Leases granted with answers, those held already included.")
 	m.Recalls = counter("lease_recalls_total", "Recalls sent to sessions.")
+	m.Holds = gauge("exclusive_leases", "Exclusive leases on directories that sessions hold.")
+	m.HoldRecalls = counter("exclusive_lease_recalls_total", "Exclusive leases that their holders were asked to give back.")
+	m.HoldsLapsed = counter("exclusive_leases_lapsed_total", "Exclusive leases that were taken from sessions that were not heard of in time.")
 	m.Reclaims = counter("lease_reclaims_total", "Sessions that came back with leases of an earlier standing.")
 	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	if reg != nil {
-		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
+		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
 			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,

@@ -53,7 +53,9 @@ type proposer struct {
 type proposal struct {
 	buf   *[]byte
 	after func(*state.Result)
-	done  chan outcome // has room for one
+	// rest are to be applied right after it, in the same entry.
+	rest []*proposal
+	done chan outcome // has room for one
 }
 
 type outcome struct {
@@ -82,24 +84,39 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 // that the outcome is unknown, but for InvalidArgument and TooLarge.
 func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command, after func(*state.Result)) (state.Result, error) {
 	began := p.clock.Now()
-	cmd.Version, cmd.WallNanos, cmd.SettleMillis = commandVersion, began.UnixNano(), p.settleMillis
-	buf := p.buffers.Get().(*[]byte)
-	b, err := proto.MarshalOptions{}.MarshalAppend((*buf)[:0], cmd)
+	prop, err := p.encode(cmd)
 	if err != nil {
-		return state.Result{}, &moraine.Error{Op: "metadata.propose", Kind: moraine.InvalidArgument, Err: err}
+		return state.Result{}, err
 	}
-	*buf = b
-	if len(b) > maxCommand {
-		return state.Result{}, &moraine.Error{Op: "metadata.propose", Kind: moraine.TooLarge,
-			Err: fmt.Errorf("a command of %d bytes; at most %d", len(b), maxCommand)}
-	}
-	prop := &proposal{buf: buf, after: after, done: make(chan outcome, 1)}
+	prop.after = after
 	if err := p.enqueue(ctx, stopped, prop); err != nil {
 		return state.Result{}, err
 	}
+	res, err := prop.wait(ctx, stopped)
+	p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
+	return res, err
+}
+
+// encode makes a command one to be proposed now.
+func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
+	cmd.Version, cmd.WallNanos, cmd.SettleMillis = commandVersion, p.clock.Now().UnixNano(), p.settleMillis
+	buf := p.buffers.Get().(*[]byte)
+	b, err := proto.MarshalOptions{}.MarshalAppend((*buf)[:0], cmd)
+	if err != nil {
+		return nil, &moraine.Error{Op: "metadata.propose", Kind: moraine.InvalidArgument, Err: err}
+	}
+	*buf = b
+	if len(b) > maxCommand {
+		return nil, &moraine.Error{Op: "metadata.propose", Kind: moraine.TooLarge,
+			Err: fmt.Errorf("a command of %d bytes; at most %d", len(b), maxCommand)}
+	}
+	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
+}
+
+// wait returns what became of a proposal that was queued, or with what is before it.
+func (prop *proposal) wait(ctx context.Context, stopped <-chan struct{}) (state.Result, error) {
 	select {
 	case o := <-prop.done:
-		p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
 		return o.result, o.err
 	case <-ctx.Done():
 		return state.Result{}, contextError("metadata.propose", ctx)
@@ -175,12 +192,21 @@ func (p *proposer) work(ctx context.Context) {
 // and too large for it.
 func (p *proposer) fill(first *proposal) (batch []*proposal, rest *proposal) {
 	size := 0
-	for rest = first; rest != nil && len(batch) < p.maxCommands && (size == 0 || size+len(*rest.buf) <= p.maxBytes); {
-		batch = append(batch, rest)
-		size += len(*rest.buf)
+	for rest = first; rest != nil && len(batch) < p.maxCommands && (size == 0 || size+rest.size() <= p.maxBytes); {
+		size += rest.size()
+		batch = append(append(batch, rest), rest.rest...)
 		rest = p.next()
 	}
 	return batch, rest
+}
+
+// size is that of the commands of a proposal and the rest of it.
+func (prop *proposal) size() int {
+	n := len(*prop.buf)
+	for _, r := range prop.rest {
+		n += len(*r.buf)
+	}
+	return n
 }
 
 // next takes a waiting proposal, nil if there is none.

@@ -219,14 +219,18 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 		return nil, err
 	}
 	if op.grows && !op.readOnly(req) && l.crowded() {
-		return nil, &moraine.Error{Kind: moraine.NoSpace,
-			Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}
+		return nil, crowdedError()
 	}
 	resp, err := op.serve(l, ctx, c)
 	if err != nil && moraine.KindOf(err) == moraine.NotLeader {
 		return nil, s.notLeader()
 	}
 	return resp, err
+}
+
+func crowdedError() error {
+	return &moraine.Error{Kind: moraine.NoSpace,
+		Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}
 }
 
 // checkIncarnation refuses a session that is not of this leader's incarnation. Of

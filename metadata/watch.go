@@ -186,7 +186,7 @@ func (w *watcher) entry(changes []change) error {
 	}
 	for i := range changes {
 		t := &changes[i].touch
-		if t.Name != "" || t.Inode == 0 || told[t.Inode] {
+		if t.Name != "" || t.Inode == 0 || told[t.Inode] || t.Change == state.Taken {
 			continue
 		}
 		told[t.Inode] = true

@@ -25,6 +25,11 @@ type commitWork struct {
 // session and its grants are live and the stripe numbers are unused; a commit
 // that is there already, just so, is answered as it was.
 func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
+	if op.GetCreate() != nil {
+		if err := m.createFirst(t, op); err != nil {
+			return nil, err
+		}
+	}
 	w, err := m.parseCommit(t, op)
 	if err != nil {
 		return nil, err

@@ -59,6 +59,7 @@ const (
 	cStages
 	cEvictions
 	cDeletions // live DELETE_OBJECT jobs
+	cHolds     // exclusive leases
 	numCounters
 )
 

@@ -253,6 +253,9 @@ func (v *view) inode(id moraine.InodeID) (*inode, error) {
 		return nil, err
 	}
 	if !ok {
+		if v.seen != nil {
+			v.seen.Missing = append(v.seen.Missing, id)
+		}
 		return nil, fail(moraine.NotFound, "inode", id.String(), "")
 	}
 	i := &inode{id: id}
@@ -273,6 +276,9 @@ func (t *tx) inode(id moraine.InodeID) (*inode, error) {
 	t.read = append(t.read, id)
 	i, err := t.view.inode(id)
 	if err != nil {
+		if moraineKind(err) == moraine.NotFound {
+			t.mindNumber(id)
+		}
 		return nil, err
 	}
 	t.remember(i)
@@ -307,6 +313,12 @@ func (t *tx) delInode(i *inode) error {
 		t.count[cPolicies]--
 	}
 	if i.typ == typeDirectory {
+		t.mindHold(i.id)
+		if t.session != nil {
+			if err := t.dropHold(i.id, t.session.id, 0); err != nil {
+				return err
+			}
+		}
 		if err := t.dropQuota(i.id); err != nil {
 			return err
 		}

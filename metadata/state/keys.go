@@ -25,12 +25,15 @@ const (
 	tabSessionInode = 0x0c // session | inode: unlinked files that the session owns
 	tabSessionStep  = 0x0d // session | run | attempt | step | rank: ranks begun and not sealed
 	tabEndedSession = 0x0e // session: what it owned is still being cleaned up
+	tabSessionHold  = 0x0f // session | directory: exclusive leases that the session has
 
 	tabInode  = 0x10 // inode -> record
 	tabDentry = 0x11 // parent inode | name -> inode, type
 	tabDoomed = 0x12 // job | inode: directories that a removal has detached
 	tabName   = 0x13 // inode | parent inode | name: the names of what has had two
 	tabXattr  = 0x14 // inode | name -> value of an extended attribute
+	tabHold   = 0x15 // directory -> session that has the exclusive lease on it
+	tabRange  = 0x16 // session | last number -> inode numbers that the session may make files of
 
 	tabRef   = 0x18 // content | end of the range in the file -> table, base
 	tabTable = 0x19 // table -> header
@@ -194,6 +197,18 @@ func (k keys) xattr(i moraine.InodeID, name string) []byte {
 func (k keys) doomedOf(j moraine.JobID) []byte { return k.u64(tabDoomed, uint64(j)) }
 func (k keys) doomed(j moraine.JobID, i moraine.InodeID) []byte {
 	return k.u64x2(tabDoomed, uint64(j), uint64(i))
+}
+
+// Exclusive leases.
+
+func (k keys) hold(dir moraine.InodeID) []byte         { return k.u64(tabHold, uint64(dir)) }
+func (k keys) sessionHolds(s moraine.SessionID) []byte { return k.u64(tabSessionHold, uint64(s)) }
+func (k keys) sessionHold(s moraine.SessionID, dir moraine.InodeID) []byte {
+	return k.u64x2(tabSessionHold, uint64(s), uint64(dir))
+}
+func (k keys) ranges(s moraine.SessionID) []byte { return k.u64(tabRange, uint64(s)) }
+func (k keys) numbers(s moraine.SessionID, last moraine.InodeID) []byte {
+	return k.u64x2(tabRange, uint64(s), uint64(last))
 }
 
 // Content. Ranges are keyed by their end, so that the first key past an offset

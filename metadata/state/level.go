@@ -50,6 +50,9 @@ const (
 	levelRetabled = 4
 	// LevelConcat: a concatenation of many ranges is a job (Concat).
 	LevelConcat = 4
+	// LevelHolds: a session may have the exclusive lease on a directory, and make files
+	// of numbers that it was given (Hold, LapseHold, Create.inode, Commit.create).
+	LevelHolds = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -39,7 +39,10 @@ type Result struct {
 	// Repeated says that the answer is the one kept of an earlier command: what
 	// that touched is not here.
 	Repeated bool
-	Events   Events
+	// Held says that the command was refused because of another session's exclusive
+	// lease. It changed nothing, and may be proposed again.
+	Held   Held
+	Events Events
 }
 
 // Events is what a leader should wake up for.
@@ -53,6 +56,7 @@ type Events struct {
 	TreeMoved      bool   // a directory has another parent than before, or none
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
+	Holds          []Held // exclusive leases that were given, and, with no session, that ended
 }
 
 // Apply applies one command, at log index, and is deterministic. A user-level
@@ -100,13 +104,19 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 		return Result{}, err
 	}
 	b.merge(t)
-	return Result{Response: resp, Touched: t.touched, Read: t.read, Repeated: t.repeated, Events: t.events}, nil
+	return Result{Response: resp, Touched: t.touched, Read: t.read, Repeated: t.repeated, Held: t.held, Events: t.events}, nil
 }
 
 // guard runs a handler; a user-level failure becomes the response, and what
 // the handler wrote is thrown away.
 func (t *tx) guard(handle func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
 	resp, err := handle()
+	if t.holdErr != nil {
+		return nil, t.holdErr
+	}
+	if held := t.minded(); held != nil && (err == nil || isAnswer(err)) {
+		return held, nil
+	}
 	if err == nil {
 		err = t.m.dropAbandoned(t)
 	}
@@ -143,6 +153,8 @@ func (m *Machine) internal(t *tx, cmd *statepb.Command) (*wire.MetaResponse, err
 		return m.raiseIncarnation(t, op.RaiseIncarnation)
 	case *statepb.Command_ExpireSessions:
 		return m.expireSessions(t, op.ExpireSessions)
+	case *statepb.Command_LapseHold:
+		return m.lapseHold(t, op.LapseHold)
 	}
 	resp, known, err := m.commandCluster(t, cmd)
 	if !known {
@@ -198,6 +210,10 @@ func (m *Machine) mutate(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, erro
 		return m.concat(t, op.Concat)
 	case *wire.MetaRequest_Recount:
 		return m.beginRecount(t)
+	case *wire.MetaRequest_Hold:
+		return m.holdDirectory(t, op.Hold)
+	case *wire.MetaRequest_EndHold:
+		return m.endHold(t, op.EndHold)
 	}
 	return m.mutateCluster(t, req)
 }

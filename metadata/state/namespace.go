@@ -32,15 +32,19 @@ func (t *tx) directory(id moraine.InodeID) (*inode, error) {
 	if dir.nlink == 0 {
 		return nil, fail(moraine.NotFound, "directory", id.String(), "it was removed")
 	}
+	t.mindHold(dir.id)
 	return dir, t.within(t.scope, dir)
 }
 
-// makeInode issues a number for i, sets its times and writes it. A file starts
-// with an empty content of the first generation.
+// makeInode issues a number for i, unless it has one, sets its times and writes it.
+// A file starts with an empty content of the first generation.
 func (m *Machine) makeInode(t *tx, i inode) (*inode, error) {
-	id, err := t.nextID(cInode)
-	if err != nil {
-		return nil, err
+	id := moraine.ID(i.id)
+	if id == 0 {
+		var err error
+		if id, err = t.nextID(cInode); err != nil {
+			return nil, err
+		}
 	}
 	n := &i
 	n.id = moraine.InodeID(id)
@@ -114,15 +118,22 @@ func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ok {
+	switch {
+	case ok && op.GetInode() != 0:
+		return t.existingAs(op, e)
+	case ok:
 		return t.existing(op, e)
+	case op.GetInode() != 0:
+		if err := t.takeNumber(moraine.InodeID(op.GetInode())); err != nil {
+			return nil, err
+		}
 	}
 	tenant, err := m.tenantOf(t, dir, op)
 	if err != nil {
 		return nil, err
 	}
 	n := newInode(t.scope, op)
-	n.tenant, n.parent = tenant, dir.id
+	n.id, n.tenant, n.parent = moraine.InodeID(op.GetInode()), tenant, dir.id
 	n.name = t.hint(op.GetName())
 	child, err := m.makeInode(t, n)
 	if err != nil {
@@ -143,6 +154,8 @@ func checkCreate(op *wire.Create) error {
 		return fail(moraine.NameTooLong, "create", op.GetName(), "a target of %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
 	case op.GetUnlinked() && (typ != typeFile || op.GetName() != ""):
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
+	case op.GetInode() != 0 && (op.GetUnlinked() || typ != typeFile || !op.GetExclusive()):
+		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a new file with a name is given a number")
 	case op.GetUnlinked():
 		return nil
 	}

@@ -129,6 +129,9 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.held.Directory != 0 {
+		return resp, nil
+	}
 	return resp, t.keep(s, oldAcked, req, resp)
 }
 
@@ -306,6 +309,9 @@ func (m *Machine) endSession(t *tx, s *session) error {
 	t.del(t.k.session(s.id))
 	t.del(t.k.sessionNonce(s.nonce))
 	t.count[cSessions]--
+	if err := t.endSessionHolds(s.id); err != nil {
+		return err
+	}
 	t.events.SessionsEnded = append(t.events.SessionsEnded, s.id)
 	t.put(t.k.endedSession(s.id), []byte{sessionVersion})
 	t.count[cEndedSessions]++

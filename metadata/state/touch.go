@@ -31,6 +31,8 @@ const (
 	Added
 	// Removed: an entry, or, without a name, the inode itself.
 	Removed
+	// Taken: nothing changed, but a session got the exclusive lease on the directory.
+	Taken
 )
 
 // lease returns the inode whose lease covers the inode's attributes, 0 for none.
@@ -44,6 +46,9 @@ func (t *tx) touch(i *inode) { t.touchAttr(i, Changed) }
 
 func (t *tx) touchAttr(i *inode, change Change) {
 	now := i.lease()
+	if i.typ == typeDirectory {
+		t.mindHold(i.id)
+	}
 	if t.touched == nil {
 		t.touched = make([]Touch, 0, 4) // enough for most commands
 	}
@@ -58,6 +63,7 @@ func (t *tx) touchAttr(i *inode, change Change) {
 
 // touchEntry notes that dir got or lost an entry.
 func (t *tx) touchEntry(dir *inode, name string, child *inode, change Change) {
+	t.mindHold(dir.id)
 	if t.touched == nil {
 		t.touched = make([]Touch, 0, 4)
 	}
@@ -68,6 +74,8 @@ func (t *tx) touchEntry(dir *inode, name string, child *inode, change Change) {
 // not know of yet must not show in it.
 type Seen struct {
 	Touches []Touch
+	// Missing are inodes that were asked for and are not there.
+	Missing []moraine.InodeID
 	// All says that the answer may show anything.
 	All bool
 }

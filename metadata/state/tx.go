@@ -122,6 +122,10 @@ type tx struct {
 	read []moraine.InodeID
 	// repeated says that the answer is an earlier one.
 	repeated bool
+	// held is the hold of another session that the command met; holdErr why it
+	// could not be told.
+	held    Held
+	holdErr error
 }
 
 // begin returns the transaction of the next command. It takes over the memory of

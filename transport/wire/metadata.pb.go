@@ -478,6 +478,9 @@ type MetaRequest struct {
 	//	*MetaRequest_StartScrub
 	//	*MetaRequest_GetLeader
 	//	*MetaRequest_ListQuarantine
+	//	*MetaRequest_Hold
+	//	*MetaRequest_EndHold
+	//	*MetaRequest_Batch
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1291,6 +1294,33 @@ func (x *MetaRequest) GetListQuarantine() *ListQuarantine {
 	return nil
 }
 
+func (x *MetaRequest) GetHold() *Hold {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Hold); ok {
+			return x.Hold
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetEndHold() *EndHold {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_EndHold); ok {
+			return x.EndHold
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetBatch() *Batch {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Batch); ok {
+			return x.Batch
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1631,6 +1661,19 @@ type MetaRequest_ListQuarantine struct {
 	ListQuarantine *ListQuarantine `protobuf:"bytes,341,opt,name=list_quarantine,json=listQuarantine,proto3,oneof"`
 }
 
+type MetaRequest_Hold struct {
+	// Exclusive leases.
+	Hold *Hold `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
+}
+
+type MetaRequest_EndHold struct {
+	EndHold *EndHold `protobuf:"bytes,401,opt,name=end_hold,json=endHold,proto3,oneof"`
+}
+
+type MetaRequest_Batch struct {
+	Batch *Batch `protobuf:"bytes,402,opt,name=batch,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -1793,6 +1836,12 @@ func (*MetaRequest_GetLeader) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListQuarantine) isMetaRequest_Op() {}
 
+func (*MetaRequest_Hold) isMetaRequest_Op() {}
+
+func (*MetaRequest_EndHold) isMetaRequest_Op() {}
+
+func (*MetaRequest_Batch) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -1835,6 +1884,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Done
 	//	*MetaResponse_Leases
 	//	*MetaResponse_Watch
+	//	*MetaResponse_Hold
+	//	*MetaResponse_Batch
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2215,6 +2266,24 @@ func (x *MetaResponse) GetWatch() *WatchReply {
 	return nil
 }
 
+func (x *MetaResponse) GetHold() *HoldReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Hold); ok {
+			return x.Hold
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetBatch() *BatchReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Batch); ok {
+			return x.Batch
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -2363,6 +2432,14 @@ type MetaResponse_Watch struct {
 	Watch *WatchReply `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
 }
 
+type MetaResponse_Hold struct {
+	Hold *HoldReply `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
+}
+
+type MetaResponse_Batch struct {
+	Batch *BatchReply `protobuf:"bytes,402,opt,name=batch,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -2434,6 +2511,10 @@ func (*MetaResponse_Done) isMetaResponse_Result() {}
 func (*MetaResponse_Leases) isMetaResponse_Result() {}
 
 func (*MetaResponse_Watch) isMetaResponse_Result() {}
+
+func (*MetaResponse_Hold) isMetaResponse_Result() {}
+
+func (*MetaResponse_Batch) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3951,17 +4032,21 @@ func (x *ReadDirReply) GetMore() bool {
 }
 
 type Create struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
-	Type          FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
-	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
-	Target        string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
-	Exclusive     bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; else an existing regular file (directory, for mkdir) is answered
-	Unlinked      bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file with no name yet, owned by the session until Commit links it
-	Tenant        string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
+	Type      FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
+	Mode      uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid       uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid       uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	Target    string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
+	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; else an existing regular file (directory, for mkdir) is answered
+	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file with no name yet, owned by the session until Commit links it
+	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
+	// Of a file with a name, exclusive: the number that it gets, one that the session
+	// was given with Hold and has not used. Where the name is this very file's, it was
+	// made before, and is answered. 0: the next number.
+	Inode         uint64 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4064,6 +4149,13 @@ func (x *Create) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
+}
+
+func (x *Create) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
 }
 
 type Rename struct {
@@ -5064,6 +5156,7 @@ type Commit struct {
 	Link             *LinkTarget            `protobuf:"bytes,9,opt,name=link,proto3" json:"link,omitempty"`           // give an unlinked file its name, in the same entry
 	Promised         uint32                 `protobuf:"varint,11,opt,name=promised,proto3" json:"promised,omitempty"` // domains that the scheme asked for survives the loss of; 0: each stripe's own scheme says
 	Final            bool                   `protobuf:"varint,10,opt,name=final,proto3" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count are as of this
+	Create           *Create                `protobuf:"bytes,12,opt,name=create,proto3" json:"create,omitempty"`      // make the file first, in the same entry: a Create with that inode
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -5173,6 +5266,13 @@ func (x *Commit) GetFinal() bool {
 		return x.Final
 	}
 	return false
+}
+
+func (x *Commit) GetCreate() *Create {
+	if x != nil {
+		return x.Create
+	}
+	return nil
 }
 
 type LinkTarget struct {
@@ -8151,10 +8251,13 @@ func (x *LeasesReply) GetExact() uint64 {
 
 // Recall ends what a session may answer from its cache.
 type Recall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
-	Touches       []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
-	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Number  uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
+	Touches []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
+	All     bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
+	// Directories whose hold is wanted back. To acknowledge it is to have heard: the
+	// session sends what it has not sent of them, and EndHold, as soon as it can.
+	Holds         []uint64 `protobuf:"fixed64,4,rep,packed,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8208,6 +8311,13 @@ func (x *Recall) GetAll() bool {
 		return x.All
 	}
 	return false
+}
+
+func (x *Recall) GetHolds() []uint64 {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
 }
 
 // Touch is something that changed: an entry of a directory, or the attributes of
@@ -8280,6 +8390,290 @@ func (x *Touch) GetGone() bool {
 	return false
 }
 
+// Hold gives the session the exclusive lease on a directory: until EndHold nobody
+// else changes its entries or sees them, so that the session may answer creates in
+// it by itself and send them later. Busy: another session has it. A session that has
+// it already gets it again. With the hold come numbers for the files to be made.
+type Hold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"` // 0: numbers only
+	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers,proto3" json:"numbers,omitempty"`      // how many inode numbers are wanted, 1,024 at most
+	Done          []uint64               `protobuf:"fixed64,3,rep,packed,name=done,proto3" json:"done,omitempty"`    // first numbers of ranges of which none will be used any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hold) Reset() {
+	*x = Hold{}
+	mi := &file_metadata_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hold) ProtoMessage() {}
+
+func (x *Hold) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hold.ProtoReflect.Descriptor instead.
+func (*Hold) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *Hold) GetDirectory() uint64 {
+	if x != nil {
+		return x.Directory
+	}
+	return 0
+}
+
+func (x *Hold) GetNumbers() uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return 0
+}
+
+func (x *Hold) GetDone() []uint64 {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
+type HoldReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // first .. first+count-1 are the session's to use
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Squash        bool                   `protobuf:"varint,3,opt,name=squash,proto3" json:"squash,omitempty"` // files that root makes are nobody's
+	Directory     *Attr                  `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	Since         uint64                 `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"` // tells this hold from earlier and later ones
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldReply) Reset() {
+	*x = HoldReply{}
+	mi := &file_metadata_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldReply) ProtoMessage() {}
+
+func (x *HoldReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
+func (*HoldReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *HoldReply) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *HoldReply) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *HoldReply) GetSquash() bool {
+	if x != nil {
+		return x.Squash
+	}
+	return false
+}
+
+func (x *HoldReply) GetDirectory() *Attr {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *HoldReply) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+// EndHold gives the exclusive lease on a directory back; one that the session does
+// not have is fine.
+type EndHold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	Since         uint64                 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"` // HoldReply.since: one that was given since is not meant; 0: whichever it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndHold) Reset() {
+	*x = EndHold{}
+	mi := &file_metadata_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndHold) ProtoMessage() {}
+
+func (x *EndHold) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
+func (*EndHold) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *EndHold) GetDirectory() uint64 {
+	if x != nil {
+		return x.Directory
+	}
+	return 0
+}
+
+func (x *EndHold) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+// Batch makes several requests of one session, in order and in one entry of the log:
+// Create, Commit and EndHold, each with its number and, as any, repeated safely.
+type Batch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Requests      []*MetaRequest         `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"` // 64 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Batch) Reset() {
+	*x = Batch{}
+	mi := &file_metadata_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Batch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Batch) ProtoMessage() {}
+
+func (x *Batch) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Batch.ProtoReflect.Descriptor instead.
+func (*Batch) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *Batch) GetRequests() []*MetaRequest {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+type BatchReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Responses     []*MetaResponse        `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"` // one for each; a failure of one is its own
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchReply) Reset() {
+	*x = BatchReply{}
+	mi := &file_metadata_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchReply) ProtoMessage() {}
+
+func (x *BatchReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
+func (*BatchReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *BatchReply) GetResponses() []*MetaResponse {
+	if x != nil {
+		return x.Responses
+	}
+	return nil
+}
+
 // LeaseGrant comes with an answer.
 type LeaseGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -8293,7 +8687,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8305,7 +8699,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8318,7 +8712,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -8362,7 +8756,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8374,7 +8768,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8387,7 +8781,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -8432,7 +8826,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8444,7 +8838,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8457,7 +8851,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -8514,7 +8908,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8526,7 +8920,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8539,7 +8933,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -8580,7 +8974,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8592,7 +8986,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8605,7 +8999,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -8637,7 +9031,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8649,7 +9043,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8662,7 +9056,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -8717,7 +9111,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8729,7 +9123,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8742,7 +9136,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -8831,7 +9225,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8843,7 +9237,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8856,7 +9250,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -8971,7 +9365,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8983,7 +9377,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8996,7 +9390,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -9035,7 +9429,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9047,7 +9441,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9060,7 +9454,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 type Member struct {
@@ -9083,7 +9477,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9095,7 +9489,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9108,7 +9502,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Member) GetId() string {
@@ -9213,7 +9607,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9225,7 +9619,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9238,7 +9632,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -9322,7 +9716,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9334,7 +9728,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9347,7 +9741,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *CommandCount) GetName() string {
@@ -9383,7 +9777,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9395,7 +9789,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9408,7 +9802,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *AddMember) GetId() string {
@@ -9435,7 +9829,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9447,7 +9841,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9460,7 +9854,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -9480,7 +9874,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9492,7 +9886,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9505,7 +9899,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -9528,7 +9922,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9540,7 +9934,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9553,7 +9947,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -9595,7 +9989,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9607,7 +10001,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9620,7 +10014,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -9669,7 +10063,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9681,7 +10075,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9694,7 +10088,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -9716,7 +10110,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9728,7 +10122,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9741,7 +10135,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -9773,7 +10167,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9785,7 +10179,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9798,7 +10192,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -9859,7 +10253,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9871,7 +10265,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9884,7 +10278,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 type LeaderReply struct {
@@ -9899,7 +10293,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9911,7 +10305,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9924,7 +10318,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -9969,7 +10363,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9981,7 +10375,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9994,7 +10388,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -10039,7 +10433,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10051,7 +10445,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10064,7 +10458,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -10121,7 +10515,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10133,7 +10527,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10146,7 +10540,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -10181,7 +10575,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd7&\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe5'\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -10299,8 +10693,11 @@ const file_metadata_proto_rawDesc = "" +
 	"startScrub\x129\n" +
 	"\n" +
 	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderH\x00R\tgetLeader\x12H\n" +
-	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantineB\x04\n" +
-	"\x02op\"\xb4\x10\n" +
+	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantine\x12)\n" +
+	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
+	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
+	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
+	"\x02op\"\x97\x11\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -10344,7 +10741,9 @@ const file_metadata_proto_rawDesc = "" +
 	"quarantine\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04done\x124\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
-	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watchB\b\n" +
+	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watch\x12.\n" +
+	"\x04hold\x18\x90\x03 \x01(\v2\x17.moraine.wire.HoldReplyH\x00R\x04hold\x121\n" +
+	"\x05batch\x18\x92\x03 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batchB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\xaf\x01\n" +
 	"\vOpenSession\x12\x12\n" +
@@ -10464,7 +10863,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\x82\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x98\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -10476,7 +10875,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\texclusive\x18\b \x01(\bR\texclusive\x12\x1a\n" +
 	"\bunlinked\x18\t \x01(\bR\bunlinked\x12\x16\n" +
 	"\x06tenant\x18\n" +
-	" \x01(\tR\x06tenant\"\xbd\x01\n" +
+	" \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05inode\x18\v \x01(\x06R\x05inode\"\xbd\x01\n" +
 	"\x06Rename\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -10555,7 +10955,7 @@ const file_metadata_proto_rawDesc = "" +
 	"PlaceReply\x127\n" +
 	"\n" +
 	"placements\x18\x01 \x03(\v2\x17.moraine.wire.PlacementR\n" +
-	"placements\"\xf9\x02\n" +
+	"placements\"\xa7\x03\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -10568,7 +10968,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04link\x18\t \x01(\v2\x18.moraine.wire.LinkTargetR\x04link\x12\x1a\n" +
 	"\bpromised\x18\v \x01(\rR\bpromised\x12\x14\n" +
 	"\x05final\x18\n" +
-	" \x01(\bR\x05final\"f\n" +
+	" \x01(\bR\x05final\x12,\n" +
+	"\x06create\x18\f \x01(\v2\x14.moraine.wire.CreateR\x06create\"f\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
@@ -10818,16 +11219,35 @@ const file_metadata_proto_rawDesc = "" +
 	"\vterm_millis\x18\x03 \x01(\x04R\n" +
 	"termMillis\x12.\n" +
 	"\arecalls\x18\x04 \x03(\v2\x14.moraine.wire.RecallR\arecalls\x12\x14\n" +
-	"\x05exact\x18\x05 \x01(\x04R\x05exact\"a\n" +
+	"\x05exact\x18\x05 \x01(\x04R\x05exact\"w\n" +
 	"\x06Recall\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\atouches\x18\x02 \x03(\v2\x13.moraine.wire.TouchR\atouches\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"\\\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x12\x14\n" +
+	"\x05holds\x18\x04 \x03(\x06R\x05holds\"\\\n" +
 	"\x05Touch\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x06R\x05lease\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x13\n" +
-	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"}\n" +
+	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"R\n" +
+	"\x04Hold\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x18\n" +
+	"\anumbers\x18\x02 \x01(\rR\anumbers\x12\x12\n" +
+	"\x04done\x18\x03 \x03(\x06R\x04done\"\x97\x01\n" +
+	"\tHoldReply\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12\x16\n" +
+	"\x06squash\x18\x03 \x01(\bR\x06squash\x120\n" +
+	"\tdirectory\x18\x04 \x01(\v2\x12.moraine.wire.AttrR\tdirectory\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x04R\x05since\"=\n" +
+	"\aEndHold\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x04R\x05since\">\n" +
+	"\x05Batch\x125\n" +
+	"\brequests\x18\x01 \x03(\v2\x19.moraine.wire.MetaRequestR\brequests\"F\n" +
+	"\n" +
+	"BatchReply\x128\n" +
+	"\tresponses\x18\x01 \x03(\v2\x1a.moraine.wire.MetaResponseR\tresponses\"}\n" +
 	"\n" +
 	"LeaseGrant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
@@ -11048,7 +11468,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 116)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -11141,77 +11561,82 @@ var file_metadata_proto_goTypes = []any{
 	(*LeasesReply)(nil),       // 88: moraine.wire.LeasesReply
 	(*Recall)(nil),            // 89: moraine.wire.Recall
 	(*Touch)(nil),             // 90: moraine.wire.Touch
-	(*LeaseGrant)(nil),        // 91: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 92: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 93: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 94: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 95: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 96: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 97: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 98: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 99: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 100: moraine.wire.GetMembers
-	(*Member)(nil),            // 101: moraine.wire.Member
-	(*MembersReply)(nil),      // 102: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 103: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 104: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 105: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 106: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 107: moraine.wire.CloneTree
-	(*Concat)(nil),            // 108: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 109: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 110: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 111: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 112: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 113: moraine.wire.LeaderReply
-	(*ListQuarantine)(nil),    // 114: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 115: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 116: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 117: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 118: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 119: moraine.wire.SealPart
-	(*GetStep)(nil),           // 120: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 121: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 122: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 123: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 124: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 125: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 126: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 127: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 128: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 129: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 130: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 131: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 132: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 133: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 134: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 135: moraine.wire.GetObject
-	(*GetTier)(nil),           // 136: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 137: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 138: moraine.wire.GetPolicy
-	(*Error)(nil),             // 139: moraine.wire.Error
-	(*Topology)(nil),          // 140: moraine.wire.Topology
-	(*RunReply)(nil),          // 141: moraine.wire.RunReply
-	(*StepReply)(nil),         // 142: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 143: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 144: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 145: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 146: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 147: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 148: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 149: moraine.wire.Scheme
-	(DeviceState)(0),          // 150: moraine.wire.DeviceState
-	(*Attr)(nil),              // 151: moraine.wire.Attr
-	(FileType)(0),             // 152: moraine.wire.FileType
-	(*Placement)(nil),         // 153: moraine.wire.Placement
-	(*Stripe)(nil),            // 154: moraine.wire.Stripe
-	(*Extent)(nil),            // 155: moraine.wire.Extent
-	(*Object)(nil),            // 156: moraine.wire.Object
-	(*Host)(nil),              // 157: moraine.wire.Host
-	(*Device)(nil),            // 158: moraine.wire.Device
-	(*SigningKey)(nil),        // 159: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 160: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 161: moraine.wire.MoveTask
+	(*Hold)(nil),              // 91: moraine.wire.Hold
+	(*HoldReply)(nil),         // 92: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 93: moraine.wire.EndHold
+	(*Batch)(nil),             // 94: moraine.wire.Batch
+	(*BatchReply)(nil),        // 95: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 96: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 97: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 98: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 99: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 100: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 101: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 102: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 103: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 104: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 105: moraine.wire.GetMembers
+	(*Member)(nil),            // 106: moraine.wire.Member
+	(*MembersReply)(nil),      // 107: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 108: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 109: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 110: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 111: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 112: moraine.wire.CloneTree
+	(*Concat)(nil),            // 113: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 114: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 115: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 116: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 117: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 118: moraine.wire.LeaderReply
+	(*ListQuarantine)(nil),    // 119: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 120: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 121: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 122: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 123: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 124: moraine.wire.SealPart
+	(*GetStep)(nil),           // 125: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 126: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 127: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 128: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 129: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 130: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 131: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 132: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 133: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 134: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 135: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 136: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 137: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 138: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 139: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 140: moraine.wire.GetObject
+	(*GetTier)(nil),           // 141: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 142: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 143: moraine.wire.GetPolicy
+	(*Error)(nil),             // 144: moraine.wire.Error
+	(*Topology)(nil),          // 145: moraine.wire.Topology
+	(*RunReply)(nil),          // 146: moraine.wire.RunReply
+	(*StepReply)(nil),         // 147: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 148: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 149: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 150: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 151: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 152: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 153: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 154: moraine.wire.Scheme
+	(DeviceState)(0),          // 155: moraine.wire.DeviceState
+	(*Attr)(nil),              // 156: moraine.wire.Attr
+	(FileType)(0),             // 157: moraine.wire.FileType
+	(*Placement)(nil),         // 158: moraine.wire.Placement
+	(*Stripe)(nil),            // 159: moraine.wire.Stripe
+	(*Extent)(nil),            // 160: moraine.wire.Extent
+	(*Object)(nil),            // 161: moraine.wire.Object
+	(*Host)(nil),              // 162: moraine.wire.Host
+	(*Device)(nil),            // 163: moraine.wire.Device
+	(*SigningKey)(nil),        // 164: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 165: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 166: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	9,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -11252,167 +11677,176 @@ var file_metadata_proto_depIdxs = []int32{
 	75,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	77,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	79,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	117, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	118, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	119, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	120, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	121, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	122, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	123, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	124, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	125, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	126, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	127, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	122, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	123, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	124, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	125, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	126, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	127, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	128, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	129, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	130, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	131, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	132, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	74,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	128, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	129, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	130, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	131, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	132, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	133, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	134, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	135, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	136, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	137, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	138, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	133, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	134, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	135, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	136, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	137, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	138, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	139, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	140, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	141, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	142, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	143, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	81,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	83,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	84,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
 	86,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	107, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	108, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	109, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	112, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	113, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	114, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
 	87,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	92,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	96,  // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	100, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	104, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	105, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	106, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	110, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	97,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	101, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	105, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	109, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	110, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	111, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	115, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	17,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	19,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	18,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	112, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	114, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	139, // 81: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	91,  // 82: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	12,  // 83: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	15,  // 84: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	140, // 85: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	22,  // 86: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	24,  // 87: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	29,  // 88: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	33,  // 89: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	42,  // 90: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	45,  // 91: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	50,  // 92: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	52,  // 93: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	56,  // 94: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	58,  // 95: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	63,  // 96: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	69,  // 97: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	76,  // 98: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	78,  // 99: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	141, // 100: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	142, // 101: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	143, // 102: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	144, // 103: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	145, // 104: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	38,  // 105: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	146, // 106: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	147, // 107: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	148, // 108: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	82,  // 109: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	85,  // 110: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	97,  // 111: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	102, // 112: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	111, // 113: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	113, // 114: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	116, // 115: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	8,   // 116: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	88,  // 117: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	94,  // 118: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	95,  // 119: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	14,  // 120: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	140, // 121: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	149, // 122: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	16,  // 123: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	150, // 124: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	151, // 125: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	151, // 126: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	25,  // 127: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	151, // 128: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	151, // 129: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	28,  // 130: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	152, // 131: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	149, // 132: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	153, // 133: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	149, // 134: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	149, // 135: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	153, // 136: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	154, // 137: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	155, // 138: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 139: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	47,  // 140: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	1,   // 141: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	49,  // 142: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	47,  // 143: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	151, // 144: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	151, // 145: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	155, // 146: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	154, // 147: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	156, // 148: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	54,  // 149: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	157, // 150: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	158, // 151: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	159, // 152: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	158, // 153: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	59,  // 154: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	159, // 155: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	59,  // 156: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	62,  // 157: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	59,  // 158: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	150, // 159: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 160: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 161: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	66,  // 162: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	160, // 163: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	161, // 164: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 165: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	154, // 166: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	67,  // 167: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 168: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	65,  // 169: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 170: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	67,  // 171: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	67,  // 172: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	67,  // 173: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	67,  // 174: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	80,  // 175: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	80,  // 176: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	80,  // 177: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	89,  // 178: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	90,  // 179: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	90,  // 180: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 181: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	152, // 182: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	93,  // 183: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	98,  // 184: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	5,   // 185: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	99,  // 186: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	99,  // 187: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	98,  // 188: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	101, // 189: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	103, // 190: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	49,  // 191: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	47,  // 192: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	115, // 193: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	194, // [194:194] is the sub-list for method output_type
-	194, // [194:194] is the sub-list for method input_type
-	194, // [194:194] is the sub-list for extension type_name
-	194, // [194:194] is the sub-list for extension extendee
-	0,   // [0:194] is the sub-list for field type_name
+	117, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	119, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	91,  // 81: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	93,  // 82: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	94,  // 83: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	144, // 84: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	96,  // 85: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	12,  // 86: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	15,  // 87: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	145, // 88: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	22,  // 89: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	24,  // 90: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	29,  // 91: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	33,  // 92: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	42,  // 93: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	45,  // 94: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	50,  // 95: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	52,  // 96: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	56,  // 97: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	58,  // 98: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	63,  // 99: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	69,  // 100: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	76,  // 101: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	78,  // 102: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	146, // 103: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	147, // 104: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	148, // 105: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	149, // 106: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	150, // 107: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	38,  // 108: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	151, // 109: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	152, // 110: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	153, // 111: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	82,  // 112: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	85,  // 113: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	102, // 114: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	107, // 115: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	116, // 116: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	118, // 117: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	121, // 118: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	8,   // 119: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	88,  // 120: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	99,  // 121: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	92,  // 122: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	95,  // 123: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	100, // 124: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	14,  // 125: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	145, // 126: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	154, // 127: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	16,  // 128: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	155, // 129: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	156, // 130: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	156, // 131: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	25,  // 132: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	156, // 133: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	156, // 134: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	28,  // 135: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	157, // 136: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	154, // 137: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	158, // 138: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	154, // 139: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	154, // 140: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	158, // 141: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	159, // 142: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	160, // 143: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 144: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	47,  // 145: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	30,  // 146: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	1,   // 147: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	49,  // 148: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	47,  // 149: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	156, // 150: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	156, // 151: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	160, // 152: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	159, // 153: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	161, // 154: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	54,  // 155: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	162, // 156: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	163, // 157: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	164, // 158: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	163, // 159: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	59,  // 160: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	164, // 161: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	59,  // 162: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	62,  // 163: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	59,  // 164: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	155, // 165: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 166: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 167: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	66,  // 168: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	165, // 169: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	166, // 170: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 171: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	159, // 172: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	67,  // 173: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 174: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	65,  // 175: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 176: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	67,  // 177: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	67,  // 178: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	67,  // 179: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	67,  // 180: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	80,  // 181: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	80,  // 182: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	80,  // 183: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	89,  // 184: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	90,  // 185: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	156, // 186: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	6,   // 187: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	7,   // 188: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	90,  // 189: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 190: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	157, // 191: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	98,  // 192: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	103, // 193: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	5,   // 194: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	104, // 195: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	104, // 196: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	103, // 197: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	106, // 198: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	108, // 199: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	49,  // 200: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	47,  // 201: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	120, // 202: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	203, // [203:203] is the sub-list for method output_type
+	203, // [203:203] is the sub-list for method input_type
+	203, // [203:203] is the sub-list for extension type_name
+	203, // [203:203] is the sub-list for extension extendee
+	0,   // [0:203] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -11506,6 +11940,9 @@ func file_metadata_proto_init() {
 		(*MetaRequest_StartScrub)(nil),
 		(*MetaRequest_GetLeader)(nil),
 		(*MetaRequest_ListQuarantine)(nil),
+		(*MetaRequest_Hold)(nil),
+		(*MetaRequest_EndHold)(nil),
+		(*MetaRequest_Batch)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -11544,6 +11981,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Done)(nil),
 		(*MetaResponse_Leases)(nil),
 		(*MetaResponse_Watch)(nil),
+		(*MetaResponse_Hold)(nil),
+		(*MetaResponse_Batch)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -11551,7 +11990,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   111,
+			NumMessages:   116,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

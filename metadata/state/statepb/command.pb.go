@@ -48,6 +48,7 @@ type Command struct {
 	//	*Command_SetFeatureLevel
 	//	*Command_SetMember
 	//	*Command_RaiseIncarnation
+	//	*Command_LapseHold
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -253,6 +254,15 @@ func (x *Command) GetRaiseIncarnation() *RaiseIncarnation {
 	return nil
 }
 
+func (x *Command) GetLapseHold() *LapseHold {
+	if x != nil {
+		if x, ok := x.Op.(*Command_LapseHold); ok {
+			return x.LapseHold
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -319,6 +329,10 @@ type Command_RaiseIncarnation struct {
 	RaiseIncarnation *RaiseIncarnation `protobuf:"bytes,241,opt,name=raise_incarnation,json=raiseIncarnation,proto3,oneof"`
 }
 
+type Command_LapseHold struct {
+	LapseHold *LapseHold `protobuf:"bytes,400,opt,name=lapse_hold,json=lapseHold,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -348,6 +362,8 @@ func (*Command_SetFeatureLevel) isCommand_Op() {}
 func (*Command_SetMember) isCommand_Op() {}
 
 func (*Command_RaiseIncarnation) isCommand_Op() {}
+
+func (*Command_LapseHold) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -609,6 +625,68 @@ func (x *SumMark) GetSum_1() uint64 {
 	return 0
 }
 
+// LapseHold ends the exclusive lease of a session that was not heard of for the
+// term of its leases; one that it does not have is fine.
+type LapseHold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	Session       uint64                 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
+	Since         uint64                 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LapseHold) Reset() {
+	*x = LapseHold{}
+	mi := &file_command_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LapseHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LapseHold) ProtoMessage() {}
+
+func (x *LapseHold) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LapseHold.ProtoReflect.Descriptor instead.
+func (*LapseHold) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *LapseHold) GetDirectory() uint64 {
+	if x != nil {
+		return x.Directory
+	}
+	return 0
+}
+
+func (x *LapseHold) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *LapseHold) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 type ExpireSessions struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sessions      []uint64               `protobuf:"fixed64,1,rep,packed,name=sessions,proto3" json:"sessions,omitempty"`
@@ -618,7 +696,7 @@ type ExpireSessions struct {
 
 func (x *ExpireSessions) Reset() {
 	*x = ExpireSessions{}
-	mi := &file_command_proto_msgTypes[5]
+	mi := &file_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +708,7 @@ func (x *ExpireSessions) String() string {
 func (*ExpireSessions) ProtoMessage() {}
 
 func (x *ExpireSessions) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[5]
+	mi := &file_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +721,7 @@ func (x *ExpireSessions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireSessions.ProtoReflect.Descriptor instead.
 func (*ExpireSessions) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{5}
+	return file_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExpireSessions) GetSessions() []uint64 {
@@ -662,7 +740,7 @@ type AddSigningKey struct {
 
 func (x *AddSigningKey) Reset() {
 	*x = AddSigningKey{}
-	mi := &file_command_proto_msgTypes[6]
+	mi := &file_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +752,7 @@ func (x *AddSigningKey) String() string {
 func (*AddSigningKey) ProtoMessage() {}
 
 func (x *AddSigningKey) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[6]
+	mi := &file_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +765,7 @@ func (x *AddSigningKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddSigningKey.ProtoReflect.Descriptor instead.
 func (*AddSigningKey) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{6}
+	return file_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AddSigningKey) GetKey() *wire.SigningKey {
@@ -706,7 +784,7 @@ type CreateJobs struct {
 
 func (x *CreateJobs) Reset() {
 	*x = CreateJobs{}
-	mi := &file_command_proto_msgTypes[7]
+	mi := &file_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +796,7 @@ func (x *CreateJobs) String() string {
 func (*CreateJobs) ProtoMessage() {}
 
 func (x *CreateJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[7]
+	mi := &file_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +809,7 @@ func (x *CreateJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobs.ProtoReflect.Descriptor instead.
 func (*CreateJobs) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{7}
+	return file_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateJobs) GetJobs() []*wire.Job {
@@ -752,7 +830,7 @@ type RunJob struct {
 
 func (x *RunJob) Reset() {
 	*x = RunJob{}
-	mi := &file_command_proto_msgTypes[8]
+	mi := &file_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +842,7 @@ func (x *RunJob) String() string {
 func (*RunJob) ProtoMessage() {}
 
 func (x *RunJob) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[8]
+	mi := &file_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +855,7 @@ func (x *RunJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJob.ProtoReflect.Descriptor instead.
 func (*RunJob) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{8}
+	return file_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RunJob) GetId() uint64 {
@@ -803,7 +881,7 @@ type AbortSteps struct {
 
 func (x *AbortSteps) Reset() {
 	*x = AbortSteps{}
-	mi := &file_command_proto_msgTypes[9]
+	mi := &file_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +893,7 @@ func (x *AbortSteps) String() string {
 func (*AbortSteps) ProtoMessage() {}
 
 func (x *AbortSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[9]
+	mi := &file_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +906,7 @@ func (x *AbortSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortSteps.ProtoReflect.Descriptor instead.
 func (*AbortSteps) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{9}
+	return file_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AbortSteps) GetSteps() []*wire.AbortStep {
@@ -848,7 +926,7 @@ type QueueRepairs struct {
 
 func (x *QueueRepairs) Reset() {
 	*x = QueueRepairs{}
-	mi := &file_command_proto_msgTypes[10]
+	mi := &file_command_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +938,7 @@ func (x *QueueRepairs) String() string {
 func (*QueueRepairs) ProtoMessage() {}
 
 func (x *QueueRepairs) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[10]
+	mi := &file_command_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +951,7 @@ func (x *QueueRepairs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRepairs.ProtoReflect.Descriptor instead.
 func (*QueueRepairs) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{10}
+	return file_command_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueueRepairs) GetItems() []*RepairItem {
@@ -896,7 +974,7 @@ type RepairItem struct {
 
 func (x *RepairItem) Reset() {
 	*x = RepairItem{}
-	mi := &file_command_proto_msgTypes[11]
+	mi := &file_command_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +986,7 @@ func (x *RepairItem) String() string {
 func (*RepairItem) ProtoMessage() {}
 
 func (x *RepairItem) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[11]
+	mi := &file_command_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +999,7 @@ func (x *RepairItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairItem.ProtoReflect.Descriptor instead.
 func (*RepairItem) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{11}
+	return file_command_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RepairItem) GetStripe() uint64 {
@@ -972,7 +1050,7 @@ type CompleteReport struct {
 
 func (x *CompleteReport) Reset() {
 	*x = CompleteReport{}
-	mi := &file_command_proto_msgTypes[12]
+	mi := &file_command_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1062,7 @@ func (x *CompleteReport) String() string {
 func (*CompleteReport) ProtoMessage() {}
 
 func (x *CompleteReport) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[12]
+	mi := &file_command_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1075,7 @@ func (x *CompleteReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteReport.ProtoReflect.Descriptor instead.
 func (*CompleteReport) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{12}
+	return file_command_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CompleteReport) GetDevice() uint32 {
@@ -1037,7 +1115,7 @@ type DropTombstones struct {
 
 func (x *DropTombstones) Reset() {
 	*x = DropTombstones{}
-	mi := &file_command_proto_msgTypes[13]
+	mi := &file_command_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1127,7 @@ func (x *DropTombstones) String() string {
 func (*DropTombstones) ProtoMessage() {}
 
 func (x *DropTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[13]
+	mi := &file_command_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1140,7 @@ func (x *DropTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTombstones.ProtoReflect.Descriptor instead.
 func (*DropTombstones) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{13}
+	return file_command_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DropTombstones) GetDeleted() []*wire.Deletion {
@@ -1083,7 +1161,7 @@ type AssignIntents struct {
 
 func (x *AssignIntents) Reset() {
 	*x = AssignIntents{}
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1173,7 @@ func (x *AssignIntents) String() string {
 func (*AssignIntents) ProtoMessage() {}
 
 func (x *AssignIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1186,7 @@ func (x *AssignIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignIntents.ProtoReflect.Descriptor instead.
 func (*AssignIntents) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{14}
+	return file_command_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AssignIntents) GetJob() uint64 {
@@ -1134,7 +1212,7 @@ type SetFeatureLevel struct {
 
 func (x *SetFeatureLevel) Reset() {
 	*x = SetFeatureLevel{}
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1224,7 @@ func (x *SetFeatureLevel) String() string {
 func (*SetFeatureLevel) ProtoMessage() {}
 
 func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1237,7 @@ func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureLevel.ProtoReflect.Descriptor instead.
 func (*SetFeatureLevel) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{15}
+	return file_command_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetFeatureLevel) GetLevel() uint64 {
@@ -1181,7 +1259,7 @@ type SetMember struct {
 
 func (x *SetMember) Reset() {
 	*x = SetMember{}
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1271,7 @@ func (x *SetMember) String() string {
 func (*SetMember) ProtoMessage() {}
 
 func (x *SetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1284,7 @@ func (x *SetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMember.ProtoReflect.Descriptor instead.
 func (*SetMember) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{16}
+	return file_command_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetMember) GetId() string {
@@ -1235,7 +1313,7 @@ type RaiseIncarnation struct {
 
 func (x *RaiseIncarnation) Reset() {
 	*x = RaiseIncarnation{}
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1325,7 @@ func (x *RaiseIncarnation) String() string {
 func (*RaiseIncarnation) ProtoMessage() {}
 
 func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1338,7 @@ func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseIncarnation.ProtoReflect.Descriptor instead.
 func (*RaiseIncarnation) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{17}
+	return file_command_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RaiseIncarnation) GetAfter() uint32 {
@@ -1274,7 +1352,7 @@ var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe3\b\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\x9f\t\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1299,7 +1377,9 @@ const file_command_proto_rawDesc = "" +
 	"\x11set_feature_level\x18\x1f \x01(\v2\x1e.moraine.state.SetFeatureLevelH\x00R\x0fsetFeatureLevel\x12:\n" +
 	"\n" +
 	"set_member\x18\xf0\x01 \x01(\v2\x18.moraine.state.SetMemberH\x00R\tsetMember\x12O\n" +
-	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnationB\x04\n" +
+	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnation\x12:\n" +
+	"\n" +
+	"lapse_hold\x18\x90\x03 \x01(\v2\x18.moraine.state.LapseHoldH\x00R\tlapseHoldB\x04\n" +
 	"\x02op\"{\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1318,7 +1398,11 @@ const file_command_proto_rawDesc = "" +
 	"\aSumMark\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x13\n" +
 	"\x05sum_0\x18\x02 \x01(\x06R\x04sum0\x12\x13\n" +
-	"\x05sum_1\x18\x03 \x01(\x06R\x04sum1\",\n" +
+	"\x05sum_1\x18\x03 \x01(\x06R\x04sum1\"Y\n" +
+	"\tLapseHold\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x18\n" +
+	"\asession\x18\x02 \x01(\x06R\asession\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x04R\x05since\",\n" +
 	"\x0eExpireSessions\x12\x1a\n" +
 	"\bsessions\x18\x01 \x03(\x06R\bsessions\";\n" +
 	"\rAddSigningKey\x12*\n" +
@@ -1371,62 +1455,64 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
 	(*Init)(nil),             // 2: moraine.state.Init
 	(*Tick)(nil),             // 3: moraine.state.Tick
 	(*SumMark)(nil),          // 4: moraine.state.SumMark
-	(*ExpireSessions)(nil),   // 5: moraine.state.ExpireSessions
-	(*AddSigningKey)(nil),    // 6: moraine.state.AddSigningKey
-	(*CreateJobs)(nil),       // 7: moraine.state.CreateJobs
-	(*RunJob)(nil),           // 8: moraine.state.RunJob
-	(*AbortSteps)(nil),       // 9: moraine.state.AbortSteps
-	(*QueueRepairs)(nil),     // 10: moraine.state.QueueRepairs
-	(*RepairItem)(nil),       // 11: moraine.state.RepairItem
-	(*CompleteReport)(nil),   // 12: moraine.state.CompleteReport
-	(*DropTombstones)(nil),   // 13: moraine.state.DropTombstones
-	(*AssignIntents)(nil),    // 14: moraine.state.AssignIntents
-	(*SetFeatureLevel)(nil),  // 15: moraine.state.SetFeatureLevel
-	(*SetMember)(nil),        // 16: moraine.state.SetMember
-	(*RaiseIncarnation)(nil), // 17: moraine.state.RaiseIncarnation
-	(*wire.MetaRequest)(nil), // 18: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 19: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 20: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 21: moraine.wire.AbortStep
-	(*wire.Deletion)(nil),    // 22: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 23: moraine.wire.Intent
+	(*LapseHold)(nil),        // 5: moraine.state.LapseHold
+	(*ExpireSessions)(nil),   // 6: moraine.state.ExpireSessions
+	(*AddSigningKey)(nil),    // 7: moraine.state.AddSigningKey
+	(*CreateJobs)(nil),       // 8: moraine.state.CreateJobs
+	(*RunJob)(nil),           // 9: moraine.state.RunJob
+	(*AbortSteps)(nil),       // 10: moraine.state.AbortSteps
+	(*QueueRepairs)(nil),     // 11: moraine.state.QueueRepairs
+	(*RepairItem)(nil),       // 12: moraine.state.RepairItem
+	(*CompleteReport)(nil),   // 13: moraine.state.CompleteReport
+	(*DropTombstones)(nil),   // 14: moraine.state.DropTombstones
+	(*AssignIntents)(nil),    // 15: moraine.state.AssignIntents
+	(*SetFeatureLevel)(nil),  // 16: moraine.state.SetFeatureLevel
+	(*SetMember)(nil),        // 17: moraine.state.SetMember
+	(*RaiseIncarnation)(nil), // 18: moraine.state.RaiseIncarnation
+	(*wire.MetaRequest)(nil), // 19: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 20: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 21: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 22: moraine.wire.AbortStep
+	(*wire.Deletion)(nil),    // 23: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 24: moraine.wire.Intent
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	18, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	19, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
-	5,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
+	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
-	6,  // 5: moraine.state.Command.add_signing_key:type_name -> moraine.state.AddSigningKey
-	7,  // 6: moraine.state.Command.create_jobs:type_name -> moraine.state.CreateJobs
-	8,  // 7: moraine.state.Command.run_job:type_name -> moraine.state.RunJob
-	9,  // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
-	10, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
-	12, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
-	13, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
-	14, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
-	15, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
-	16, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
-	17, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
-	4,  // 16: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	19, // 17: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	20, // 18: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	21, // 19: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	11, // 20: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	22, // 21: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	23, // 22: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	7,  // 5: moraine.state.Command.add_signing_key:type_name -> moraine.state.AddSigningKey
+	8,  // 6: moraine.state.Command.create_jobs:type_name -> moraine.state.CreateJobs
+	9,  // 7: moraine.state.Command.run_job:type_name -> moraine.state.RunJob
+	10, // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
+	11, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
+	13, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
+	14, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
+	15, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
+	16, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
+	17, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
+	18, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
+	5,  // 16: moraine.state.Command.lapse_hold:type_name -> moraine.state.LapseHold
+	4,  // 17: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	20, // 18: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	21, // 19: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	22, // 20: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	12, // 21: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	23, // 22: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	24, // 23: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1450,6 +1536,7 @@ func file_command_proto_init() {
 		(*Command_SetFeatureLevel)(nil),
 		(*Command_SetMember)(nil),
 		(*Command_RaiseIncarnation)(nil),
+		(*Command_LapseHold)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1457,7 +1544,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,109 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxBatch bounds the requests of one Batch.
+const maxBatch = 64
+
+// batch makes several requests of a session in order, in one entry of the log.
+func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	requests := c.req.GetBatch().GetRequests()
+	if len(requests) == 0 || len(requests) > maxBatch {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d requests; 1 to %d make a batch", len(requests), maxBatch)}
+	}
+	reply := &wire.BatchReply{Responses: make([]*wire.MetaResponse, len(requests))}
+	left := make([]int, 0, len(requests)) // those to be proposed
+	full := l.crowded()
+	for i, req := range requests {
+		if err := l.mayBatch(c, req); err != nil {
+			return nil, err
+		}
+		if _, ends := req.Op.(*wire.MetaRequest_EndHold); full && !ends {
+			reply.Responses[i] = &wire.MetaResponse{Error: state.WireError(crowdedError())}
+			continue
+		}
+		left = append(left, i)
+	}
+	for len(left) > 0 {
+		cmds := make([]*statepb.Command, len(left))
+		for n, i := range left {
+			cmds[n] = &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: requests[i]}}
+		}
+		results, err := l.proposer.proposeAll(ctx, l.done, cmds)
+		if err != nil {
+			return nil, err
+		}
+		var again []int
+		var met state.Held
+		for n, i := range left {
+			res := &results[n]
+			if res.Held.Directory != 0 {
+				again, met = append(again, i), res.Held
+				continue
+			}
+			if err := l.settleResult(ctx, res); err != nil {
+				return nil, err
+			}
+			if requests[i].LeaseEpoch != 0 {
+				res.Response.Lease = told(requests[i], res)
+			}
+			reply.Responses[i] = res.Response
+		}
+		if len(again) > 0 {
+			if err := l.wantBack(ctx, met); err != nil {
+				return nil, err
+			}
+		}
+		left = again
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Batch{Batch: reply}}, nil
+}
+
+// mayBatch holds a request of a batch against what one may have: its own routing
+// and session, which are those of the batch, were held against the leader's.
+func (l *leader) mayBatch(c *call, req *wire.MetaRequest) error {
+	switch req.GetOp().(type) {
+	case *wire.MetaRequest_Create, *wire.MetaRequest_Commit, *wire.MetaRequest_EndHold:
+	default:
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%T is not made in a batch", req.GetOp())}
+	}
+	if req.Session != c.req.Session || req.Number == 0 || req.Partition != c.req.Partition {
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a request of a batch has the batch's session, and a number")}
+	}
+	return nil
+}
+
+// proposeAll is propose of several commands, which are applied in order, one right
+// after the other.
+func (p *proposer) proposeAll(ctx context.Context, stopped <-chan struct{}, cmds []*statepb.Command) ([]state.Result, error) {
+	props := make([]*proposal, len(cmds))
+	for i, cmd := range cmds {
+		prop, err := p.encode(cmd)
+		if err != nil {
+			return nil, err
+		}
+		props[i] = prop
+	}
+	props[0].rest = props[1:]
+	began := p.clock.Now()
+	if err := p.enqueue(ctx, stopped, props[0]); err != nil {
+		return nil, err
+	}
+	results := make([]state.Result, len(props))
+	for i, prop := range props {
+		var err error
+		if results[i], err = prop.wait(ctx, stopped); err != nil {
+			return nil, err
+		}
+	}
+	p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
+	return results, nil
+}
