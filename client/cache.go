@@ -45,6 +45,9 @@ type cache struct {
 	returning map[uint64]struct{}
 	returns   uint64 // number of the last request that returned some
 	events    eventLog
+	// exclusive are the exclusive leases, and what was made under them; nil where the
+	// client asks for none.
+	exclusive *exclusive
 	// doubted gets a value when the standing has to begin anew.
 	doubted chan struct{}
 }
@@ -67,8 +70,11 @@ type leased struct {
 	attrs   map[uint64]struct{}
 	names   []string // all entries, in order, where listed
 	listed  bool
-	partial []string // the beginning of a listing
-	at      *list.Element
+	// complete says that entries has all there are, though not in order: what was made
+	// under an exclusive lease came to a listing.
+	complete bool
+	partial  []string // the beginning of a listing
+	at       *list.Element
 	// recalls counts those since a time: it is not worth much where it is recalled
 	// again and again.
 	recalls int
@@ -137,6 +143,9 @@ func (c *cache) use(lease uint64) *leased {
 
 // get returns an inode's attributes, nil where they are not kept. The mutex is held.
 func (c *cache) get(inode uint64) *wire.Attr {
+	if m := c.exclusive.of(inode); m != nil {
+		return m.attr
+	}
 	a, ok := c.attrs[inode]
 	if !ok || !c.free(inode) || c.use(a.under.id) == nil {
 		return nil
@@ -147,12 +156,15 @@ func (c *cache) get(inode uint64) *wire.Attr {
 // find returns the inode that an entry names, 0 where there is no such entry. The
 // mutex is held.
 func (c *cache) find(dir uint64, name string) (inode uint64, known bool) {
+	if m := c.exclusive.named(dir, name); m != nil {
+		return m.attr.Inode, true
+	}
 	l := c.use(dir)
 	if l == nil {
 		return 0, false
 	}
 	inode, known = l.entries[name]
-	return inode, known || l.listed
+	return inode, known || l.listed || l.complete
 }
 
 // attr answers StatInode.
@@ -211,7 +223,7 @@ func (c *cache) page(dir moraine.InodeID, after string, limit int) *wire.ReadDir
 
 func (c *cache) listing(dir uint64, after string, limit int) *wire.ReadDirReply {
 	l := c.use(dir)
-	if l == nil || !l.listed {
+	if l == nil || !l.listed || c.exclusive.pending(dir) {
 		return nil
 	}
 	first := sort.SearchStrings(l.names, after)
@@ -251,6 +263,7 @@ func (c *cache) reset() {
 	defer c.mu.Unlock()
 	c.clear()
 	c.standing = standing{}
+	c.exclusive.giveAllBack()
 	c.doubt()
 }
 

@@ -64,8 +64,10 @@ type Client struct {
 
 	stop       context.CancelFunc
 	endSession func() error
-	running    sync.WaitGroup
-	closed     sync.Once
+	// giveBack ends the exclusive leases.
+	giveBack func()
+	running  sync.WaitGroup
+	closed   sync.Once
 }
 
 // Dial opens a session with the cluster that cfg.Metadata names, and starts
@@ -94,9 +96,26 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		return c.meta.close(ctx)
 	}
+	c.giveBack = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+		defer cancel()
+		if err := c.meta.exclusive.finish(ctx); err != nil {
+			c.log.Warn("not all files that were made under exclusive leases were sent", "err", err)
+		}
+	}
 	work := []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld}
 	if c.cache != nil {
 		work = append(work, c.keepLeases)
+	}
+	if e := c.meta.exclusive; e != nil {
+		e.spawn = func(fn func(context.Context)) bool {
+			if life.Err() != nil {
+				return false
+			}
+			c.running.Go(func() { fn(life) })
+			return true
+		}
+		work = append(work, e.tick)
 	}
 	for _, run := range work {
 		c.running.Go(func() { run(life) })
@@ -108,6 +127,10 @@ func newClient(cfg Config, deps Deps) *Client {
 	meta := newMetaConn(&cfg, &deps)
 	if cfg.CacheEntries > 0 {
 		meta.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
+		if cfg.ExclusiveLeases {
+			meta.exclusive = newExclusive(meta, meta.cache)
+			meta.cache.exclusive = meta.exclusive
+		}
 	}
 	readBytes := cfg.MemoryBytes / 4
 	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, cache: meta.cache,
@@ -129,6 +152,7 @@ func newClient(cfg Config, deps Deps) *Client {
 func (c *Client) Close() error {
 	var err error
 	c.closed.Do(func() {
+		c.giveBack()
 		c.stop()
 		c.running.Wait()
 		c.grants.wait()

@@ -55,6 +55,9 @@ type Config struct {
 	// CacheEntries bounds the names and attributes that are kept, under leases, to
 	// be answered without a request. Default 100,000; negative: none.
 	CacheEntries int
+	// ExclusiveLeases lets the client ask for exclusive leases on directories that it
+	// makes many files in (NodeOptions.Later). It needs the cache.
+	ExclusiveLeases bool
 }
 
 // Deps is what tests replace. Only Dialer is needed.

@@ -36,6 +36,9 @@ type content struct {
 	publish gate
 	slots   chan struct{} // one element for each batch being sent
 
+	// made is the file where it was made under an exclusive lease; nil else.
+	made *made
+
 	users int // handles and calls; guarded by contents.mu
 
 	mu      sync.Mutex
@@ -150,6 +153,7 @@ func (c *Client) newContent(ctx context.Context, a *wire.Attr, opts HandleOption
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
 		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}),
 		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme}}}
+	ct.made = c.meta.exclusive.ofLocked(a.Inode)
 	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))
 	return ct
 }

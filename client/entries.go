@@ -26,6 +26,12 @@ type NodeOptions struct {
 	// Exclusive makes a name that is taken an error (Exists). Otherwise what has
 	// it is answered where it is of the kind to be made.
 	Exclusive bool
+	// Later lets the service hear of a new file only when it is flushed (Handle.Flush),
+	// or others want to see the directory, or a second later: for a file that the
+	// caller opens at once. It asks for Exclusive, and does nothing but where
+	// Config.ExclusiveLeases is set. What the service finds wrong with the file then,
+	// such as a quota, is the flush's error, and the file was never there.
+	Later bool
 }
 
 // LookupAt returns the attributes of an entry.
@@ -68,6 +74,11 @@ func (c *Client) SymlinkAt(ctx context.Context, parent moraine.InodeID, name, ta
 
 func (c *Client) createAt(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
 	target string, opts NodeOptions) (*wire.Attr, error) {
+	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive {
+		if a := c.createLater(ctx, parent, name, opts); a != nil {
+			return a, nil
+		}
+	}
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
 		Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
 		Target: target, Exclusive: opts.Exclusive}}})

@@ -304,7 +304,7 @@ func (p *grantPool) askGrant(ctx context.Context, key grantKey, inode moraine.In
 	avoid []moraine.DeviceID) (*wire.MetaResponse, *session, error) {
 	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session, error) {
 		return p.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
-			Inode: uint64(inode), Count: size, Scheme: schemeToWire(key.scheme),
+			Inode: uint64(p.c.cache.place(inode)), Count: size, Scheme: schemeToWire(key.scheme),
 			ChunkLength: uint64(p.c.cfg.ChunkBytes), Avoid: wireDevices(avoid)}}})
 	}
 	if len(avoid) == 0 {

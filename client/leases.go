@@ -106,6 +106,7 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 	st := &c.standing
 	st.trusted, st.carried = false, 0
 	st.epoch++
+	c.exclusive.giveAllBack()
 	// What was on its way back is not held any more.
 	c.back, c.returning = nil, map[uint64]struct{}{}
 	c.events.all()

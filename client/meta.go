@@ -35,7 +35,8 @@ type metaConn struct {
 	session atomic.Pointer[session]
 	// incarnation is the newest of the metadata that was heard of.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
-	cache       *cache // nil where it is off
+	cache       *cache     // nil where it is off
+	exclusive   *exclusive // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
 }
@@ -121,6 +122,9 @@ const maxSessions = 3
 func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, mutation bool) (
 	resp *wire.MetaResponse, unknown bool, err error) {
 	if !mutation {
+		if err := m.exclusive.clear(ctx, req); err != nil {
+			return nil, false, err
+		}
 		return m.exchange(ctx, req, s, 0)
 	}
 	n, err := s.numbers.take(ctx)
@@ -129,6 +133,11 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 	}
 	defer s.numbers.finish(n)
 	named, epoch := m.cache.putAside(req, s.id)
+	// Only now: nothing is made any more that the request meets.
+	if err := m.exclusive.clear(ctx, req); err != nil {
+		m.cache.takeUp(named, nil, true, false)
+		return nil, false, err
+	}
 	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
 		LeaseEpoch: epoch, Op: req.Op}, s, n)
 	m.cache.takeUp(named, resp.GetLease(), err != nil, unknown)

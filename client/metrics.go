@@ -7,33 +7,36 @@ import (
 
 // Metrics counts what clients do. Several clients of one process may share it.
 type Metrics struct {
-	WrittenBytes    prometheus.Counter // file bytes put
-	ReadBytes       prometheus.Counter // file bytes read
-	ChunksPut       prometheus.Counter
-	ChunksGot       prometheus.Counter
-	ChunkErrors     *prometheus.CounterVec // by op and kind
-	ChunksReplaced  prometheus.Counter     // put on another device than was placed
-	StripesRebuilt  prometheus.Counter     // reads served with the help of parity
-	ChunksHedged    prometheus.Counter     // late chunks for which others were asked
-	HedgesWon       prometheus.Counter     // and whose help came first
-	ChunksReported  prometheus.Counter     // bad chunks reported to the service
-	MetaRequests    prometheus.Counter
-	MetaRetries     prometheus.Counter
-	LeadersLeft     prometheus.Counter // attempts that were ended since another server leads
-	MetaSeconds     prometheus.Histogram
-	PutSeconds      prometheus.Histogram
-	GetSeconds      prometheus.Histogram
-	CommitSeconds   prometheus.Histogram
-	Sessions        prometheus.Counter // opened
-	BudgetWaits     prometheus.Counter // writes that waited for the memory budget
-	StripesCutShort prometheus.Counter // sent before they were full, to give memory to others
-	ReadaheadHits   prometheus.Counter // reads served from what was fetched ahead
-	PiecesGot       prometheus.Counter // reads of evicted ranges
-	PieceErrors     prometheus.Counter // and those that a server failed
-	CacheHits       prometheus.Counter // look-ups, attributes and listings answered without a request
-	CacheMisses     prometheus.Counter // and those that were asked for while leases were held
-	CacheRecalls    prometheus.Counter
-	LeaseRequests   prometheus.Counter // that keep the leases and ask for recalls
+	WrittenBytes     prometheus.Counter // file bytes put
+	ReadBytes        prometheus.Counter // file bytes read
+	ChunksPut        prometheus.Counter
+	ChunksGot        prometheus.Counter
+	ChunkErrors      *prometheus.CounterVec // by op and kind
+	ChunksReplaced   prometheus.Counter     // put on another device than was placed
+	StripesRebuilt   prometheus.Counter     // reads served with the help of parity
+	ChunksHedged     prometheus.Counter     // late chunks for which others were asked
+	HedgesWon        prometheus.Counter     // and whose help came first
+	ChunksReported   prometheus.Counter     // bad chunks reported to the service
+	MetaRequests     prometheus.Counter
+	MetaRetries      prometheus.Counter
+	LeadersLeft      prometheus.Counter // attempts that were ended since another server leads
+	MetaSeconds      prometheus.Histogram
+	PutSeconds       prometheus.Histogram
+	GetSeconds       prometheus.Histogram
+	CommitSeconds    prometheus.Histogram
+	Sessions         prometheus.Counter // opened
+	BudgetWaits      prometheus.Counter // writes that waited for the memory budget
+	StripesCutShort  prometheus.Counter // sent before they were full, to give memory to others
+	ReadaheadHits    prometheus.Counter // reads served from what was fetched ahead
+	PiecesGot        prometheus.Counter // reads of evicted ranges
+	PieceErrors      prometheus.Counter // and those that a server failed
+	CacheHits        prometheus.Counter // look-ups, attributes and listings answered without a request
+	CacheMisses      prometheus.Counter // and those that were asked for while leases were held
+	CacheRecalls     prometheus.Counter
+	LocalCreates     prometheus.Counter // files made under exclusive leases
+	LocalCreatesLost prometheus.Counter // and that the service did not take
+	HoldRecalls      prometheus.Counter // exclusive leases wanted back
+	LeaseRequests    prometheus.Counter // that keep the leases and ask for recalls
 }
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
@@ -52,35 +55,38 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ChunksGot:    counter("chunks_got_total", "Chunks, or ranges of them, read."),
 		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_client_chunk_errors_total",
 			Help: "Failed requests to chunkservers."}, []string{"op", "kind"}),
-		ChunksReplaced:  counter("chunks_replaced_total", "Chunks put on another device than was placed."),
-		StripesRebuilt:  counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
-		ChunksHedged:    counter("chunks_hedged_total", "Late chunks for which others were asked."),
-		HedgesWon:       counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
-		ChunksReported:  counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
-		MetaRequests:    counter("meta_requests_total", "Requests to the metadata service."),
-		LeadersLeft:     counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
-		MetaRetries:     counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
-		MetaSeconds:     seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
-		PutSeconds:      seconds("put_seconds", "Time to put a chunk."),
-		GetSeconds:      seconds("get_seconds", "Time to read a chunk or a range of it."),
-		CommitSeconds:   seconds("commit_seconds", "Time from the call of Commit to its end."),
-		Sessions:        counter("sessions_total", "Sessions opened."),
-		BudgetWaits:     counter("budget_waits_total", "Writes that waited for the memory budget."),
-		StripesCutShort: counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
-		ReadaheadHits:   counter("readahead_hits_total", "Reads served from what was fetched ahead."),
-		PiecesGot:       counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
-		PieceErrors:     counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
-		CacheHits:       counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
-		CacheMisses:     counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
-		CacheRecalls:    counter("cache_recalls_total", "Recalls carried out."),
-		LeaseRequests:   counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
+		ChunksReplaced:   counter("chunks_replaced_total", "Chunks put on another device than was placed."),
+		StripesRebuilt:   counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
+		ChunksHedged:     counter("chunks_hedged_total", "Late chunks for which others were asked."),
+		HedgesWon:        counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
+		ChunksReported:   counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
+		MetaRequests:     counter("meta_requests_total", "Requests to the metadata service."),
+		LeadersLeft:      counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
+		MetaRetries:      counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
+		MetaSeconds:      seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
+		PutSeconds:       seconds("put_seconds", "Time to put a chunk."),
+		GetSeconds:       seconds("get_seconds", "Time to read a chunk or a range of it."),
+		CommitSeconds:    seconds("commit_seconds", "Time from the call of Commit to its end."),
+		Sessions:         counter("sessions_total", "Sessions opened."),
+		BudgetWaits:      counter("budget_waits_total", "Writes that waited for the memory budget."),
+		StripesCutShort:  counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
+		ReadaheadHits:    counter("readahead_hits_total", "Reads served from what was fetched ahead."),
+		PiecesGot:        counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
+		PieceErrors:      counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
+		CacheHits:        counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
+		CacheMisses:      counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
+		CacheRecalls:     counter("cache_recalls_total", "Recalls carried out."),
+		LocalCreates:     counter("local_creates_total", "Files made under exclusive leases, before the service heard of them."),
+		LocalCreatesLost: counter("local_creates_lost_total", "Files made under exclusive leases that the service did not take, or that went with the session."),
+		HoldRecalls:      counter("exclusive_lease_recalls_total", "Exclusive leases that the service wanted back."),
+		LeaseRequests:    counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
 			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
 			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
-			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests)
+			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)
 	}
 	return m
 }
@@ -102,6 +108,9 @@ type Stats struct {
 	// CacheHits counts what was answered without a request, under a lease, and
 	// CacheMisses what was not though leases were held.
 	CacheHits, CacheMisses uint64
+	// LocalCreates counts the files made under exclusive leases, and LocalCreatesLost
+	// those of them that the service did not take.
+	LocalCreates, LocalCreatesLost uint64
 }
 
 // Stats returns the counts of the client's Metrics.
@@ -120,6 +129,7 @@ func (c *Client) Stats() Stats {
 
 		StripesCutShort: count(m.StripesCutShort),
 		CacheHits:       count(m.CacheHits), CacheMisses: count(m.CacheMisses),
+		LocalCreates: count(m.LocalCreates), LocalCreatesLost: count(m.LocalCreatesLost),
 	}
 }
 

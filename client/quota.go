@@ -102,7 +102,7 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, growth 
 	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && uint64(growth) <= r.left {
 		return nil
 	}
-	u, err := c.Usage(ctx, at)
+	u, err := c.Usage(ctx, c.cache.place(at))
 	if err != nil {
 		return nil // the commit will tell
 	}

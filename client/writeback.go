@@ -178,7 +178,10 @@ func (ct *content) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return ct.awaitCommitted(ctx)
+	if err := ct.awaitCommitted(ctx); err != nil {
+		return err
+	}
+	return ct.c.meta.exclusive.settle(ctx, ct.made) // where nothing was written
 }
 
 // awaitCommitted returns when all that was sent is committed, or given up.
@@ -263,6 +266,11 @@ func (ct *content) commitNext() {
 
 // commit makes a commit of what was put under s.
 func (ct *content) commit(op *wire.Commit, s *session) (*wire.Attr, error) {
+	if ct.made != nil {
+		if attr, done, err := ct.c.meta.exclusive.commit(ct.life, ct.made, op, s); done {
+			return attr, err
+		}
+	}
 	resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
 	if err != nil {
 		return nil, err

@@ -91,8 +91,12 @@ func (m *Mount) ReleaseDir(in *gofuse.ReleaseIn) {
 }
 
 // FsyncDir implements gofuse.RawFileSystem: every change of a directory is
-// durable when its call returns.
-func (m *Mount) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status { return gofuse.OK }
+// durable when its call returns, but for files made under an exclusive lease.
+func (m *Mount) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	ctx, done := m.request(cancel)
+	defer done()
+	return status(m.client.SendMade(ctx, m.inode(in.NodeId)))
+}
 
 // ReadDir implements gofuse.RawFileSystem.
 func (m *Mount) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {

@@ -67,7 +67,9 @@ func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string,
 	ctx, done := m.request(cancel)
 	defer done()
 	attr, err := m.client.CreateAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
+		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true,
+		// Whoever may write to it has it flushed when he closes it.
+		Later: in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY})
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}

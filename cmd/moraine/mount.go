@@ -26,6 +26,7 @@ type mountOptions struct {
 	readOnly    bool
 	memory      sizeFlag
 	cache       int
+	exclusive   bool
 	patience    time.Duration
 	scheme      string
 	logFile     string
@@ -71,6 +72,7 @@ owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
+	f.BoolVar(&o.exclusive, "exclusive-leases", false, "ask for the exclusive lease on a directory that many files are made in, and send them in batches")
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", schemeUsage)
 	f.StringVar(&o.logFile, "log-file", "", "where the process in the background logs (default: in /run/moraine or the user's runtime directory)")
@@ -168,6 +170,7 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 		return err
 	}
 	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cacheEntries(o.cache)
+	cfg.ExclusiveLeases = o.exclusive
 	c, err := a.dialForMount(ctx, o, loc, cfg, log)
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ type nemesis struct {
 	hangs   bool // disks do
 	deposes bool // nothing goes wrong but leaders that do not notice that they are none
 	cuts    bool // nothing goes wrong but that clients are cut off
+	servers bool // nothing goes wrong but that servers die, one at a time
 	disks   stall
 	clocks  clocks
 	naps    []*incluster.Nap // of the clients
@@ -52,6 +53,9 @@ func (n *nemesis) run(ctx context.Context) error {
 	longest := 4 * time.Second
 	if n.cuts {
 		faults, longest = []func(victim string) error{n.cutClient}, 8*time.Second
+	}
+	if n.servers {
+		faults, longest = []func(victim string) error{n.kill, n.powerCut, n.handOver}, 600*time.Millisecond
 	}
 	for ctx.Err() == nil {
 		victim := n.c.Leader()

@@ -47,6 +47,7 @@ type options struct {
 	seed    uint64
 	clients int
 	cached  int // of them have a cache, under leases
+	alone   int // of those, every second one asks for exclusive leases, up to this one
 	arenas  int
 	lasts   time.Duration
 	store   func(node string, s metadata.Store) metadata.Store
@@ -54,6 +55,7 @@ type options struct {
 	calm    bool               // nothing goes wrong
 	deposes bool               // nothing but that leaders do not notice that they are deposed
 	cuts    bool               // nothing but that clients are cut off
+	servers bool               // nothing but to servers, one at a time
 }
 
 // outcome of a history.
@@ -63,16 +65,22 @@ type outcome struct {
 	ops     int
 	unknown int
 	hits    uint64 // answers from caches
+	made    uint64 // files made under exclusive leases
+	lost    uint64 // and that the service did not take
 }
 
 // play has a history happen on a cluster in this process; it runs in a bubble.
 func play(ctx context.Context, o options) (out outcome, err error) {
-	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: newClocks(o.cached > 0), cached: o.cached > 0, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes, cuts: o.cuts}
+	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: newClocks(o.cached > 0), cached: o.cached > 0, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes, cuts: o.cuts, servers: o.servers}
 	snapshots := uint64(200)
 	if n.hangs {
 		snapshots = 1 << 40
 	}
-	n.c, err = incluster.Start(ctx, incluster.Options{Seed: o.seed, Chunkservers: -1, SessionTimeout: 2 * time.Second, SnapshotEntries: snapshots,
+	timeout := 2 * time.Second
+	if o.servers {
+		timeout = time.Minute // leases have their full term
+	}
+	n.c, err = incluster.Start(ctx, incluster.Options{Seed: o.seed, Chunkservers: -1, SessionTimeout: timeout, SnapshotEntries: snapshots,
 		Rule: n.disks.rule, Clock: n.clocks.of, Store: o.store})
 	if err != nil {
 		return out, err
@@ -119,7 +127,11 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 			do = o.client
 		}
 	}
-	c, err := n.c.ClientOver(ctx, node, clientConfig(cached), func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
+	cfg := clientConfig(cached)
+	if w.alone = cached && i < o.alone && !w.looks; w.alone {
+		cfg.ExclusiveLeases = true
+	}
+	c, err := n.c.ClientOver(ctx, node, cfg, func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +165,8 @@ func (out *outcome) run(ctx context.Context, o options, n *nemesis, workers []*w
 		out.ops, out.unknown = out.ops+w.done, out.unknown+w.unknown
 		if w.cache != nil {
 			out.hits += w.cache.Stats().CacheHits
+			out.made += w.cache.Stats().LocalCreates
+			out.lost += w.cache.Stats().LocalCreatesLost
 		}
 	}
 	out.did = n.did

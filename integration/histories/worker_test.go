@@ -108,6 +108,7 @@ type worker struct {
 	cache   *client.Client // meta, where it has a cache
 	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // it changes nothing
+	alone   bool           // it asks for exclusive leases
 	devices []uint32
 	stripes []uint64 // granted and not used
 	done    int
@@ -167,12 +168,12 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	switch {
 	case w.looks:
 		in.verb = []verb{lookup, lookup, stat, stat, readdir, getxattr}[rng.IntN(6)]
-	case rng.IntN(4) == 0:
+	case rng.IntN(4) == 0, w.alone && rng.IntN(2) == 0:
 		in.verb = create // most others need files
 	}
 	switch in.verb {
 	case create, mkdir:
-		in.exclusive = rng.IntN(2) == 0
+		in.exclusive = w.alone || rng.IntN(2) == 0
 	case rename:
 		in.noReplace = rng.IntN(4) == 0
 		in.exchange = !in.noReplace && rng.IntN(4) == 0

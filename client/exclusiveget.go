@@ -1,0 +1,156 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// getting is a request for an exclusive lease under way.
+type getting struct {
+	done   chan struct{}
+	voided bool // it was wanted back before it was there
+}
+
+type tries struct {
+	count int
+	since time.Time
+}
+
+// numberRange is inode numbers that the service gave the session.
+type numberRange struct {
+	session     *session
+	first       uint64
+	next, count uint32
+	open        int // taken, and not answered for
+}
+
+// tryHold counts a file made in a directory that is not held. The mutex is held.
+func (e *exclusive) tryHold(dir uint64, h *hold, now time.Time) localCreate {
+	if h != nil || !e.cache.usable() || now.Before(e.off) || now.Before(e.pause[dir]) || len(e.holds) >= maxHolds {
+		return localNo
+	}
+	t := e.tries[dir]
+	if now.Sub(t.since) > holdWindow {
+		t = tries{since: now}
+		if len(e.tries) > 1024 { // those of long ago; who is at work is soon there again
+			clear(e.tries)
+			clear(e.pause)
+		}
+	}
+	t.count++
+	e.tries[dir] = t
+	if t.count < holdAfter {
+		return localNo
+	}
+	return localHold
+}
+
+// number returns a range with a number to take, nil for none. The mutex is held.
+func (e *exclusive) number(s *session) *numberRange {
+	for _, r := range e.ranges {
+		if r.session == s && r.next < r.count {
+			return r
+		}
+	}
+	return nil
+}
+
+// spent takes out the ranges of which nothing will be used any more, and returns
+// those that the service still has. The mutex is held.
+func (e *exclusive) spent(s *session) (firsts []uint64) {
+	e.ranges = slices.DeleteFunc(e.ranges, func(r *numberRange) bool {
+		over := r.session != s || (r.next == r.count && r.open == 0)
+		if over && r.session == s {
+			firsts = append(firsts, r.first)
+		}
+		return over
+	})
+	return firsts
+}
+
+// get asks for the exclusive lease on a directory, and for numbers where there are
+// none. It returns whether another try is worth while.
+func (e *exclusive) get(ctx context.Context, c *Client, dir uint64) bool {
+	e.cache.mu.Lock()
+	if g := e.getting[dir]; g != nil {
+		e.cache.mu.Unlock()
+		select {
+		case <-g.done:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	g := &getting{done: make(chan struct{})}
+	e.getting[dir] = g
+	epoch, s := e.cache.standing.epoch, e.meta.current()
+	op := &wire.Hold{Directory: dir, Done: e.spent(s)}
+	if e.number(s) == nil {
+		op.Numbers = numberCount
+	}
+	e.cache.mu.Unlock()
+	resp, got, err := e.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: op}})
+	ok := e.got(g, dir, epoch, s, got, resp.GetHold(), err)
+	if ok {
+		e.list(ctx, c, moraine.InodeID(dir))
+	}
+	return ok
+}
+
+// got takes the answer to a request for an exclusive lease.
+func (e *exclusive) got(g *getting, dir, epoch uint64, asked, under *session, r *wire.HoldReply, err error) bool {
+	c := e.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(e.getting, dir)
+	close(g.done)
+	now := c.clock.Now()
+	if err != nil || r == nil || asked != under {
+		e.pause[dir] = now.Add(holdPause)
+		if isKind(err, moraine.Unimplemented) || isKind(err, moraine.InvalidArgument) {
+			e.off = now.Add(time.Minute)
+		}
+		if e.holds[dir] == nil && !isKind(err, moraine.Busy) {
+			e.giveBack(e.add(dir, asked, 0, r)) // it may be ours all the same
+		}
+		return false
+	}
+	if r.Count > 0 {
+		e.ranges = append(e.ranges, &numberRange{session: under, first: r.First, count: r.Count})
+	}
+	h := e.holds[dir]
+	if h == nil {
+		h = e.add(dir, under, epoch, r)
+	} else { // its numbers had run out
+		h.since = r.Since
+	}
+	if g.voided || !e.trusted(h) {
+		e.giveBack(h)
+		return false
+	}
+	return true
+}
+
+// add enters a hold. The mutex is held.
+func (e *exclusive) add(dir uint64, s *session, epoch uint64, r *wire.HoldReply) *hold {
+	h := &hold{dir: dir, session: s, epoch: epoch, used: e.cache.clock.Now(), names: map[string]*made{},
+		squash: r.GetSquash(), tenant: r.GetDirectory().GetTenant(), parent: r.GetDirectory().GetParent(), since: r.GetSince()}
+	e.holds[dir] = h
+	return h
+}
+
+// list learns the names in a directory, if they are not too many.
+func (e *exclusive) list(ctx context.Context, c *Client, dir moraine.InodeID) {
+	after := ""
+	for range maxHoldPages {
+		page, err := c.ReadDirPage(ctx, dir, after, 0)
+		if err != nil || !page.More || len(page.Entries) == 0 {
+			return
+		}
+		after = page.Entries[len(page.Entries)-1].Name
+	}
+}

@@ -1,0 +1,335 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// sendAll sends what is wanted of a directory, batch after batch, and in the end
+// gives it back, if it is to be. There is one at a time for a directory, so that a
+// file is never seen without those that were made before it.
+func (e *exclusive) sendAll(ctx context.Context, h *hold) {
+	c := e.cache
+	for try := 0; ; {
+		c.mu.Lock()
+		batch := h.next()
+		end := h.back && len(batch) == len(h.queue)
+		if len(batch) == 0 && !end {
+			h.sending = false
+			c.mu.Unlock()
+			return
+		}
+		for _, m := range batch {
+			m.sent = true
+		}
+		c.mu.Unlock()
+		replies, err := e.send(ctx, h, batch, end)
+		over := e.sent(h, batch, replies, err)
+		switch {
+		case len(batch) > 0:
+			try = 0
+		case end && (err == nil || isKind(err, moraine.SessionExpired) || ctx.Err() != nil || !pause(ctx, c.clock, try)):
+			over = true
+		default:
+			try++
+		}
+		if end && (err == nil || over) {
+			c.mu.Lock()
+			again := len(h.queue) > 0 // cannot be: nothing is made once it is given back
+			if h.sending = again; !again && e.holds[h.dir] == h {
+				delete(e.holds, h.dir)
+			}
+			c.mu.Unlock()
+			if !again {
+				return
+			}
+		}
+	}
+}
+
+// next returns the files to be sent next: those wanted, and all before them. The
+// mutex is held.
+func (h *hold) next() []*made {
+	n := 0
+	for i, m := range h.queue {
+		if i == sendBatch {
+			break
+		}
+		if m.wanted || h.back {
+			n = i + 1
+		}
+	}
+	return h.queue[:n:n]
+}
+
+// send makes one request of the creates of a batch, each with its first content
+// where it has some, and of the end of the hold.
+func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) ([]*wire.MetaResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.meta.patience)
+	defer cancel()
+	op := &wire.Batch{}
+	e.cache.mu.Lock()
+	since := h.since
+	e.cache.mu.Unlock()
+	epoch := e.cache.epochOf(h.session.id)
+	add := func(req *wire.MetaRequest) error {
+		n, err := h.session.numbers.take(ctx)
+		if err != nil {
+			return gaveUp(ctx, "batch")
+		}
+		req.LeaseEpoch = epoch
+		op.Requests = append(op.Requests, stamp(req, h.session, n))
+		return nil
+	}
+	defer func() {
+		for _, r := range op.Requests {
+			h.session.numbers.finish(r.Number)
+		}
+	}()
+	for _, m := range batch {
+		req := &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: m.op}}
+		if m.commit != nil {
+			req.Op = &wire.MetaRequest_Commit{Commit: m.commit}
+		}
+		if err := add(req); err != nil {
+			return nil, err
+		}
+	}
+	if end {
+		if err := add(&wire.MetaRequest{Op: &wire.MetaRequest_EndHold{EndHold: &wire.EndHold{Directory: h.dir, Since: since}}}); err != nil {
+			return nil, err
+		}
+	}
+	began := e.meta.clock.Now()
+	resp, unknown, err := e.meta.exchange(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: op}}, h.session, 0)
+	e.meta.metrics.MetaSeconds.Observe(e.meta.clock.Since(began).Seconds())
+	replies := resp.GetBatch().GetResponses()
+	if err == nil && len(replies) != len(op.Requests) {
+		err = badReply("batch")
+	}
+	if unknown {
+		err = unsure(ctx, "batch", err)
+	}
+	if isKind(err, moraine.SessionExpired) {
+		_, _ = e.meta.open(ctx, h.session) // why that fails, the renewals of the session say
+	}
+	if err != nil && unknown { // it may still be applied: it is to be recalled from us as from any
+		e.cache.takeUp(nil, nil, true, true)
+	}
+	return replies, err
+}
+
+// epochOf returns the standing of a session, 0 where it has none.
+func (c *cache) epochOf(session uint64) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.standing.session != session {
+		return 0
+	}
+	return c.standing.epoch
+}
+
+// sent takes what became of a batch. It returns whether the session is over.
+func (e *exclusive) sent(h *hold, batch []*made, replies []*wire.MetaResponse, err error) bool {
+	c := e.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, m := range batch {
+		if m.err = err; err == nil {
+			m.reply = replies[i]
+			if bad := replies[i].GetError(); bad != nil {
+				m.err = transport.ErrorFromWire(bad)
+			}
+		}
+		e.answered(h, m)
+	}
+	h.queue = h.queue[len(batch):]
+	if len(h.queue) == 0 {
+		h.queue = nil
+	}
+	return isKind(err, moraine.SessionExpired)
+}
+
+// answered takes out a file that the service has answered for. The mutex is held.
+func (e *exclusive) answered(h *hold, m *made) {
+	c := e.cache
+	id, name := m.attr.Inode, m.op.Name
+	delete(e.made, id)
+	delete(h.names, name)
+	m.from.open--
+	c.events.add(h.dir)
+	c.events.add(id)
+	c.dropAttr(h.dir)
+	l := c.leases[h.dir]
+	switch {
+	case l == nil:
+	case m.err == nil && h.session.id == c.standing.session && e.trusted(h):
+		l.know(c, name, id) // as nobody else can have changed it
+	default:
+		c.dropEntry(l, name)
+	}
+	if m.err != nil {
+		m.err = lost(m.err)
+		c.metrics.LocalCreatesLost.Inc()
+		e.meta.log.Warn("a file that was made under an exclusive lease is lost", "name", name,
+			"directory", moraine.InodeID(h.dir), "err", m.err)
+	}
+	close(m.done)
+}
+
+// lost says what the loss of a file is to whoever has it open. What the service
+// refused as it refuses any file says so; what it could not know any more is an
+// input/output error.
+func lost(err error) error {
+	switch moraine.KindOf(err) {
+	case moraine.Exists:
+		err = fmt.Errorf("another client made a file of that name while this one could not be reached: %w", err)
+	case moraine.SessionExpired, moraine.Stale:
+		err = fmt.Errorf("%w: %w", errPutLost, err)
+	default:
+		return err
+	}
+	return &moraine.Error{Op: "create", Kind: moraine.IOError, Err: errors.Join(err)}
+}
+
+// SendMade returns once the service has heard of the files that this client made in
+// a directory under an exclusive lease (NodeOptions.Later), or with what went wrong
+// with the last of them. Without one it does nothing. May be called concurrently.
+func (c *Client) SendMade(ctx context.Context, dir moraine.InodeID) error {
+	e := c.meta.exclusive
+	if e == nil {
+		return nil
+	}
+	e.cache.mu.Lock()
+	var last *made
+	if h := e.holds[uint64(dir)]; h != nil && len(h.queue) > 0 {
+		last = h.queue[len(h.queue)-1]
+	}
+	e.cache.mu.Unlock()
+	return wrap("client.SendMade", dir.String(), e.settle(ctx, last))
+}
+
+// clear has the service hear, before a request, of what was made here that it could
+// meet, and waits for the answer. What becomes of those files is theirs; it fails
+// only where ctx ends.
+func (e *exclusive) clear(ctx context.Context, req *wire.MetaRequest) error {
+	if e == nil {
+		return nil
+	}
+	e.cache.mu.Lock()
+	if len(e.holds) == 0 {
+		e.cache.mu.Unlock()
+		return nil
+	}
+	e.letGo(req)
+	var wait []*made
+	last := func(h *hold) {
+		if h == nil || len(h.queue) == 0 {
+			return
+		}
+		m := h.queue[len(h.queue)-1]
+		e.want(m)
+		wait = append(wait, m)
+	}
+	met := meets(req)
+	for _, h := range e.holds {
+		if met.all || slices.Contains(met.inodes, h.dir) || slices.Contains(met.children, h.parent) {
+			last(h)
+		}
+	}
+	for _, inode := range met.inodes {
+		if m := e.made[inode]; m != nil {
+			e.want(m)
+			wait = append(wait, m)
+		}
+	}
+	e.cache.mu.Unlock()
+	for _, m := range wait {
+		if err := m.wait(ctx); err != nil && ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letGo gives back the directories that a request may move or remove: in one that is
+// not there any more, or has another in its place, nothing can be made. The mutex is
+// held.
+func (e *exclusive) letGo(req *wire.MetaRequest) {
+	var of []uint64
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Rename:
+		of = transport.Named(req)
+	case *wire.MetaRequest_Remove:
+		if !op.Remove.GetDirectory() {
+			return
+		}
+		of = transport.Named(req)
+	case *wire.MetaRequest_RemoveTree:
+		for _, h := range e.holds {
+			e.giveBack(h)
+		}
+	}
+	for _, h := range e.holds {
+		if slices.Contains(of, h.parent) {
+			e.giveBack(h)
+		}
+	}
+}
+
+// met is what a request sees or changes something of.
+type met struct {
+	inodes   []uint64 // of directories, their entries too
+	children []uint64 // directories of which it names an entry, and may see what that is
+	all      bool     // it cannot be told
+}
+
+func meets(req *wire.MetaRequest) met {
+	of := func(inode uint64) met { return met{inodes: []uint64{inode}} }
+	entry := func(dir uint64) met { return met{inodes: []uint64{dir}, children: []uint64{dir}} }
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Create, *wire.MetaRequest_SetAttr, *wire.MetaRequest_SetXattr, *wire.MetaRequest_Commit, *wire.MetaRequest_Link:
+		return met{inodes: transport.Named(req)}
+	case *wire.MetaRequest_Remove, *wire.MetaRequest_Rename:
+		return met{inodes: transport.Named(req), children: transport.Named(req)}
+	case *wire.MetaRequest_GetAttr:
+		return of(op.GetAttr.GetInode())
+	case *wire.MetaRequest_GetXattr:
+		return of(op.GetXattr.GetInode())
+	case *wire.MetaRequest_GetExtents:
+		return of(op.GetExtents.GetInode())
+	case *wire.MetaRequest_ReadDir:
+		return entry(op.ReadDir.GetInode())
+	case *wire.MetaRequest_Lookup:
+		return entry(op.Lookup.GetParent())
+	case *wire.MetaRequest_Walk:
+		if from := op.Walk.GetFrom(); from != 0 && isName(op.Walk.GetPath()) && !op.Walk.GetFollow() {
+			return entry(from)
+		}
+	case *wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Place, *wire.MetaRequest_GetTopology,
+		*wire.MetaRequest_GetCluster, *wire.MetaRequest_Release, *wire.MetaRequest_ReportBadChunks, *wire.MetaRequest_GetUsage,
+		*wire.MetaRequest_Hold:
+		return met{}
+	}
+	return met{all: true}
+}
+
+// place returns the inode that decides where the bytes of a file go and which quotas
+// they count in: of a file that the service has not heard of, its directory.
+func (c *cache) place(inode moraine.InodeID) moraine.InodeID {
+	if c == nil || c.exclusive == nil {
+		return inode
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.exclusive.made[uint64(inode)]; m != nil {
+		return moraine.InodeID(m.h.dir)
+	}
+	return inode
+}
