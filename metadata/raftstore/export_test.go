@@ -121,6 +121,9 @@ func KeepAsStream(fsys vfs.FS, dir string, cluster moraine.UUID) error {
 		replaceFile(fsys, own, snapMetaFile, snap.encode()))
 }
 
+// LinkCheckpoint makes the directory to with the files of a checkpoint.
+func LinkCheckpoint(fsys vfs.FS, from, to string) error { return linkCheckpoint(fsys, from, to) }
+
 // WrapPipeline wraps a pipeline as the transport does.
 func WrapPipeline(inner raft.AppendPipeline) raft.AppendPipeline { return newPipeline(inner) }
 

@@ -258,7 +258,8 @@ func plant(cfg *Config, deps *Deps, snap *snapshot, files string) error {
 
 // linkCheckpoint makes the directory to with the files of a checkpoint. Tables
 // are never changed and are linked; the others, which pebble may append to, are
-// small and copied.
+// copied: a manifest comes to 128 MiB, pebble's own log to what was applied while the
+// state was flushed.
 func linkCheckpoint(fsys vfs.FS, from, to string) error {
 	files, err := checkpointFiles(fsys, from)
 	if err != nil {
@@ -272,14 +273,38 @@ func linkCheckpoint(fsys vfs.FS, from, to string) error {
 		if strings.HasSuffix(f.name, ".sst") {
 			err = fsys.Link(source, target)
 		} else {
-			var p []byte
-			if p, err = readFile(fsys, source); err == nil {
-				err = writeSynced(fsys, target, p)
-			}
+			err = copySynced(fsys, source, target, f.size)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return fsys.SyncDir(to)
+}
+
+// copySynced copies the first size bytes of a file, and makes them durable, not their
+// name. What it finds under that name it writes over.
+func copySynced(fsys vfs.FS, from, to string, size int64) (err error) {
+	source, err := fsys.Open(from, vfs.Read)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := fsys.Open(to, vfs.Create|vfs.Truncate)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, target.Close()) }()
+	buf := make([]byte, min(size, streamFrame))
+	for off := int64(0); off < size; {
+		p := buf[:min(streamFrame, size-off)]
+		if n, err := source.ReadAt(p, off); n < len(p) {
+			return fmt.Errorf("%s ends at %d of %d: %w", from, off+int64(n), size, err)
+		}
+		if _, err := target.WriteAt(p, off); err != nil {
+			return err
+		}
+		off += int64(len(p))
+	}
+	return target.Sync()
 }

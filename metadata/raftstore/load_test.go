@@ -1,6 +1,7 @@
 package raftstore_test
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -166,4 +167,29 @@ func TestSeedRefuses(t *testing.T) {
 	require.NoError(t, raftstore.Load(g.baseConfig(), raftstore.Deps{FS: g.fs["m1"]}, fill))
 	cfg.Cluster = moraine.UUID{9}
 	require.ErrorIs(t, raftstore.Seed(cfg, g.deps("m1"), "/base"), moraine.WrongCluster)
+}
+
+// A checkpoint is laid out with all its bytes, however large what is not a table has
+// become, and durably: pebble begins a manifest anew at 128 MiB only.
+func TestCheckpointWithALargeManifestIsLaidOut(t *testing.T) {
+	disk := vfs.NewMem(5)
+	require.NoError(t, disk.MkdirAll("/from"))
+	large := make([]byte, 17<<20+3)
+	for i := range large {
+		large[i] = byte(i >> 8 * 31)
+	}
+	files := map[string][]byte{"000004.sst": []byte("table"), "MANIFEST-000001": large, "marker.manifest.000001.MANIFEST-000001": {}}
+	for name, p := range files {
+		writeAll(t, disk, "/from/"+name, p)
+		f, err := disk.Open("/from/"+name, vfs.Read)
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		require.NoError(t, f.Close())
+	}
+	require.NoError(t, raftstore.LinkCheckpoint(disk, "/from", "/to"))
+	require.NoError(t, disk.SyncDir("/"))
+	left := disk.Crash(rand.New(rand.NewPCG(1, 2)))
+	for name, p := range files {
+		require.True(t, bytes.Equal(p, readAll(t, left, "/to/"+name)), name)
+	}
 }

@@ -30,7 +30,7 @@ func site(op vfs.Op) string {
 var numbers = regexp.MustCompile(`[0-9a-f]*[0-9][0-9a-f]*`)
 
 // forMany are functions that sync for several others, which a site then names.
-var forMany = []string{"replaceFile", "writeSynced"}
+var forMany = []string{"replaceFile", "writeSynced", "copySynced"}
 
 // caller returns by whom the file system was called.
 func caller() string {
