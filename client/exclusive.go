@@ -24,6 +24,9 @@ const (
 	// and sendBatch those that one request tells it of.
 	maxMade   = 512
 	sendBatch = 63
+	// sendBytes bounds the contents of those, but for the first: the commit of a large
+	// file has a record for each of its stripes.
+	sendBytes = 1 << 20
 	// maxHolds bounds the directories held; the service gives a few more.
 	maxHolds = 48
 	// numberCount is how many inode numbers are asked for at once.

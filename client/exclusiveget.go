@@ -59,17 +59,24 @@ func (e *exclusive) number(s *session) *numberRange {
 	return nil
 }
 
-// spent takes out the ranges of which nothing will be used any more, and returns
-// those that the service still has. The mutex is held.
+// spent returns the ranges of which nothing will be used any more. They are kept
+// until the service has heard of that (forget): it bounds those of a session. The
+// mutex is held.
 func (e *exclusive) spent(s *session) (firsts []uint64) {
-	e.ranges = slices.DeleteFunc(e.ranges, func(r *numberRange) bool {
-		over := r.session != s || (r.next == r.count && r.open == 0)
-		if over && r.session == s {
+	for _, r := range e.ranges {
+		if r.session == s && r.next == r.count && r.open == 0 {
 			firsts = append(firsts, r.first)
 		}
-		return over
-	})
+	}
 	return firsts
+}
+
+// forget takes out the ranges that the service has heard are spent, and those of
+// sessions that are over. The mutex is held.
+func (e *exclusive) forget(s *session, firsts []uint64) {
+	e.ranges = slices.DeleteFunc(e.ranges, func(r *numberRange) bool {
+		return r.session != s || slices.Contains(firsts, r.first)
+	})
 }
 
 // get asks for the exclusive lease on a directory, and for numbers where there are
@@ -94,7 +101,7 @@ func (e *exclusive) get(ctx context.Context, c *Client, dir uint64) bool {
 	}
 	e.cache.mu.Unlock()
 	resp, got, err := e.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: op}})
-	ok := e.got(g, dir, epoch, s, got, resp.GetHold(), err)
+	ok := e.got(g, op, epoch, s, got, resp.GetHold(), err)
 	if ok {
 		e.list(ctx, c, moraine.InodeID(dir))
 	}
@@ -102,8 +109,8 @@ func (e *exclusive) get(ctx context.Context, c *Client, dir uint64) bool {
 }
 
 // got takes the answer to a request for an exclusive lease.
-func (e *exclusive) got(g *getting, dir, epoch uint64, asked, under *session, r *wire.HoldReply, err error) bool {
-	c := e.cache
+func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *session, r *wire.HoldReply, err error) bool {
+	c, dir := e.cache, op.Directory
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(e.getting, dir)
@@ -111,14 +118,16 @@ func (e *exclusive) got(g *getting, dir, epoch uint64, asked, under *session, r 
 	now := c.clock.Now()
 	if err != nil || r == nil || asked != under {
 		e.pause[dir] = now.Add(holdPause)
-		if isKind(err, moraine.Unimplemented) || isKind(err, moraine.InvalidArgument) {
+		unknown := isKind(err, moraine.Unimplemented) || isKind(err, moraine.InvalidArgument)
+		if unknown {
 			e.off = now.Add(time.Minute)
 		}
-		if e.holds[dir] == nil && !isKind(err, moraine.Busy) {
+		if e.holds[dir] == nil && !isKind(err, moraine.Busy) && !unknown {
 			e.giveBack(e.add(dir, asked, 0, r)) // it may be ours all the same
 		}
 		return false
 	}
+	e.forget(under, op.Done)
 	if r.Count > 0 {
 		e.ranges = append(e.ranges, &numberRange{session: under, first: r.First, count: r.Count})
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
 )
 
 // sendAll sends what is wanted of a directory, batch after batch, and in the end
@@ -34,8 +35,8 @@ func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 		switch {
 		case len(batch) > 0:
 			try = 0
-		case end && (err == nil || isKind(err, moraine.SessionExpired) || ctx.Err() != nil || !pause(ctx, c.clock, try)):
-			over = true
+		case end && (err == nil || !isKind(err, moraine.Timeout) || !pause(ctx, c.clock, try)):
+			over = true // what a refusal leaves with the service, it asks for when it is wanted
 		default:
 			try++
 		}
@@ -53,17 +54,19 @@ func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 	}
 }
 
-// next returns the files to be sent next: those wanted, and all before them. The
-// mutex is held.
+// next returns the files to be sent next: those wanted, and all before them, as many
+// as one request takes. The mutex is held.
 func (h *hold) next() []*made {
-	n := 0
-	for i, m := range h.queue {
-		if i == sendBatch {
+	last := len(h.queue) // past the last one that is wanted
+	for !h.back && last > 0 && !h.queue[last-1].wanted {
+		last--
+	}
+	n, size := 0, 0
+	for n < min(last, sendBatch) {
+		if size += proto.Size(h.queue[n].commit); n > 0 && size > sendBytes {
 			break
 		}
-		if m.wanted || h.back {
-			n = i + 1
-		}
+		n++
 	}
 	return h.queue[:n:n]
 }
@@ -169,8 +172,10 @@ func (e *exclusive) answered(h *hold, m *made) {
 	l := c.leases[h.dir]
 	switch {
 	case l == nil:
-	case m.err == nil && h.session.id == c.standing.session && e.trusted(h):
-		l.know(c, name, id) // as nobody else can have changed it
+	case m.err == nil && !h.back && h.session.id == c.standing.session && e.trusted(h):
+		// Nobody else can have changed it. Where the end of the hold went along, another
+		// may have, and it may have been recalled from here before this answer came.
+		l.know(c, name, id)
 	default:
 		c.dropEntry(l, name)
 	}
