@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -35,7 +36,10 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	for len(left) > 0 {
 		cmds := make([]*statepb.Command, len(left))
 		for n, i := range left {
-			cmds[n] = &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: requests[i]}}
+			r := requests[i]
+			cmds[n] = &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: &wire.MetaRequest{
+				Partition: r.Partition, RoutingEpoch: c.req.RoutingEpoch, Session: r.Session, Number: r.Number,
+				AckedBelow: r.AckedBelow, LeaseEpoch: r.LeaseEpoch, Op: r.Op}}}
 		}
 		results, err := l.proposer.proposeAll(ctx, l.done, cmds)
 		if err != nil {
@@ -48,6 +52,10 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 			if res.Held.Directory != 0 {
 				again, met = append(again, i), res.Held
 				continue
+			}
+			if moraine.Kind(res.Response.GetError().GetKind()) == moraine.Misrouted {
+				// The routing changed on the way: who asks learns it, and asks again.
+				return nil, transport.ErrorFromWire(res.Response.Error)
 			}
 			if err := l.settleResult(ctx, res); err != nil {
 				return nil, err
