@@ -247,7 +247,11 @@ func (l *leader) closeSession(ctx context.Context, c *call) (*wire.MetaResponse,
 
 // endOverdue expires the sessions that were not renewed in time.
 func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
-	ids := l.sessions.overdue(now, maxExpire)
+	most := maxExpire
+	if l.lease.heldCount.Load() > 0 {
+		most = state.MaxExpireHolding
+	}
+	ids := l.sessions.overdue(now, most)
 	if len(ids) == 0 {
 		return nil
 	}

@@ -224,6 +224,7 @@ func (m *Machine) cloneDir(t *tx, j *job, c *treeClone, key []byte, stop int) er
 		t.del(key) // removed since its name was seen: its like stays empty, or as it is
 		return nil
 	}
+	t.mindHold(from) // its holder may have made files that are not here yet
 	into, err := t.inode(row.into)
 	if err != nil {
 		return damaged(err)

@@ -6,6 +6,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
 )
 
 // An exclusive lease on a directory lets its holder answer creates in it before the
@@ -376,8 +377,25 @@ func (t *tx) existingAs(op *wire.Create, e dentry) (*wire.MetaResponse, error) {
 	return entryReply(i), nil
 }
 
+// known returns a create as the feature level has it: below LevelHolds no build that
+// may apply it knows of given numbers, and others must not do what those do not.
+func (t *tx) known(op *wire.Create) (*wire.Create, error) {
+	if op.GetInode() == 0 {
+		return op, nil
+	}
+	if ok, err := t.speaks(LevelHolds); ok || err != nil {
+		return op, err
+	}
+	op = proto.CloneOf(op)
+	op.Inode = 0
+	return op, nil
+}
+
 // createFirst makes the file that a commit brings along.
 func (m *Machine) createFirst(t *tx, op *wire.Commit) error {
+	if ok, err := t.speaks(LevelHolds); !ok || err != nil {
+		return err
+	}
 	if c := op.GetCreate(); c.GetInode() == 0 || c.GetInode() != op.GetInode() {
 		return fail(moraine.InvalidArgument, "commit", moraine.InodeID(op.GetInode()).String(), "it makes file %s", moraine.InodeID(c.GetInode()))
 	}

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -277,4 +279,66 @@ func TestHoldsEnd(t *testing.T) {
 	if got := kind(newBenchAt(t, 3).open(nil).hold(1, 0)); got != "not implemented" {
 		t.Errorf("below its feature level: %s", got)
 	}
+}
+
+// A tree is not cloned past a directory in it that somebody holds: what he made there
+// may not be here yet.
+func TestACloneOfATreeWaitsForTheHolder(t *testing.T) {
+	c := newHoldCase(t)
+	c.ok(c.other.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: c.root, Name: "top", Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755}}}))
+	top := c.walk("top").GetWalk().GetAttr().GetInode()
+	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: c.root, Name: "d", NewParent: top, NewName: "d"}}}))
+	id := c.ok(c.other.cloneTree(top, c.root, "copy")).GetJobs().GetJobs()[0].Id
+	piece := &statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: id, Limit: 1000}}}
+	if got := c.apply(piece); got.Held.Directory != moraine.InodeID(c.dir) {
+		t.Fatalf("it met the hold of %v: %s", got.Held, kind(got.Response))
+	}
+	c.ok(c.create(numbered(c.dir, c.first, "x")))
+	c.ok(c.endHold(c.dir))
+	if got := c.apply(piece); got.Held.Directory != 0 {
+		t.Fatalf("it met the hold of %v", got.Held)
+	}
+	if !c.exists("/copy/d/x") {
+		t.Error("the clone lacks a file that was made before it")
+	}
+	c.check()
+}
+
+// Builds that share a state below the feature level may not know of given numbers:
+// there is nothing to them then.
+func TestNumbersBelowTheLevel(t *testing.T) {
+	c := newBenchAt(t, 3).open(nil)
+	made := c.ok(c.create(numbered(c.root, 1<<40, "x"))).GetEntry().GetAttr()
+	if made.GetInode() == 0 || made.GetInode() == 1<<40 {
+		t.Errorf("it got number %x", made.GetInode())
+	}
+	op := numbered(c.root, 1<<41, "y")
+	op.Exclusive = false // which a build that knows it refuses
+	c.ok(c.create(op))
+	c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: made.GetInode(), Create: numbered(c.root, made.GetInode(), "z")}}})
+	if c.exists("/z") {
+		t.Error("a commit made a file")
+	}
+}
+
+// So many sessions end in one command whatever they hold.
+func TestSessionsWithManyHoldsEnd(t *testing.T) {
+	b := newCluster(t, 1)
+	all := &statepb.ExpireSessions{}
+	for i := range state.MaxExpireHolding {
+		c := b.open(nil)
+		all.Sessions = append(all.Sessions, c.id)
+		for n := range 64 {
+			c.ok(c.hold(c.mkdir(c.root, fmt.Sprint(i, "-", n)), 0))
+		}
+		for range 16 {
+			c.ok(c.hold(0, 1))
+		}
+	}
+	res := b.apply(&statepb.Command{Op: &statepb.Command_ExpireSessions{ExpireSessions: all}})
+	b.ok(res.Response)
+	if len(res.Events.SessionsEnded) != len(all.Sessions) {
+		t.Errorf("%d of %d sessions ended", len(res.Events.SessionsEnded), len(all.Sessions))
+	}
+	b.check()
 }

@@ -104,6 +104,10 @@ func (m *Machine) changed(t *tx, dir *inode) {
 
 // create makes a file, a directory or a symbolic link.
 func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
+	op, err := t.known(op)
+	if err != nil {
+		return nil, err
+	}
 	if err := checkCreate(op); err != nil {
 		return nil, err
 	}

@@ -16,6 +16,10 @@ const AnswerWindow = 1024
 // MaxExpire is the most sessions that one command ends.
 const MaxExpire = 128
 
+// MaxExpireHolding is how many sessions one command ends whatever exclusive leases they
+// have: with more it could write more records than a command may.
+const MaxExpireHolding = 24
+
 // cleanBudget is how many records one command takes away when it cleans up
 // after a session.
 const cleanBudget = 512
