@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
@@ -62,7 +63,17 @@ func TestFlippedBitOfTheState(t *testing.T) {
 	}
 	require.NoError(t, n.store.TakeSnapshot())
 	require.NoError(t, g.halt("m1"))
+	damage := func() (err error) {
+		require.NoError(t, raftstore.InspectSnapshots(g.fs["m1"], "/node", func(i raftstore.SnapshotInfo) error {
+			err = i.Damage
+			return nil
+		}))
+		return err
+	}
+	require.NoError(t, damage())
+	require.NoError(t, damage(), "the look left it as it was")
 	require.True(t, flip(t, g.fs["m1"], "/node/state", ".sst", 60_000))
+	require.ErrorContains(t, damage(), "checksum", "the snapshot has the same files")
 	n = g.start("m1")
 	g.leader()
 	go func() { // pebble ends the goroutine that meets it
