@@ -147,13 +147,12 @@ func (s *contents) all() []*content {
 	return out
 }
 
-func (c *Client) newContent(ctx context.Context, a *wire.Attr, opts HandleOptions) *content {
+func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *made, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
 	ct := &content{ref: inode.String(), gate: newGate(), publish: newGate(),
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
-		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}),
+		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}), made: made,
 		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme}}}
-	ct.made = c.meta.exclusive.ofLocked(a.Inode)
 	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))
 	return ct
 }

@@ -26,13 +26,18 @@ type NodeOptions struct {
 	// Exclusive makes a name that is taken an error (Exists). Otherwise what has
 	// it is answered where it is of the kind to be made.
 	Exclusive bool
-	// Later lets the service hear of a new file only when it is flushed (Handle.Flush),
-	// or others want to see the directory, or a second later: for a file that the
-	// caller opens at once. It asks for Exclusive, and does nothing but where
-	// Config.ExclusiveLeases is set. What the service finds wrong with the file then,
-	// such as a quota, is the flush's error, and the file was never there.
-	Later bool
+	// Later, unless it is nil, lets the service hear of a new file only when it is
+	// flushed (Handle.Flush), or others want to see the directory, or a second later:
+	// for a file that the caller opens at once, with this in HandleOptions. It asks
+	// for Exclusive, and does nothing but where Config.ExclusiveLeases is set. What
+	// the service finds wrong with the file then, such as a quota, is the open's or
+	// the flush's error, and the file was never there.
+	Later *Later
 }
+
+// Later goes with a file from CreateAt to OpenHandle, so that what became of it in
+// between is known. The zero value is ready; one is for one file.
+type Later struct{ made *made }
 
 // LookupAt returns the attributes of an entry.
 func (c *Client) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {

@@ -111,14 +111,15 @@ const (
 // createLater makes a file under an exclusive lease; nil where the service has to.
 func (c *Client) createLater(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) *wire.Attr {
 	e := c.meta.exclusive
-	if e == nil || !opts.Later || !isName(name) || len(name) > moraine.MaxNameLen {
+	if e == nil || opts.Later == nil || !isName(name) || len(name) > moraine.MaxNameLen {
 		return nil
 	}
 	for range 3 {
-		attr, what := e.make(uint64(parent), name, opts)
+		m, what := e.make(uint64(parent), name, opts)
 		switch what {
 		case localMade:
-			return attr
+			opts.Later.made = m
+			return m.attr
 		case localUnknown:
 			if _, err := c.LookupAt(ctx, parent, name); !isKind(err, moraine.NotFound) {
 				return nil
@@ -135,7 +136,7 @@ func (c *Client) createLater(ctx context.Context, parent moraine.InodeID, name s
 }
 
 // make makes a file, if all that it takes is there.
-func (e *exclusive) make(dir uint64, name string, opts NodeOptions) (*wire.Attr, localCreate) {
+func (e *exclusive) make(dir uint64, name string, opts NodeOptions) (*made, localCreate) {
 	c := e.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +179,7 @@ func (e *exclusive) make(dir uint64, name string, opts NodeOptions) (*wire.Attr,
 		l.forget(c, name)
 	}
 	c.metrics.LocalCreates.Inc()
-	return m.attr, localMade
+	return m, localMade
 }
 
 // squashed is what the service makes of a user or group.
@@ -256,10 +257,24 @@ func (m *made) wait(ctx context.Context) error {
 	}
 }
 
-// settle has the service hear of a file that was made here; nil where it has.
+// answered reports whether the service has answered for it.
+func (m *made) answered() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// settle has the service hear of a file that was made here, and returns what became
+// of it. For one that was not (nil) it does nothing.
 func (e *exclusive) settle(ctx context.Context, m *made) error {
 	if m == nil {
 		return nil
+	}
+	if m.answered() {
+		return m.err
 	}
 	e.cache.mu.Lock()
 	e.want(m)

@@ -77,13 +77,13 @@ func TestAnAnswerThatComesAfterARecall(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		t.Run(fmt.Sprint("given back: ", back), func(t *testing.T) {
 			e, h := holdOf(t)
-			attr, what := e.make(7, "x", NodeOptions{})
+			m, what := e.make(7, "x", NodeOptions{})
 			require.Equal(t, localMade, what)
 			c := e.cache
 			c.mu.Lock()
 			if back {
 				e.giveBack(h)
-				c.recall([]*wire.Recall{{Number: 1, Touches: []*wire.Touch{{Lease: 7, Inode: attr.Inode, Name: "x", Gone: true}}}})
+				c.recall([]*wire.Recall{{Number: 1, Touches: []*wire.Touch{{Lease: 7, Inode: m.attr.Inode, Name: "x", Gone: true}}}})
 			}
 			c.mu.Unlock()
 			require.False(t, e.sent(h, h.queue, []*wire.MetaResponse{{}}, nil))

@@ -19,6 +19,8 @@ type HandleOptions struct {
 	Level moraine.Level
 	// Scheme overrides Config.Scheme unless K is 0. The first handle decides.
 	Scheme moraine.Scheme
+	// Later is what the file was made with (NodeOptions.Later), by who made it.
+	Later *Later
 }
 
 // Handle is a file opened for reading and writing at any offset: what a mount
@@ -60,7 +62,7 @@ func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts Han
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	a, err := c.StatInode(ctx, inode)
+	a, unsent, err := c.statOpening(ctx, inode, opts.Later)
 	if err != nil {
 		return nil, err
 	}
@@ -71,18 +73,33 @@ func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts Han
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	made := c.newContent(ctx, a, opts)
-	ct := c.contents.holdOr(inode, made)
-	if ct == made {
+	fresh := c.newContent(ctx, a, unsent, opts)
+	ct := c.contents.holdOr(inode, fresh)
+	if ct == fresh {
 		c.writes.join(ct)
 	} else {
-		made.end()
+		fresh.end()
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	ct.sawBase(a)
 	ct.level = max(ct.level, opts.Level)
 	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
+}
+
+// statOpening is StatInode of a file that is to be opened, and the file as it was
+// made here, if the service had not answered for it. That is looked for first: the
+// answer may come at any time, and what it says must be heard by whoever opens it.
+func (c *Client) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *made, error) {
+	m := c.meta.exclusive.ofLocked(uint64(inode))
+	if m == nil && later != nil {
+		m = later.made
+	}
+	a, err := c.StatInode(ctx, inode)
+	if m != nil && isKind(err, moraine.NotFound) && m.answered() && m.err != nil {
+		err = m.err // why it is not there
+	}
+	return a, m, err
 }
 
 // Inode returns the file's number.

@@ -21,7 +21,7 @@ const openFlags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
 func (m *Mount) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	ctx, done := m.request(cancel)
 	defer done()
-	fh, err := m.open(ctx, m.inode(in.NodeId), in.Flags)
+	fh, err := m.open(ctx, m.inode(in.NodeId), in.Flags, client.HandleOptions{})
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -30,14 +30,14 @@ func (m *Mount) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.Open
 }
 
 // open opens a file and enters it in the table.
-func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32) (fh uint64, err error) {
+func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, opts client.HandleOptions) (fh uint64, err error) {
 	// It is pinned first, so that whoever removes its name from now on knows
 	// that it must be kept.
 	s, err := m.files.pin(ctx, inode)
 	if err != nil {
 		return 0, err
 	}
-	h, err := m.client.OpenHandle(ctx, inode, client.HandleOptions{})
+	h, err := m.client.OpenHandle(ctx, inode, opts)
 	if err != nil {
 		m.release(s, m.files.unpin(s))
 		return 0, err
@@ -66,17 +66,19 @@ func (m *Mount) release(s *openInode, release bool) {
 func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
 	ctx, done := m.request(cancel)
 	defer done()
+	var later *client.Later
+	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		later = &client.Later{} // whoever may write to it has it flushed when he closes it
+	}
 	attr, err := m.client.CreateAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true,
-		// Whoever may write to it has it flushed when he closes it.
-		Later: in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY})
+		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true, Later: later})
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}
 	if err != nil {
 		return status(err)
 	}
-	fh, err := m.open(ctx, moraine.InodeID(attr.Inode), in.Flags)
+	fh, err := m.open(ctx, moraine.InodeID(attr.Inode), in.Flags, client.HandleOptions{Later: later})
 	if err != nil {
 		return nodeStatus(err)
 	}

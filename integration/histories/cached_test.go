@@ -44,7 +44,7 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 	}
 	if w.alone && in.verb == create {
 		return entry(w.cache.CreateAt(ctx, moraine.InodeID(p.dirs[in.slot/namesOfDir]), names[in.slot%namesOfDir],
-			client.NodeOptions{Mode: in.mode, Exclusive: true, Later: true}))
+			client.NodeOptions{Mode: in.mode, Exclusive: true, Later: &client.Later{}}))
 	}
 	return w.cache.Meta(ctx, request(p, in, w.devices))
 }

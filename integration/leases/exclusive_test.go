@@ -66,7 +66,7 @@ func (m *maker) count(ctx context.Context, to transport.Metadata, req *wire.Meta
 }
 
 func (m *maker) make(ctx context.Context, name string) (*wire.Attr, error) {
-	return m.CreateAt(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: true})
+	return m.CreateAt(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: &client.Later{}})
 }
 
 // hold makes files until one was made without a request.
@@ -398,9 +398,9 @@ func TestTwoContend(t *testing.T) {
 		for i := range 200 {
 			name := fmt.Sprintf("f%03d", i)
 			one, two := both[i/7%2], both[(i/7+1)%2]
-			_, err := one.CreateAt(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: true})
+			_, err := one.CreateAt(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: &client.Later{}})
 			require.NoError(t, err)
-			_, err = two.CreateAt(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: true})
+			_, err = two.CreateAt(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: &client.Later{}})
 			require.ErrorIs(t, err, moraine.Exists)
 			time.Sleep(time.Duration(i%5) * 50 * time.Millisecond)
 		}

@@ -1,0 +1,88 @@
+package leases_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
+)
+
+// quotaOf leaves room for so many files more.
+func quotaOf(t *testing.T, ctx context.Context, c *incluster.Cluster, files uint64) {
+	t.Helper()
+	admin, err := c.Admin(ctx, "admin")
+	require.NoError(t, err)
+	defer admin.Close()
+	u, err := admin.Usage(ctx, admin.Root())
+	require.NoError(t, err)
+	require.NoError(t, admin.SetQuota(ctx, admin.Root(), 0, u.Usage.Inodes+files))
+}
+
+// makeAndOpen does what a mount does with a file that is created.
+func (m *maker) makeAndOpen(ctx context.Context, name string, between func()) error {
+	later := &client.Later{}
+	a, err := m.CreateAt(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: later})
+	if err != nil {
+		return err
+	}
+	between()
+	h, err := m.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{Later: later})
+	if err != nil {
+		return err
+	}
+	return h.Close(ctx)
+}
+
+// A file that the service refuses after it was made and before it is opened is an
+// error, the service's own, of whoever opens it.
+func TestAFileThatIsRefusedBeforeItIsOpened(t *testing.T) {
+	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+		m := newMaker(t, ctx, c, nil)
+		defer m.Close()
+		m.hold(t, ctx, "a")
+		require.NoError(t, m.SendMade(ctx, m.dir))
+		quotaOf(t, ctx, c, 0)
+		require.ErrorIs(t, m.makeAndOpen(ctx, "x", func() {
+			require.ErrorIs(t, m.SendMade(ctx, m.dir), moraine.QuotaExceeded)
+		}), moraine.QuotaExceeded)
+	})
+}
+
+// Of files that many make, open and close at once while they are sent, those are
+// there, and those alone, of which nobody was told that they are not.
+func TestNoFileIsLostWithoutAnError(t *testing.T) {
+	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+		m := newMaker(t, ctx, c, nil)
+		defer m.Close()
+		want := m.hold(t, ctx, "a")
+		require.NoError(t, m.SendMade(ctx, m.dir))
+		quotaOf(t, ctx, c, 50)
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for i := range 40 {
+					name := fmt.Sprintf("b%d-%02d", w, i)
+					err := m.makeAndOpen(ctx, name, func() {})
+					if err != nil && !errors.Is(err, moraine.QuotaExceeded) {
+						t.Errorf("%s: %v", name, err)
+					}
+					if err == nil {
+						mu.Lock()
+						want = append(want, name)
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.ElementsMatch(t, want, list(t, ctx, m.Client, "d"))
+	})
+}
