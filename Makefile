@@ -59,7 +59,7 @@ $(PYTHON_ENV)/made: integration/testdata/requirements.txt | tools
 test: setup ## All tests a newcomer should trust, with the race detector
 	$(RACE_ENV) $(GO) test -race -timeout $(TEST_TIMEOUT) ./...
 
-test-long: setup ## The long ones too: kill -9 rounds, power cuts, failovers in full number
+test-long: setup ## The long ones too: kill -9 rounds, power cuts, failovers, fault schedules in full number
 	MORAINE_TEST_LONG=1 $(RACE_ENV) $(GO) test -race -timeout 80m ./...
 
 check: ## The whole gate: format, vet, generated code, both architectures, tests

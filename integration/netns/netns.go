@@ -16,8 +16,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrCannot says that namespaces cannot be made here.
@@ -118,6 +121,9 @@ func (n *Net) IP(host string) string {
 	return fmt.Sprintf("%s.%d", n.subnet, slices.Index(n.hosts, host)+1)
 }
 
+// Has reports whether there is a host of that name.
+func (n *Net) Has(host string) bool { return slices.Contains(n.hosts, host) }
+
 // Command is what the command line of a process on a host begins with. It becomes
 // the process: its id, and the signals that it gets, are the process's own.
 func (n *Net) Command(host string) []string {
@@ -141,10 +147,51 @@ func (n *Net) blackholes(what, host string) error {
 	var errs []error
 	for _, other := range n.hosts {
 		if other != host {
-			errs = append(errs, ip("-n", n.space(host), "route", what, "blackhole", n.IP(other)+"/32"))
+			errs = append(errs, n.blackhole(what, host, other))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (n *Net) blackhole(what, from, to string) error {
+	return ip("-n", n.space(from), "route", what, "blackhole", n.IP(to)+"/32")
+}
+
+// Part has two hosts hear nothing of each other, while all others hear both. Join
+// ends it.
+func (n *Net) Part(a, b string) error {
+	return errors.Join(n.blackhole("add", a, b), n.blackhole("add", b, a))
+}
+
+// Join ends what Part began.
+func (n *Net) Join(a, b string) error {
+	return errors.Join(n.blackhole("del", a, b), n.blackhole("del", b, a))
+}
+
+// Reaches reports whether a host has a way to send to another one.
+func (n *Net) Reaches(from, to string) bool {
+	return ip("-n", n.space(from), "route", "get", n.IP(to)) == nil
+}
+
+// Within calls fn on a thread that is on a host: sockets that fn opens there are that
+// host's, for as long as they live, wherever they are used.
+func (n *Net) Within(host string, fn func() error) error {
+	there, err := os.Open("/var/run/netns/" + n.space(host))
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	result := make(chan error)
+	go func() {
+		// The thread is not given back, since it is on the host: it ends with this.
+		runtime.LockOSThread()
+		if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+			result <- fmt.Errorf("enter %s: %w", host, err)
+			return
+		}
+		result <- fn()
+	}()
+	return <-result
 }
 
 func ip(args ...string) error {

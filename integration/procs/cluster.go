@@ -54,6 +54,12 @@ type Config struct {
 	// process is joined to (package netns), so that it can Vanish. That needs root,
 	// else Start fails with netns.ErrCannot, and a directory that holds no cluster yet.
 	OwnHosts bool
+	// Net is a network of the caller's, where it has one: each server whose name is a
+	// host of it runs there. The caller closes it, after the cluster.
+	Net *netns.Net
+	// Listen says where a server listens, where that is not its address: then
+	// something before it takes the connections and passes them on.
+	Listen func(name, address string) string
 	// Env is added to each server's environment.
 	Env []string
 }
@@ -96,7 +102,7 @@ const sharedDiskStall = "15s"
 type Cluster struct {
 	cfg   Config
 	nodes []*Node
-	net   *netns.Net // of the metadata servers; nil where they have no hosts of their own
+	net   *netns.Net // of servers that have hosts of their own; nil: none has
 	lock  io.Closer  // of the directory: one supervisor at a time
 }
 
@@ -106,7 +112,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{cfg: cfg}
+	c := &Cluster{cfg: cfg, net: cfg.Net}
 	if err := c.lockDir(); err != nil {
 		return nil, err
 	}
@@ -216,13 +222,20 @@ func (c *Cluster) add(role Role, name, address, admin string, args ...string) er
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	listen := address
+	if c.cfg.Listen != nil {
+		listen = c.cfg.Listen(name, address)
+		if role == Chunkserver {
+			args = append(args, "--advertise", address)
+		}
+	}
 	n := &Node{
 		Name: name, Role: role, Address: address, Admin: admin, Dir: dir,
 		binary: c.cfg.Binary, env: c.cfg.Env, log: filepath.Join(c.cfg.Dir, "log", name+".log"),
-		args: append([]string{string(role), "--id", name, "--listen", address, "--admin-listen", admin,
+		args: append([]string{string(role), "--id", name, "--listen", listen, "--admin-listen", admin,
 			"--certs", c.Certs(), "--identity", name, "--mode", c.cfg.Mode}, args...),
 	}
-	if role == Metadata {
+	if c.net != nil && c.net.Has(name) {
 		n.net = c.net
 	}
 	c.nodes = append(c.nodes, n)
@@ -260,7 +273,7 @@ func (c *Cluster) ports() ([]string, error) {
 	file := filepath.Join(c.cfg.Dir, "addresses")
 	want := 2 * (c.cfg.Metadata + c.cfg.Chunkservers)
 	if data, err := os.ReadFile(file); err == nil {
-		if c.cfg.OwnHosts {
+		if c.cfg.OwnHosts || c.cfg.Net != nil {
 			return nil, fmt.Errorf("%s holds a cluster already, and its servers' hosts are made anew each time: name another directory", c.cfg.Dir)
 		}
 		addrs := strings.Fields(string(data))
@@ -280,20 +293,25 @@ func (c *Cluster) ports() ([]string, error) {
 }
 
 // hosts makes the hosts of the metadata servers, where each is to have one, and puts
-// their addresses into addrs: where each serves, and where its metrics are.
+// the addresses of who has a host into addrs: where it serves, and where its metrics
+// are.
 func (c *Cluster) hosts(addrs []string) (err error) {
-	if !c.cfg.OwnHosts {
-		return nil
-	}
 	var names []string
 	for i := range c.cfg.Metadata {
 		names = append(names, fmt.Sprintf("m%d", i+1))
 	}
-	if c.net, err = netns.New(names...); err != nil {
-		return err
+	if c.cfg.OwnHosts {
+		if c.net, err = netns.New(names...); err != nil {
+			return err
+		}
+	}
+	for i := range c.cfg.Chunkservers {
+		names = append(names, fmt.Sprintf("n%d", i+1))
 	}
 	for i, name := range names {
-		addrs[2*i], addrs[2*i+1] = c.net.IP(name)+":7420", c.net.IP(name)+":7421"
+		if c.net != nil && c.net.Has(name) {
+			addrs[2*i], addrs[2*i+1] = c.net.IP(name)+":7420", c.net.IP(name)+":7421"
+		}
 	}
 	return nil
 }
@@ -385,7 +403,7 @@ func (c *Cluster) Close() error {
 		}
 		errs = append(errs, g.Wait())
 	}
-	if c.net != nil {
+	if c.cfg.OwnHosts && c.net != nil {
 		errs = append(errs, c.net.Close())
 	}
 	return errors.Join(append(errs, c.lock.Close())...)

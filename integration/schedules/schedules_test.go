@@ -1,0 +1,267 @@
+// Package schedules_test plays fault schedules: a cluster of real processes, each on a
+// host of its own, has processes killed and stopped, hosts cut off, disks that are slow
+// and full, bits that flip and replies that get lost, several at a time, while writers,
+// readers and a checkpoint loop run, and a model knows every byte that was acknowledged.
+//
+// One path through it: a seed -> plan (schedule_test.go) -> a world is made
+// (world_test.go) -> the injector plays the plan (faults_test.go), while the crew works
+// (work_test.go) and the model checks what is read (model_test.go) -> everything is
+// mended, and everything that was acknowledged is read -> what was done goes to the
+// ledger (ledger_test.go).
+package schedules_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine/integration/netns"
+	"github.com/morainefs/moraine/internal/testseed"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestMain is the tests, or, in a process that is to be one, a worker.
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(workerVariable); spec != "" {
+		if err := runWorker(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// settled is how long everything may take to be readable after the last fault.
+const settled = 2 * time.Minute
+
+// game is one schedule that is played.
+type game struct {
+	seed  uint64
+	shape shape
+	m     *model
+	in    *injector
+	w     *work
+	began time.Time
+}
+
+// play plays a schedule on a world.
+func play(ctx context.Context, w *world, seed uint64, s shape) (*game, error) {
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	g := &game{seed: seed, shape: s, m: &model{seed: seed}, began: time.Now()}
+	g.w = &work{m: g.m, crew: w.crew, stop: stop, last: map[string]string{}}
+	g.in = &injector{net: w.net, cluster: w.cluster, crew: w.crew, proxies: w.proxies, slow: w.slow, admin: w.admin, seed: seed, busy: map[string]bool{}}
+	var crew sync.WaitGroup
+	crew.Go(func() { g.w.run(working, seed) })
+	err := g.faults(working)
+	stop()
+	crew.Wait()
+	if err == nil && len(g.w.wrong) == 0 {
+		err = w.mend(ctx)
+	}
+	if err == nil && len(g.w.wrong) == 0 {
+		g.w.checkAll(reader, settled)
+		err = g.nothingLost(ctx)
+	}
+	for _, name := range clients {
+		if log, _ := os.ReadFile(w.crew[name].log); bytes.Contains(log, []byte("DATA RACE")) {
+			err = errors.Join(err, fmt.Errorf("a data race in %s", name))
+		}
+	}
+	return g, errors.Join(append(g.w.wrong, err)...)
+}
+
+// faults plays the plan, and goes on with others until the schedule has all that it
+// must: faults that came to nothing do not count.
+func (g *game) faults(ctx context.Context) error {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	one := func(f fault) {
+		if err := g.in.play(ctx, f); err != nil {
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		}
+	}
+	for _, f := range plan(g.seed, g.shape) {
+		all.Go(func() {
+			select {
+			case <-time.After(time.Until(g.began.Add(f.At))):
+				one(f)
+			case <-ctx.Done():
+			}
+		})
+	}
+	all.Wait()
+	rng := rand.New(rand.NewPCG(g.seed, 2))
+	for ctx.Err() == nil && !g.enough() && time.Since(g.began) < 5*g.shape.lasts {
+		if kinds, n, _ := g.in.counts(); n < g.shape.faults || len(kinds) < g.shape.kinds {
+			one(draw(rng, allKinds[rng.IntN(len(allKinds))]))
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return errors.Join(errs...)
+}
+
+// enough reports whether the schedule has lasted, and has what it must.
+func (g *game) enough() bool {
+	kinds, n, _ := g.in.counts()
+	g.m.mu.Lock()
+	reads := g.m.reads
+	g.m.mu.Unlock()
+	return time.Since(g.began) >= g.shape.lasts && n >= g.shape.faults && len(kinds) >= g.shape.kinds && reads >= int64(g.shape.reads)
+}
+
+// nothingLost asks the service whether it has given up a stripe.
+func (g *game) nothingLost(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	resp, err := g.in.admin.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	if err != nil {
+		return err
+	}
+	if n := resp.GetCluster().GetLostStripes(); n > 0 {
+		return fmt.Errorf("%d stripes are lost, as the service says", n)
+	}
+	return nil
+}
+
+func (g *game) entry() entry {
+	kinds, _, overlapping := g.in.counts()
+	return entry{Seed: g.seed, Seconds: time.Since(g.began).Seconds(), Fired: kinds, Overlaps: overlapping,
+		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Failed: g.m.failed}
+}
+
+func (e entry) String() string {
+	n := 0
+	for _, k := range e.Fired {
+		n += k
+	}
+	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d operations failed",
+		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Failed)
+}
+
+// runSchedule makes a world, plays one schedule on it, and takes it away. What one that
+// fails leaves on disk is kept.
+func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "schedule-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	w, err := makeWorld(ctx, binary, dir, seed)
+	if err != nil {
+		os.RemoveAll(dir) //nolint:errcheck // it is in the directory for temporary files
+		if errors.Is(err, netns.ErrCannot) || errors.Is(err, errMount) {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	g, err := play(ctx, w, seed, s)
+	e := g.entry()
+	if err == nil && !g.enough() {
+		err = errors.New("the schedule did not come to what it must hold")
+	}
+	if err != nil {
+		t.Errorf("seed %d: %v\n%v\nfired: %v\ncame to nothing: %v\nthe last errors: %s\n%s\nsee %s", seed, err, e, g.in.fired, g.in.notes, g.w.errors(), w.logs(), dir)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if !t.Failed() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Log(e)
+	t.Log("the last errors: ", g.w.errors())
+	if len(g.in.notes) > 0 {
+		t.Log("came to nothing: ", g.in.notes)
+	}
+	return e
+}
+
+// buildBinary builds the server, as it is shipped.
+func buildBinary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "moraine")
+	if out, err := exec.Command("go", "build", "-o", path, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// TestSchedules plays fault schedules: one short one, or in the long form as many as
+// are asked for, several at a time, from the first seed that the ledger does not have.
+// It fails when one byte that was acknowledged is lost, or a wrong one was served.
+func TestSchedules(t *testing.T) {
+	if !testseed.Long() {
+		seed := testseed.First(t)
+		runSchedule(t, buildBinary(t), seed, shortShape)
+		return
+	}
+	book, err := openLedger("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := testseed.From(t, 0)
+	_, named := os.LookupEnv("MORAINE_TEST_SEED") // then that one, played or not
+	binary := buildBinary(t)
+	places := make(chan struct{}, max(2, runtime.NumCPU()/4))
+	var mu sync.Mutex
+	t.Run("seeds", func(t *testing.T) {
+		seed := first
+		for range testseed.Runs(t, 1, 20) {
+			for ; !named && book.done[seed].Seconds > 0; seed++ {
+			}
+			mine := seed
+			seed++
+			t.Run(fmt.Sprint(mine), func(t *testing.T) {
+				t.Parallel()
+				places <- struct{}{}
+				defer func() { <-places }()
+				e := runSchedule(t, binary, mine, longShape)
+				if t.Failed() || t.Skipped() {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				book.done[mine] = e
+				if err := book.add(e); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+	t.Log(total(book))
+}
+
+// total is what all schedules of these sources have come to.
+func total(book *ledger) string {
+	var sum entry
+	sum.Fired = map[kind]int{}
+	overlapping := 0
+	for _, e := range book.done {
+		for k, n := range e.Fired {
+			sum.Fired[k] += n
+		}
+		if e.Overlaps > 0 {
+			overlapping++
+		}
+		sum.Reads, sum.ReadBytes, sum.Acked, sum.Steps, sum.Failed = sum.Reads+e.Reads, sum.ReadBytes+e.ReadBytes, sum.Acked+e.Acked, sum.Steps+e.Steps, sum.Failed+e.Failed
+	}
+	return fmt.Sprintf("%d schedules of these sources, over all runs (%s): %v; %d with faults at once; %d reads of %d MiB checked; %d MiB acknowledged, 0 lost, 0 wrong; %d checkpoints",
+		len(book.done), book.path, sum.Fired, overlapping, sum.Reads, sum.ReadBytes>>20, sum.Acked>>20, sum.Steps)
+}

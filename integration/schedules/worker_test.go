@@ -1,0 +1,257 @@
+package schedules_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
+)
+
+// workerVariable, in the environment, makes a process a worker: this test's own
+// binary, which does with a client of its own what it is asked for, line by line, and
+// decides nothing. So it can be stopped and killed, and what was begun and what was
+// acknowledged is known all the same.
+const workerVariable = "MORAINE_TEST_SCHEDULE_WORKER"
+
+// settings are those of a worker.
+type settings struct {
+	Certs    string
+	Metadata []string
+	Cached   bool
+	Seed     uint64
+}
+
+// request is one thing to do.
+type request struct {
+	ID      uint64
+	Op      string
+	Path    string `json:",omitempty"`
+	Tag     uint64 `json:",omitempty"`
+	Version uint32 `json:",omitempty"`
+	Off, N  int64  `json:",omitempty"`
+	Scheme  moraine.Scheme
+	Attempt uint32        `json:",omitempty"`
+	Step    uint64        `json:",omitempty"`
+	Patient time.Duration // how long it may take
+}
+
+// What can be asked for.
+const (
+	opPut     = "put"     // Path whole, of N bytes
+	opPatch   = "patch"   // N bytes at Off of Path, in place, by a handle that stays open
+	opRemove  = "remove"  // Path
+	opRead    = "read"    // N bytes at Off of Path, as far as it goes
+	opOpenRun = "openrun" // the run at Path, as its next attempt, and what it goes on from
+	opSave    = "save"    // Step of the run, by all ranks
+	opRestore = "restore" // the latest step of the run at Path
+	opStep    = "step"    // the files of Attempt and Step of the run at Path
+)
+
+// reply is what came of it.
+type reply struct {
+	ID       uint64
+	Error    string `json:",omitempty"`
+	Wrong    string `json:",omitempty"` // bytes that were read, and are of no version
+	Missing  bool   `json:",omitempty"`
+	Size     int64  `json:",omitempty"`
+	Versions []uint32
+	Attempt  uint32 `json:",omitempty"`
+	Step     uint64 `json:",omitempty"`
+}
+
+// worker is the process.
+type worker struct {
+	settings
+	c *client.Client
+
+	mu      sync.Mutex
+	out     *json.Encoder
+	handles map[string]*client.Handle
+	runs    []*ckpt.Run // by rank
+}
+
+// runWorker is the whole life of a worker: it ends with its input.
+func runWorker(spec string) error {
+	w := &worker{out: json.NewEncoder(os.Stdout), handles: map[string]*client.Handle{}}
+	if err := json.Unmarshal([]byte(spec), &w.settings); err != nil {
+		return err
+	}
+	if err := w.dial(); err != nil {
+		return err
+	}
+	w.say(reply{}) // it is there
+	sc := bufio.NewScanner(os.Stdin)
+	for sc.Scan() {
+		var r request
+		if err := json.Unmarshal(sc.Bytes(), &r); err != nil {
+			return err
+		}
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), r.Patient)
+			defer cancel()
+			a, err := w.do(ctx, r)
+			var wrong wrongBytes
+			switch {
+			case errors.As(err, &wrong):
+				a.Wrong = wrong.Error()
+			case err != nil:
+				a.Error = err.Error()
+			}
+			a.ID = r.ID
+			w.say(a)
+		}()
+	}
+	return sc.Err()
+}
+
+// dial opens the client, as soon as somebody answers.
+func (w *worker) dial() error {
+	id, err := pki.LoadIdentity(pki.FilesIn(w.Certs, "client"))
+	if err != nil {
+		return err
+	}
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.CRC}, transport.PoolDeps{Identity: id})
+	if err != nil {
+		return err
+	}
+	cfg := client.Config{MemoryBytes: 64 << 20, Patience: 20 * time.Second, ChunkBytes: 256 << 10, CacheEntries: -1}
+	if w.Cached {
+		cfg.CacheEntries = 0
+	}
+	for _, m := range w.Metadata {
+		cfg.Metadata = append(cfg.Metadata, []string{m})
+	}
+	for end := time.Now().Add(2 * time.Minute); ; {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		w.c, err = client.Dial(ctx, cfg, client.Deps{Dialer: pool})
+		cancel()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (w *worker) say(a reply) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.out.Encode(a) // whoever asked is gone, and so will we be
+}
+
+func (w *worker) do(ctx context.Context, r request) (reply, error) {
+	switch r.Op {
+	case opPut:
+		return reply{}, w.put(ctx, r)
+	case opPatch:
+		return reply{}, w.patch(ctx, r)
+	case opRemove:
+		return reply{}, w.c.Remove(ctx, r.Path)
+	case opRead:
+		return w.read(ctx, r)
+	case opOpenRun:
+		return w.openRun(ctx, r)
+	case opSave:
+		return reply{}, w.save(ctx, r)
+	case opRestore:
+		return w.restore(ctx, r)
+	case opStep:
+		return w.stepFiles(ctx, r)
+	}
+	return reply{}, fmt.Errorf("no such thing to do: %q", r.Op)
+}
+
+func (w *worker) put(ctx context.Context, r request) error {
+	f, err := w.c.Create(ctx, r.Path, client.CreateOptions{Replace: true, Scheme: r.Scheme})
+	if err != nil {
+		return err
+	}
+	piece := make([]byte, 256<<10)
+	for off := int64(0); off < r.N; off += int64(len(piece)) {
+		p := piece[:min(int64(len(piece)), r.N-off)]
+		fill(p, r.Tag, r.Version, off/blockBytes)
+		if _, err := f.Write(p); err != nil {
+			f.Abort()
+			return err
+		}
+	}
+	if _, err := f.Commit(ctx); err != nil {
+		f.Abort()
+		return err
+	}
+	return nil
+}
+
+func (w *worker) patch(ctx context.Context, r request) error {
+	h, err := w.handle(ctx, r.Path)
+	if err != nil {
+		return err
+	}
+	p := make([]byte, r.N)
+	fill(p, r.Tag, r.Version, r.Off/blockBytes)
+	for at := int64(0); at < r.N && err == nil; at += 3 * blockBytes { // in several writes
+		_, err = h.WriteAt(ctx, p[at:min(r.N, at+3*blockBytes)], r.Off+at)
+	}
+	if err == nil {
+		err = h.Flush(ctx)
+	}
+	if err != nil {
+		w.mu.Lock()
+		delete(w.handles, r.Path)
+		w.mu.Unlock()
+		return errors.Join(err, h.Close(ctx))
+	}
+	return nil
+}
+
+// handle opens a file for writing in place, or has it open still.
+func (w *worker) handle(ctx context.Context, path string) (*client.Handle, error) {
+	w.mu.Lock()
+	h := w.handles[path]
+	w.mu.Unlock()
+	if h != nil {
+		return h, nil
+	}
+	attr, err := w.c.Stat(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if h, err = w.c.OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{}); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	w.handles[path] = h
+	w.mu.Unlock()
+	return h, nil
+}
+
+// wrongBytes are bytes that were served, and are of no version.
+type wrongBytes struct{ error }
+
+func (w *worker) read(ctx context.Context, r request) (reply, error) {
+	f, err := w.c.OpenFile(ctx, r.Path)
+	if errors.Is(err, moraine.NotFound) {
+		return reply{Missing: true}, nil
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	defer f.Close()
+	a := reply{Size: f.Size()}
+	p := make([]byte, max(0, min(r.N, f.Size()-r.Off)))
+	if err := f.ReadRange(ctx, p, r.Off); err != nil && len(p) > 0 {
+		return reply{}, err
+	}
+	if a.Versions, err = versionsOf(p, r.Tag, r.Off/blockBytes); err != nil {
+		return a, wrongBytes{fmt.Errorf("%s of %d bytes: %w", r.Path, a.Size, err)}
+	}
+	return a, nil
+}
