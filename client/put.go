@@ -219,6 +219,14 @@ func (p *putter) move(ctx context.Context, index int, next placement) {
 	p.send(ctx, index)
 }
 
+// answered reports whether the service tells of places for the stripe, none left out,
+// or says that there is no room. Where it cannot be asked, or too few servers are up,
+// that one device is full does not mean that all are.
+func (p *putter) answered(ctx context.Context) bool {
+	_, err := p.c.grants.place(ctx, p.ticket, p.ticket.grant.key.scheme, nil, nil)
+	return err == nil || isKind(err, moraine.NoSpace)
+}
+
 // replaceFailed finds another device for a chunk whose device failed, one that
 // has not failed for this stripe; devices that failed for others come last.
 // Where there is none that keeps the other chunks in place, but there would be
@@ -247,7 +255,7 @@ func (p *putter) replaceFailed(ctx context.Context, index int, cause error) erro
 	}
 	p.failed = nil
 	p.rounds++
-	if p.rounds > 1 && isKind(cause, moraine.NoSpace) {
+	if p.rounds > 1 && isKind(cause, moraine.NoSpace) && p.answered(ctx) {
 		return cause
 	}
 	if !pause(ctx, p.c.clock, p.rounds+3) {

@@ -211,6 +211,32 @@ func TestWriteToFullDevices(t *testing.T) {
 	})
 }
 
+// Where one device is full, and the service cannot be asked for another one for a
+// while, the write waits: there is room.
+func TestWriteToAFullDeviceWithoutALeader(t *testing.T) {
+	inCluster(t, 8, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(9, 300_000)
+		write(t, c, cl, "/a", data, 1<<30, false)
+		onPuts(c.hosts[1], 0, func(context.Context, *wire.PutChunk) error { return errKind(moraine.NoSpace) })
+		back := time.Now().Add(10 * time.Second)
+		refused := 0
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if _, place := req.Op.(*wire.MetaRequest_Place); place && time.Now().Before(back) {
+				refused++
+				return nil, errKind(moraine.Unavailable)
+			}
+			return nil, nil
+		})
+		for i := range 4 { // not every stripe has a chunk on that device
+			write(t, c, cl, fmt.Sprint("/b", i), data, 1<<30, false)
+		}
+		require.NotZero(t, refused)
+		require.True(t, time.Now().After(back))
+	})
+}
+
 // A context that ends at any point of a write ends it soon, with an error, and
 // nothing is left behind.
 func TestWriteCanceled(t *testing.T) {
