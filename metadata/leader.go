@@ -284,10 +284,7 @@ func (l *leader) catchUp() error {
 // command proposes what the leader itself decides; a failure that the state
 // machine answers is an error.
 func (l *leader) command(ctx context.Context, cmd *statepb.Command) (*wire.MetaResponse, error) {
-	if cmd.Caller == nil {
-		cmd.Caller = &statepb.Caller{Node: l.cfg.Node, Role: "metadata", Scope: "/"}
-	}
-	res, err := l.applied(ctx, nil, cmd)
+	res, err := l.applied(ctx, nil, l.own(cmd))
 	if err != nil {
 		return nil, err
 	}
@@ -295,6 +292,14 @@ func (l *leader) command(ctx context.Context, cmd *statepb.Command) (*wire.MetaR
 		return nil, transport.ErrorFromWire(e)
 	}
 	return res.Response, nil
+}
+
+// own makes a command that nobody asked for the leader's.
+func (l *leader) own(cmd *statepb.Command) *statepb.Command {
+	if cmd.Caller == nil {
+		cmd.Caller = &statepb.Caller{Node: l.cfg.Node, Role: "metadata", Scope: "/"}
+	}
+	return cmd
 }
 
 // propose proposes a caller's request, and returns what the state machine

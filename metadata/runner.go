@@ -2,22 +2,41 @@ package metadata
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// runnerJobs is how many of the leader's own jobs of each kind advance in turn.
-const runnerJobs = 4
+const (
+	// runnerJobs is how many of the leader's own jobs of each kind advance in turn.
+	runnerJobs = 4
+	// maxWaitingJobs bounds the jobs that wait for an exclusive lease to end. A piece of
+	// any other that meets one is run in vain, again and again, until there is room.
+	maxWaitingJobs = 64
+)
 
-// runJobs runs the jobs that only change metadata, piece by piece, until ctx
-// ends. Each piece is one command, so that a job goes on under the next leader
-// where this one left it.
+// runner runs the jobs that only change metadata, piece by piece. Each piece is one
+// command, so that a job goes on under the next leader where this one left it.
+type runner struct {
+	l *leader
+	// waits are those for exclusive leases that are in a job's way: it is passed over
+	// meanwhile, and all others go on.
+	waits   sync.WaitGroup
+	mu      sync.Mutex
+	waiting map[uint64]struct{} // jobs
+}
+
+// runJobs runs the leader's own jobs until ctx ends.
 func (l *leader) runJobs(ctx context.Context) {
+	r := &runner{l: l, waiting: map[uint64]struct{}{}}
+	defer r.waits.Wait()
 	for {
-		ran, err := l.runPieces(ctx)
+		ran, err := r.runPieces(ctx)
 		if err != nil && ctx.Err() == nil {
 			l.deps.Log.Warn("a piece of a job failed", "err", err)
 		}
@@ -46,29 +65,84 @@ func (l *leader) pause(ctx context.Context, p poke, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// runPieces runs one piece of each of a few jobs and returns how many it ran.
-func (l *leader) runPieces(ctx context.Context) (int, error) {
-	var jobs []*wire.Job
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		for _, kind := range leaderJobs {
-			some, err := l.machine.PendingJobs(r, []wire.JobKind{kind}, runnerJobs)
-			if err != nil {
-				return err
-			}
-			jobs = append(jobs, some...)
-		}
-		return nil
-	})
+// runPieces runs one piece of each of a few jobs and returns how many it ran. One
+// that fails does not keep the others.
+func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
+	jobs, err := r.ready()
 	if err != nil {
 		return 0, err
 	}
-	for i, job := range jobs {
-		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_RunJob{
-			RunJob: &statepb.RunJob{Id: job.Id, Limit: uint32(l.cfg.RunnerKeys)}}})
-		if err != nil {
-			return i, err
+	var failed []error
+	for _, job := range jobs {
+		met, err := r.piece(ctx, job)
+		switch {
+		case ctx.Err() != nil:
+			return ran, ctx.Err()
+		case err != nil:
+			failed = append(failed, err)
+		case met.Directory != 0:
+			r.wait(ctx, job, met)
+			ran++
+		default:
+			r.l.deps.Metrics.JobPieces.Inc()
+			ran++
 		}
-		l.deps.Metrics.JobPieces.Inc()
 	}
-	return len(jobs), nil
+	return ran, errors.Join(failed...)
+}
+
+// ready returns the jobs whose turn it is, a few of each kind.
+func (r *runner) ready() (jobs []uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err = r.l.store.View(func(s state.Reader, _ uint64) error {
+		for _, kind := range leaderJobs {
+			some, err := r.l.machine.PendingJobs(s, []wire.JobKind{kind}, runnerJobs+len(r.waiting))
+			if err != nil {
+				return err
+			}
+			n := 0
+			for _, job := range some {
+				if _, waits := r.waiting[job.Id]; !waits && n < runnerJobs {
+					jobs = append(jobs, job.Id)
+					n++
+				}
+			}
+		}
+		return nil
+	})
+	return jobs, err
+}
+
+// piece runs one piece of a job. met is the exclusive lease that was in its way.
+func (r *runner) piece(ctx context.Context, job uint64) (met state.Held, err error) {
+	cmd := r.l.own(&statepb.Command{Op: &statepb.Command_RunJob{
+		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.l.cfg.RunnerKeys)}}})
+	res, err := r.l.proposer.propose(ctx, nil, cmd, nil)
+	if err != nil || res.Held.Directory != 0 {
+		return res.Held, err
+	}
+	if e := res.Response.GetError(); e != nil {
+		return met, transport.ErrorFromWire(e)
+	}
+	return met, nil
+}
+
+// wait passes a job over until an exclusive lease has ended.
+func (r *runner) wait(ctx context.Context, job uint64, met state.Held) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) >= maxWaitingJobs {
+		return
+	}
+	r.waiting[job] = struct{}{}
+	r.waits.Go(func() {
+		if err := r.l.wantBack(ctx, met); err != nil && ctx.Err() == nil {
+			r.l.deps.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
+		}
+		r.mu.Lock()
+		delete(r.waiting, job)
+		r.mu.Unlock()
+		r.l.runnable.set()
+	})
 }
