@@ -109,9 +109,13 @@ func TestRollingUpgrade(t *testing.T) {
 		awaitLevels(t, upgrade, 1)
 	}
 	awaitLevels(t, upgrade, moraine.FeatureLevel)
+	o := invoke(t, settingsFor(c), "quota", "set", "moraine:///d", "--inodes", "1000000")
+	require.NotZero(t, o.code)
+	require.Contains(t, o.stderr, "finish the upgrade first")
 	finish(func(o outcome) bool { return o.code == 0 })
 	require.EqualValues(t, moraine.FeatureLevel, upgrade()["feature_level"])
 	waitFor(t, &made, made.Load()+20)
+	works(t, settingsFor(c), "quota", "set", "moraine:///d", "--inodes", "1000000")
 	// The command that the old build does not know is in the log: the directories
 	// of the servers are recorded.
 	awaitSeats(t, c)

@@ -17,14 +17,6 @@ import (
 // announced to be away.
 const awayPage = 1024
 
-// setHostState changes all devices of a host.
-func (l *leader) setHostState(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.speaks(ctx, state.LevelHosts); err != nil {
-		return nil, err
-	}
-	return l.mutate(ctx, c)
-}
-
 // speaks fails while the state is below a feature level: what is of that level
 // must not be proposed, since a server of an earlier build would stop.
 func (l *leader) speaks(ctx context.Context, level uint64) error {
@@ -50,9 +42,6 @@ func (l *leader) speaks(ctx context.Context, level uint64) error {
 // already, count as missing too. The entry names the hosts that were away when this
 // was judged, so that of two announcements at once one is judged anew.
 func (l *leader) setMaintenance(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.speaks(ctx, state.LevelHosts); err != nil {
-		return nil, err
-	}
 	asked := c.req.GetSetMaintenance()
 	if asked.Millis == 0 {
 		return l.mutate(ctx, c)

@@ -53,7 +53,8 @@ type op struct {
 	grows bool
 	// unrouted: it is answered whatever routing its caller knows.
 	unrouted bool
-	// since is the feature level that the request is of, 0 for the first.
+	// since is the feature level that the request is of, 0 for the first: below it
+	// nothing is proposed, for a server of an earlier build would stop.
 	since uint64
 	// snapshot: the state machine answers it, and checks its session there.
 	snapshot bool
@@ -168,14 +169,14 @@ func newOpTable(m *Metrics) *opTable {
 		130: growing("set_policy", (*leader).mutate),
 		131: reading("get_policy"),
 
-		220: reading("get_usage"),
-		221: {name: "set_quota", may: admins, grows: true, serve: (*leader).mutate},
+		220: {name: "get_usage", may: anyone, reads: true, snapshot: true, since: state.LevelUsage, serve: (*leader).read},
+		221: {name: "set_quota", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).mutate},
 		222: reading("list_quotas"),
-		224: growing("clone_tree", (*leader).mutate),
-		223: {name: "recount", may: admins, grows: true, serve: (*leader).mutate},
+		224: {name: "clone_tree", may: anyone, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).mutate},
+		223: {name: "recount", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).mutate},
 		201: {name: "leases", unrouted: true, may: anyone, reads: true, session: true, serve: (*leader).leases},
 		400: {name: "hold", may: anyone, session: true, since: state.LevelHolds, serve: (*leader).hold},
-		401: freeing("end_hold"),
+		401: {name: "end_hold", may: anyone, session: true, since: state.LevelHolds, serve: (*leader).mutate},
 		402: {name: "batch", may: anyone, session: true, since: state.LevelHolds, serve: (*leader).batch},
 		202: asking("watch", (*leader).watch),
 		320: {name: "concat", may: anyone, session: true, grows: true, since: state.LevelConcat, serve: (*leader).mutate},
@@ -187,8 +188,8 @@ func newOpTable(m *Metrics) *opTable {
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},
 		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
-		450: {name: "set_maintenance", may: admins, serve: (*leader).setMaintenance},
-		451: {name: "set_host_state", may: admins, serve: (*leader).setHostState},
+		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: (*leader).setMaintenance},
+		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).mutate},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}

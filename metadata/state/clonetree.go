@@ -65,7 +65,7 @@ func (c *clonedDir) decode(b []byte) error {
 
 // cloneTree makes the job of a clone of a directory.
 func (m *Machine) cloneTree(t *tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
-	ok, err := t.speaks(levelCloneTree)
+	ok, err := t.speaks(LevelCloneTree)
 	if err != nil {
 		return nil, err
 	}

@@ -21,10 +21,11 @@ const (
 	// object of newer content, and a tree's job counts a file once that it meets
 	// under two names.
 	levelNewest = 3
-	// levelUsage: what is below each directory is counted, and quotas hold.
-	levelUsage = 3
-	// levelCloneTree: a clone of a tree is a job.
-	levelCloneTree = 3
+	// LevelUsage: what is below each directory is counted, and quotas hold (SetQuota,
+	// Recount).
+	LevelUsage = 3
+	// LevelCloneTree: a clone of a tree is a job (CloneTree).
+	LevelCloneTree = 3
 	// levelCaches: the record of a session says whether it may hold leases.
 	levelCaches = 3
 	// LevelMembers: the state knows the directories of the metadata servers
@@ -77,7 +78,7 @@ func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.Met
 	before := c.featureLevel
 	c.featureLevel = op.GetLevel()
 	t.put(t.k.meta(metaCluster), c.encode())
-	if before < levelUsage && c.featureLevel >= levelUsage {
+	if before < LevelUsage && c.featureLevel >= LevelUsage {
 		return done(), m.startCounting(t)
 	}
 	return done(), nil

@@ -117,7 +117,7 @@ func (m *Machine) startCounting(t *tx) error {
 
 // beginRecount starts a recount, or finds the one under way.
 func (m *Machine) beginRecount(t *tx) (*wire.MetaResponse, error) {
-	ok, err := t.speaks(levelUsage)
+	ok, err := t.speaks(LevelUsage)
 	if err != nil {
 		return nil, err
 	}
