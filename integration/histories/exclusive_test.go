@@ -1,15 +1,19 @@
 package histories_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Histories with clients that have exclusive leases, and answer creates before the
@@ -20,8 +24,12 @@ import (
 
 // exclusively is a history of that kind.
 func exclusively(seed uint64, calm bool) options {
-	return options{seed: seed, clients: 6, cached: 6, alone: 6, arenas: 3, lasts: 12 * time.Second, calm: calm, servers: !calm}
+	return options{seed: seed, clients: 6, cached: 6, alone: 6, arenas: 6, lasts: 15 * time.Second, calm: calm, servers: !calm}
 }
+
+// leastMade says that one operation of so many, or more, is a file that was made
+// under an exclusive lease: else the histories show nothing of them.
+const leastMade = 40
 
 func TestExclusiveLeasesAreLinearizable(t *testing.T) {
 	first := testseed.First(t)
@@ -36,7 +44,7 @@ func TestExclusiveLeasesAreLinearizable(t *testing.T) {
 		}
 		require.Equal(t, porcupine.Ok, r)
 	}
-	require.Positive(t, made, "of %d operations none was a file made under an exclusive lease", ops)
+	require.GreaterOrEqual(t, made*leastMade, uint64(ops), "of %d operations %d were files made under an exclusive lease", ops, made)
 	t.Logf("%d operations, %d files made under exclusive leases", ops, made)
 }
 
@@ -61,17 +69,67 @@ func (r withoutHolds) Get(key []byte) ([]byte, bool, error) {
 	return r.Reader.Get(key)
 }
 
-// TestReadsThatDoNotWaitForTheHolderAreCaught holds the checker against servers whose
-// reads do not wait for who has the exclusive lease.
-func TestReadsThatDoNotWaitForTheHolderAreCaught(t *testing.T) {
-	first, most := testseed.From(t, 1), uint64(testseed.Of(40, 200))
-	for seed := first; seed < first+most; seed++ {
-		o := exclusively(seed, true)
-		o.store = func(_ string, s metadata.Store) metadata.Store { return holdsUnseen{s} }
-		if r, _ := playOne(t, o).h.verdict(); r == porcupine.Illegal {
-			t.Logf("found with seed %d, the %d. history", seed, seed-first+1)
-			return
-		}
+// givesBackFirst is the mutant of a holder: it gives a directory back, and goes on to
+// tell of files that it had made there.
+func givesBackFirst(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	all := req.GetBatch().GetRequests()
+	if len(all) < 2 || all[len(all)-1].GetEndHold() == nil {
+		return m.Do(ctx, req)
 	}
-	t.Fatalf("nobody noticed, seeds %d to %d", first, first+most-1)
+	part := func(requests []*wire.MetaRequest) ([]*wire.MetaResponse, error) {
+		some := proto.CloneOf(req)
+		some.GetBatch().Requests = requests
+		resp, err := m.Do(ctx, some)
+		return resp.GetBatch().GetResponses(), err
+	}
+	end, err := part(all[len(all)-1:])
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(200 * time.Millisecond)
+	made, err := part(all[:len(all)-1])
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Batch{Batch: &wire.BatchReply{Responses: append(made, end...)}}}, err
+}
+
+// answersEarly is the mutant of the service's batches: they are answered before they
+// are applied.
+func answersEarly(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	all := req.GetBatch().GetRequests()
+	if len(all) == 0 || all[len(all)-1].GetEndHold() != nil {
+		return m.Do(ctx, req)
+	}
+	go func() {
+		time.Sleep(200 * time.Millisecond)
+		_, _ = m.Do(context.WithoutCancel(ctx), req)
+	}()
+	early := make([]*wire.MetaResponse, len(all))
+	for i := range early {
+		early[i] = &wire.MetaResponse{}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Batch{Batch: &wire.BatchReply{Responses: early}}}, nil
+}
+
+// TestBrokenExclusiveLeasesAreCaught holds the checker against exclusive leases that
+// are broken in one place: it finds each out in one of a few histories.
+func TestBrokenExclusiveLeasesAreCaught(t *testing.T) {
+	first, most := testseed.From(t, 1), uint64(testseed.Of(40, 200))
+	for name, mutant := range map[string]func(o *options){
+		"reads that do not wait for the holder": func(o *options) {
+			o.store = func(_ string, s metadata.Store) metadata.Store { return holdsUnseen{s} }
+		},
+		"a holder that gives back before it sends":      func(o *options) { o.client = givesBackFirst },
+		"a batch that is answered before it is applied": func(o *options) { o.client = answersEarly },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := first; seed < first+most; seed++ {
+				o := exclusively(seed, true)
+				mutant(&o)
+				if r, _ := playOne(t, o).h.verdict(); r == porcupine.Illegal {
+					t.Logf("found with seed %d, the %d. history", seed, seed-first+1)
+					return
+				}
+			}
+			t.Fatalf("nobody noticed, seeds %d to %d", first, first+most-1)
+		})
+	}
 }

@@ -119,7 +119,7 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 // only looks: what a client changes itself it does not answer from its cache.
 func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error) {
 	node, cached := clientName(i), i < o.cached
-	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, looks: cached && i%2 == 0}
+	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, looks: cached && i%2 == 0, pause: 60 * time.Millisecond}
 	do := incluster.Requests(incluster.Plain)
 	if cached {
 		n.clocks.hands(node)
@@ -130,6 +130,9 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 	cfg := clientConfig(cached)
 	if w.alone = cached && i < o.alone && !w.looks; w.alone {
 		cfg.ExclusiveLeases = true
+	}
+	if o.alone > 0 && w.looks {
+		w.pause = 2 * time.Second // each look costs somebody an exclusive lease, for a while
 	}
 	c, err := n.c.ClientOver(ctx, node, cfg, func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
 	if err != nil {
@@ -151,7 +154,7 @@ func (out *outcome) run(ctx context.Context, o options, n *nemesis, workers []*w
 	defer stop()
 	var wg sync.WaitGroup
 	for _, w := range workers {
-		wg.Go(func() { w.run(working, 60*time.Millisecond) })
+		wg.Go(func() { w.run(working) })
 	}
 	var err error
 	if !o.calm {

@@ -178,7 +178,8 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	defer stop()
 	var wg sync.WaitGroup
 	for _, w := range workers {
-		wg.Go(func() { w.run(working, 60*time.Millisecond) })
+		w.pause = 60 * time.Millisecond
+		wg.Go(func() { w.run(working) })
 	}
 	var did []string
 	for working.Err() == nil {

@@ -108,22 +108,55 @@ type worker struct {
 	cache   *client.Client // meta, where it has a cache
 	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // it changes nothing
-	alone   bool           // it asks for exclusive leases
+	alone   bool           // it asks for exclusive leases, and works in bursts
+	pause   time.Duration  // the longest between two operations
+	in      burst
 	devices []uint32
 	stripes []uint64 // granted and not used
 	done    int
 	unknown int
 }
 
-// run works until ctx ends, with pauses of up to pause between two operations.
-func (w *worker) run(ctx context.Context, pause time.Duration) {
+// run works until ctx ends.
+func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		w.do(w.h.arenas[w.rng.IntN(len(w.h.arenas))])
+		w.do(w.where())
 		select {
-		case <-time.After(time.Duration(w.rng.Int64N(int64(pause)))):
+		case <-time.After(time.Duration(w.rng.Int64N(int64(w.pause)))):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// burst is some operations in one directory: what an exclusive lease is for.
+type burst struct {
+	p    *playground
+	dir  int
+	left int
+}
+
+// where draws the arena of the next operation.
+func (w *worker) where() *playground {
+	any := w.h.arenas[w.rng.IntN(len(w.h.arenas))]
+	if !w.alone {
+		return any
+	}
+	if w.in.left == 0 {
+		w.in = burst{p: any, dir: w.rng.IntN(dirsOfArena), left: 10 + w.rng.IntN(40)}
+	}
+	w.in.left--
+	return w.in.p
+}
+
+// burst makes an operation one of a burst: most make files, or remove them.
+func (w *worker) burst(in *input) {
+	switch n := w.rng.IntN(10); {
+	case n < 5:
+		in.verb = create
+	case n < 8:
+		in.verb = unlink
+	}
+	in.dir, in.slot = w.in.dir, w.in.dir*namesOfDir+in.slot%namesOfDir
 }
 
 // do has one random operation carried out.
@@ -168,7 +201,9 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	switch {
 	case w.looks:
 		in.verb = []verb{lookup, lookup, stat, stat, readdir, getxattr}[rng.IntN(6)]
-	case rng.IntN(4) == 0, w.alone && rng.IntN(2) == 0:
+	case w.alone:
+		w.burst(&in)
+	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
 	}
 	switch in.verb {
