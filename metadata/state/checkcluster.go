@@ -193,6 +193,7 @@ func (c *checker) intents() error {
 func (c *checker) jobIndexes() error {
 	want := make(map[string]bool)
 	ended := uint64(0)
+	owned := map[moraine.SessionID]uint64{}
 	err := c.each(tabJob, func(key, value []byte) error {
 		j := &job{id: moraine.JobID(lastU64(key))}
 		if err := j.decode(value); err != nil {
@@ -206,6 +207,9 @@ func (c *checker) jobIndexes() error {
 		default:
 			want[string(c.k.jobEnded(j.updated, j.id))] = true
 			ended++
+		}
+		if j.owner != 0 {
+			owned[j.owner]++
 		}
 		return nil
 	})
@@ -230,7 +234,24 @@ func (c *checker) jobIndexes() error {
 	if len(want) > 0 {
 		c.problem("%d jobs stand in no index", len(want))
 	}
-	return nil
+	return c.ownedJobs(owned)
+}
+
+// ownedJobs checks the counts of sessions' live jobs.
+func (c *checker) ownedJobs(owned map[moraine.SessionID]uint64) error {
+	err := c.each(tabSessJobs, func(key, value []byte) error {
+		id := moraine.SessionID(lastU64(key))
+		n, err := decodeOwned(value)
+		if err == nil && n != owned[id] {
+			c.problem("%d live jobs are counted of session %s, and it has %d", n, id, owned[id])
+		}
+		delete(owned, id)
+		return err
+	})
+	for id, n := range owned {
+		c.problem("%d live jobs of session %s are not counted", n, id)
+	}
+	return err
 }
 
 // allSteps checks checkpoints against their parts, blocks, directories and jobs.

@@ -103,12 +103,16 @@ func (m *Machine) cloneTree(t *tx, op *wire.CloneTree) (*wire.MetaResponse, erro
 			return nil, err
 		}
 	}
+	owner, err := t.jobOwner("clone tree")
+	if err != nil {
+		return nil, err
+	}
 	top, err := m.likeDir(t, src, dir.tenant)
 	if err != nil {
 		return nil, err
 	}
 	c := &treeClone{top: top.id, parent: dir.id, name: op.GetName()}
-	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_CLONE_TREE, subject: clip(op.GetName(), moraine.MaxNameLen), target: uint64(src.id), cursor: c.encode()})
+	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_CLONE_TREE, subject: clip(op.GetName(), moraine.MaxNameLen), target: uint64(src.id), cursor: c.encode(), owner: owner})
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,8 @@ var clusterCodecs = []codec{
 	}},
 	{"concat-job", (&job{kind: wire.JobKind_JOB_KIND_CONCAT, state: wire.JobState_JOB_STATE_DONE, target: 1<<40 | 9, generation: 1<<56 | 40}).encode(),
 		again(func() *job { return &job{} })},
+	{"owned-job", (&job{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, state: wire.JobState_JOB_STATE_PENDING, owner: 1<<40 | 7}).encode(),
+		again(func() *job { return &job{} })},
 	{"failed-concat-job", (&job{kind: wire.JobKind_JOB_KIND_CONCAT, state: wire.JobState_JOB_STATE_FAILED, err: "it was removed", why: moraine.NotFound,
 		ending: wire.JobState_JOB_STATE_FAILED}).encode(), again(func() *job { return &job{} })},
 	{"quota", quota{bytes: 10 << 40, inodes: 1_000_000}.encode(), func(b []byte) ([]byte, error) {

@@ -80,11 +80,15 @@ var errConcatRow = errors.New("a row holds 1 to 256 ranges")
 
 // addConcat makes the job, which owns the file from now on.
 func (m *Machine) addConcat(t *tx, i *inode, op *wire.Concat) (*wire.MetaResponse, error) {
+	owner, err := t.jobOwner("concat")
+	if err != nil {
+		return nil, err
+	}
 	l := op.GetLink()
 	c := &concatJob{parent: moraine.InodeID(l.GetParent()), name: l.GetName(), replace: l.GetReplace(), consume: moraine.InodeID(op.GetConsume()),
 		mtime: op.GetMtime(), root: t.scope.root, session: t.scope.session, ranges: uint64(len(op.GetRanges()))}
 	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_CONCAT, subject: clip(l.GetName(), moraine.MaxNameLen),
-		target: uint64(i.id), cursor: c.encode(), total: c.ranges})
+		target: uint64(i.id), cursor: c.encode(), total: c.ranges, owner: owner})
 	if err != nil {
 		return nil, err
 	}

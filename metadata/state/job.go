@@ -56,12 +56,16 @@ type job struct {
 	// Of a CONCAT that has ended, from version 3 on.
 	generation moraine.Generation // of the content that it gave its target
 	why        moraine.Kind       // it failed
+
+	// From version 4 on.
+	owner moraine.SessionID // whose live jobs it counts among; 0: nobody's
 }
 
 // jobVersion is the newest version of the record; one that needs none of its
 // fields is of version 1, as marks are.
 const (
-	jobVersion  = 3
+	jobVersion  = 4
+	jobVersion3 = 3
 	jobVersion2 = 2
 	jobVersion1 = 1
 )
@@ -77,8 +81,10 @@ func (j *job) ofV3() bool { return j.generation != 0 || j.why != 0 }
 // version is the one that the record needs.
 func (j *job) version() byte {
 	switch {
-	case j.ofV3():
+	case j.owner != 0:
 		return jobVersion
+	case j.ofV3():
+		return jobVersion3
 	case j.ofV2():
 		return jobVersion2
 	}
@@ -116,7 +122,11 @@ func (j *job) encode() []byte {
 	if version == jobVersion2 {
 		return b
 	}
-	return append(putFixed64(b, uint64(j.generation)), byte(j.why))
+	b = append(putFixed64(b, uint64(j.generation)), byte(j.why))
+	if version == jobVersion3 {
+		return b
+	}
+	return putFixed64(b, uint64(j.owner))
 }
 
 func (j *job) decode(b []byte) error {
@@ -148,6 +158,9 @@ func (j *job) decode(b []byte) error {
 	}
 	if version > jobVersion2 {
 		j.generation, j.why = moraine.Generation(d.fixed64()), moraine.Kind(d.byte())
+	}
+	if version > jobVersion3 {
+		j.owner = moraine.SessionID(d.fixed64())
 	}
 	if version != j.version() {
 		d.fail(fmt.Errorf("version %d without need", version))
@@ -206,6 +219,7 @@ type jobSpec struct {
 	after   uint64
 	parent  moraine.JobID
 	moves   wire.JobKind
+	owner   moraine.SessionID
 }
 
 // addJob makes a job that is ready to be leased or run.
@@ -217,7 +231,10 @@ func (m *Machine) addJob(t *tx, spec jobSpec) (moraine.JobID, error) {
 	j := &job{
 		id: moraine.JobID(id), kind: spec.kind, state: wire.JobState_JOB_STATE_PENDING, created: t.clusterTime(),
 		subject: spec.subject, step: spec.step, target: spec.target, cursor: spec.cursor, stripes: spec.stripes, total: spec.total,
-		after: spec.after, parent: spec.parent, moves: spec.moves,
+		after: spec.after, parent: spec.parent, moves: spec.moves, owner: spec.owner,
+	}
+	if err := t.countOwned(j, 1); err != nil {
+		return 0, err
 	}
 	t.putJob(j)
 	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion1})
@@ -257,10 +274,13 @@ func backoff(tries uint32) uint64 {
 func (m *Machine) endJob(t *tx, j *job, state wire.JobState, reason string) error {
 	t.unindexJob(j)
 	t.countMoves(j, -1)
+	if err := t.countOwned(j, -1); err != nil {
+		return err
+	}
 	if err := m.releaseJob(t, j, state, reason); err != nil {
 		return err
 	}
-	j.state, j.err, j.until, j.stripes, j.cursor = state, reason, 0, nil, nil
+	j.state, j.err, j.until, j.stripes, j.cursor, j.owner = state, reason, 0, nil, nil, 0
 	t.putJob(j)
 	t.put(t.k.jobEnded(j.updated, j.id), []byte{jobVersion1})
 	t.count[cJobsEnded]++

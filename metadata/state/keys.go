@@ -59,6 +59,7 @@ const (
 	tabJobReady = 0x39 // kind | not before | job: pending jobs
 	tabJobLease = 0x3a // lease until | job: leased jobs
 	tabJobEnded = 0x3b // updated | job: jobs that ended, oldest first
+	tabSessJobs = 0x3c // session -> how many live jobs count among its own
 
 	tabRun       = 0x40 // inode of the run -> record
 	tabAttempt   = 0x42 // run | attempt -> record
@@ -283,6 +284,8 @@ func (k keys) jobReady(kind uint8, notBefore uint64, j moraine.JobID) []byte {
 func (k keys) jobLease(until uint64, j moraine.JobID) []byte {
 	return k.u64x2(tabJobLease, until, uint64(j))
 }
+func (k keys) sessionJobs(s moraine.SessionID) []byte { return k.u64(tabSessJobs, uint64(s)) }
+
 func (k keys) jobEnded(updated uint64, j moraine.JobID) []byte {
 	return k.u64x2(tabJobEnded, updated, uint64(j))
 }

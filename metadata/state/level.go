@@ -54,6 +54,9 @@ const (
 	// LevelHolds: a session may have the exclusive lease on a directory, and make files
 	// of numbers that it was given (Hold, LapseHold, Create.inode, Commit.create).
 	LevelHolds = 4
+	// levelJobOwners: the removals and clones of trees and the concatenations of a
+	// session are counted, and bounded.
+	levelJobOwners = 4
 )
 
 // speaks reports whether the state has reached a feature level.

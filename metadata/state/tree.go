@@ -15,20 +15,31 @@ func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, er
 	if child.typ != typeDirectory {
 		return nil, fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
 	}
+	owner := moraine.SessionID(0)
+	if child.entries > 0 {
+		if owner, err = t.jobOwner("remove tree"); err != nil {
+			return nil, err
+		}
+	}
 	m.unlink(t, dir, op.GetName(), child)
-	return removeReply(child), m.dropTree(t, child, op.GetName())
+	return removeReply(child), m.dropTreeOf(t, child, op.GetName(), owner)
 }
 
 // dropTree lets a directory that nothing names any more die with all that is
 // below it: by a job, unless it is empty.
 func (m *Machine) dropTree(t *tx, dir *inode, subject string) error {
+	return m.dropTreeOf(t, dir, subject, 0)
+}
+
+// dropTreeOf is dropTree by a job that counts among those of a session.
+func (m *Machine) dropTreeOf(t *tx, dir *inode, subject string, owner moraine.SessionID) error {
 	if dir.entries == 0 {
 		return t.delInode(dir)
 	}
 	dir.detach()
 	dir.nlink = 0
 	t.putInode(dir)
-	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: subject})
+	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: subject, owner: owner})
 	if err != nil {
 		return err
 	}
