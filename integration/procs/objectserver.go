@@ -45,11 +45,18 @@ func (c *Cluster) prepareObjectServer() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	onNet := c.net != nil && c.net.Has(objectServerName)
+	if onNet {
+		addrs[0] = c.net.IP(objectServerName) + ":9000"
+	}
 	dir := filepath.Join(c.cfg.Dir, objectServerName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	n := NewObjectServer(c.cfg.Binary, dir, addrs[0], filepath.Join(c.cfg.Dir, "log", objectServerName+".log"))
+	if onNet {
+		n.net = c.net
+	}
 	env, err := n.BucketEnv()
 	if err != nil {
 		return nil, err

@@ -35,6 +35,7 @@ type entry struct {
 	ReadBytes int64
 	Acked     int64 // bytes
 	Steps     int
+	Evicted   int64 // files, to the bucket
 	Failed    int64 // operations
 }
 

@@ -18,6 +18,7 @@ type model struct {
 
 	reads, readBytes int64 // that were held against it
 	acked            int64 // bytes
+	evicted          int64 // files
 	failed           int64 // operations that ended with an error, or with their client
 	steps            []step
 	begun            step // the latest

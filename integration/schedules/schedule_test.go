@@ -30,6 +30,7 @@ var (
 	metadataServers = []string{"m1", "m2", "m3"}
 	chunkservers    = []string{"n1", "n2", "n3", "n4", "n5"}
 	clients         = []string{"c1", "c2", "c3", "c4", "c5"}
+	bucket          = "o1"
 )
 
 const (
@@ -133,11 +134,13 @@ func draw(rng *rand.Rand, k kind) fault {
 	f := fault{Kind: k, For: between(1500*time.Millisecond, 6*time.Second)}
 	switch k {
 	case kills:
-		f.Target = pick(leader, pick(metadataServers...), pick(chunkservers...), pick(chunkservers...), pick(clients...))
+		f.Target = pick(leader, pick(metadataServers...), pick(chunkservers...), pick(chunkservers...), pick(clients...), bucket)
 	case stops:
-		switch rng.IntN(4) {
+		switch rng.IntN(5) {
 		case 0:
 			f.Target = leader
+		case 4:
+			f.Target = bucket
 		case 1: // and the mover in it
 			f.Target, f.For = pick(chunkservers...), between(16*time.Second, 18*time.Second)
 		case 2:
@@ -146,7 +149,7 @@ func draw(rng *rand.Rand, k kind) fault {
 			f.Target, f.For = pick(clients...), between(6*time.Second, 9*time.Second)
 		}
 	case partitions:
-		f.Target = pick(leader, pick(metadataServers...), pick(chunkservers...), pick(clients...))
+		f.Target = pick(leader, pick(metadataServers...), pick(chunkservers...), pick(clients...), bucket)
 		switch rng.IntN(3) {
 		case 0:
 			f.Other = mute
@@ -171,7 +174,7 @@ func draw(rng *rand.Rand, k kind) fault {
 // A plan follows from its seed, is long enough, names what is there, and in a third
 // of them at least, whatever the seeds, two faults overlap.
 func TestPlan(t *testing.T) {
-	targets := slices.Concat([]string{leader}, metadataServers, chunkservers, clients)
+	targets := slices.Concat([]string{leader, bucket}, metadataServers, chunkservers, clients)
 	for _, s := range []shape{longShape, shortShape} {
 		overlapping, drawn := 0, map[kind]int{}
 		const seeds = 300

@@ -38,7 +38,7 @@ func mountSlow(dir, backing string) (*slowDisk, error) {
 	}
 	node := &slowNode{LoopbackNode: fs.LoopbackNode{RootData: root}, disk: d}
 	root.RootNode = node
-	options := &fs.Options{MountOptions: fuse.MountOptions{DirectMount: true, FsName: filepath.Base(dir), MaxWrite: 1 << 20}}
+	options := &fs.Options{MountOptions: fuse.MountOptions{FsName: filepath.Base(dir), MaxWrite: 512 << 10}}
 	server, err := fs.Mount(dir, node, options)
 	if err != nil {
 		return nil, err

@@ -82,6 +82,7 @@ func (w *work) run(ctx context.Context, seed uint64) {
 	}
 	all.Go(func() { w.patch(ctx, rng(10)) })
 	all.Go(func() { w.checkpoint(ctx, rng(20)) })
+	all.Go(func() { w.tier(ctx, rng(25)) })
 	for i := range uint64(3) {
 		all.Go(func() { w.read(ctx, rng(30+i), reader) })
 		all.Go(func() { w.read(ctx, rng(40+i), cachedReader) })
@@ -175,6 +176,28 @@ func (w *work) checkpoint(ctx context.Context, rng *rand.Rand) {
 			}
 			rest(ctx, rng, 2*time.Second, nil)
 		}
+	}
+}
+
+// tier moves files to the bucket and back, whatever else is done to them. That changes
+// nothing of what they hold, so that the model does not hear of it.
+func (w *work) tier(ctx context.Context, rng *rand.Rand) {
+	for ctx.Err() == nil {
+		var err error
+		if f := w.m.any(rng); f != nil {
+			r := request{Op: opEvict, Path: f.path, Patient: patience}
+			if rng.IntN(4) == 0 {
+				r.Op = opStage
+			}
+			var a reply
+			if a, err = w.crew[patcher].ask(r); err != nil {
+				w.failed(r.Op, err)
+			}
+			w.m.mu.Lock()
+			w.m.evicted += a.Size
+			w.m.mu.Unlock()
+		}
+		rest(ctx, rng, 500*time.Millisecond, err)
 	}
 }
 

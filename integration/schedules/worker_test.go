@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // workerVariable, in the environment, makes a process a worker: this test's own
@@ -53,6 +54,8 @@ const (
 	opRead    = "read"    // N bytes at Off of Path, as far as it goes
 	opOpenRun = "openrun" // the run at Path, as its next attempt, and what it goes on from
 	opSave    = "save"    // Step of the run, by all ranks
+	opEvict   = "evict"   // Path: to the bucket, and its stripes are dropped
+	opStage   = "stage"   // Path: back to stripes
 	opRestore = "restore" // the latest step of the run at Path
 	opStep    = "step"    // the files of Attempt and Step of the run at Path
 )
@@ -157,6 +160,10 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 		return reply{}, w.c.Remove(ctx, r.Path)
 	case opRead:
 		return w.read(ctx, r)
+	case opEvict:
+		return w.move(ctx, r, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT)
+	case opStage:
+		return w.move(ctx, r, wire.JobKind_JOB_KIND_STAGE)
 	case opOpenRun:
 		return w.openRun(ctx, r)
 	case opSave:
@@ -231,6 +238,32 @@ func (w *worker) handle(ctx context.Context, path string) (*client.Handle, error
 	w.handles[path] = h
 	w.mu.Unlock()
 	return h, nil
+}
+
+// move has jobs done to a file, one after the other; Size says whether it is in the
+// bucket only then.
+func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a reply, err error) {
+	attr, err := w.c.Stat(ctx, r.Path)
+	if err != nil {
+		return a, err
+	}
+	for _, kind := range kinds {
+		jobs, err := w.c.QueueMove(ctx, kind, moraine.InodeID(attr.GetInode()))
+		if err != nil {
+			return a, err
+		}
+		j, err := w.c.WaitJob(ctx, moraine.JobID(jobs[0].Id), nil)
+		if err != nil {
+			return a, err
+		}
+		if j.Error != "" {
+			return a, errors.New(j.Error)
+		}
+	}
+	if attr, err = w.c.StatInode(ctx, moraine.InodeID(attr.GetInode())); err == nil && attr.GetEvicted() {
+		a.Size = 1
+	}
+	return a, err
 }
 
 // wrongBytes are bytes that were served, and are of no version.

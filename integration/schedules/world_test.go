@@ -46,7 +46,7 @@ func makeWorld(ctx context.Context, binary, dir string, seed uint64) (w *world, 
 			w = nil
 		}
 	}()
-	if w.net, err = netns.New(slices.Concat(metadataServers, chunkservers, clients)...); err != nil {
+	if w.net, err = netns.New(slices.Concat(metadataServers, chunkservers, clients, []string{bucket})...); err != nil {
 		return w, err
 	}
 	w.ends = append(w.ends, w.net.Close)
@@ -101,7 +101,7 @@ func (w *world) startProxies() error {
 
 func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 	w.cluster, err = procs.Start(ctx, procs.Config{
-		Binary: binary, Dir: w.clusterDir(), Metadata: len(metadataServers), Chunkservers: len(chunkservers), Net: w.net,
+		Binary: binary, Dir: w.clusterDir(), Metadata: len(metadataServers), Chunkservers: len(chunkservers), Net: w.net, ObjectServer: true,
 		Listen: func(name, _ string) string { return "unix:" + w.socket(name) },
 		// Everything that takes its time is to happen within a schedule: sessions and
 		// hosts are given up, what is dead is deleted, what was lost is rebuilt.
