@@ -88,30 +88,3 @@ func (l *leader) mayBatch(c *call, req *wire.MetaRequest) error {
 	}
 	return nil
 }
-
-// proposeAll is propose of several commands, which are applied in order, one right
-// after the other.
-func (p *proposer) proposeAll(ctx context.Context, stopped <-chan struct{}, cmds []*statepb.Command) ([]state.Result, error) {
-	props := make([]*proposal, len(cmds))
-	for i, cmd := range cmds {
-		prop, err := p.encode(cmd)
-		if err != nil {
-			return nil, err
-		}
-		props[i] = prop
-	}
-	props[0].rest = props[1:]
-	began := p.clock.Now()
-	if err := p.enqueue(ctx, stopped, props[0]); err != nil {
-		return nil, err
-	}
-	results := make([]state.Result, len(props))
-	for i, prop := range props {
-		var err error
-		if results[i], err = prop.wait(ctx, stopped); err != nil {
-			return nil, err
-		}
-	}
-	p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
-	return results, nil
-}
