@@ -13,6 +13,19 @@ import (
 // flipsAtOnce is how many records of a device are damaged by one fault.
 const flipsAtOnce = 3
 
+// rot damages a device, and has its server start anew meanwhile, three times of four:
+// else the server has everything in memory, and nobody reads what is on disk.
+func (in *injector) rot(f fault) (act, error) {
+	if err := in.flip(f); err != nil {
+		return act{}, err
+	}
+	n := in.cluster.Node(f.Target)
+	if f.At%4 == 0 {
+		return act{seen: yes}, nil
+	}
+	return act{yes, n.Start}, n.Kill()
+}
+
 // flip flips a bit in some records on the device of a host, behind its back: of chunks
 // that were synced, in their bytes mostly, and now and then in their heads. It has
 // fired when another reading of the device says that they are damaged.

@@ -133,7 +133,7 @@ func (in *injector) begin(ctx context.Context, f fault) (act, error) {
 		undo, err := fillUp(in.cluster.Node(filled).Dir)
 		return act{yes, undo}, err
 	case bitFlips:
-		return act{seen: yes}, in.flip(f)
+		return in.rot(f)
 	case lostReplies:
 		return in.lose(f.Target)
 	}

@@ -87,7 +87,7 @@ func plan(seed uint64, s shape) []fault {
 	kinds := slices.Clone(s.only)
 	rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 	var faults []fault
-	at := time.Second
+	at := 2 * time.Second // then there is something to harm
 	for i := 0; len(faults) < n && i < 4*n; i++ {
 		f := draw(rng, kinds[i%len(kinds)])
 		f.For = min(f.For, s.lasts*2/5)
