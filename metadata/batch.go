@@ -46,11 +46,11 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 			return nil, err
 		}
 		var again []int
-		var met state.Held
+		var met state.Hold
 		for n, i := range left {
 			res := &results[n]
-			if res.Held.Directory != 0 {
-				again, met = append(again, i), res.Held
+			if res.Met.Directory != 0 {
+				again, met = append(again, i), res.Met
 				continue
 			}
 			if moraine.Kind(res.Response.GetError().GetKind()) == moraine.Misrouted {

@@ -11,10 +11,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// held is one exclusive lease on a directory (metadata/state/hold.go), as the leader
+// exclusiveLease is a hold (metadata/state/hold.go), an exclusive lease on a directory, as the leader
 // knows it. The lease itself is in the state: the next leader finds it there, and
 // serves nothing of the directory either before its holder has sent what it had not.
-type held struct {
+type exclusiveLease struct {
 	session moraine.SessionID
 	since   uint64
 	ended   chan struct{} // closed when it has ended
@@ -23,13 +23,13 @@ type held struct {
 }
 
 // leadHolds takes over the exclusive leases of the state. The mutex is held.
-func (t *leaseTable) leadHolds(holds []state.Held) {
-	t.exclusive = make(map[moraine.InodeID]*held, len(holds))
+func (t *leaseTable) leadHolds(holds []state.Hold) {
+	t.exclusive = make(map[moraine.InodeID]*exclusiveLease, len(holds))
 	t.changeHolds(holds)
 }
 
 // changeHolds follows the exclusive leases. The mutex is held.
-func (t *leaseTable) changeHolds(changes []state.Held) {
+func (t *leaseTable) changeHolds(changes []state.Hold) {
 	for _, c := range changes {
 		if old := t.exclusive[c.Directory]; old != nil {
 			close(old.ended)
@@ -39,10 +39,10 @@ func (t *leaseTable) changeHolds(changes []state.Held) {
 			}
 		}
 		if c.Session != 0 {
-			t.exclusive[c.Directory] = &held{session: c.Session, since: c.Since, ended: make(chan struct{})}
+			t.exclusive[c.Directory] = &exclusiveLease{session: c.Session, since: c.Since, ended: make(chan struct{})}
 		}
 	}
-	t.heldCount.Store(int64(len(t.exclusive)))
+	t.exclusiveCount.Store(int64(len(t.exclusive)))
 	t.metrics.Holds.Set(float64(len(t.exclusive)))
 }
 
@@ -52,7 +52,7 @@ func (t *leaseTable) dropHolds() {
 		close(h.ended)
 	}
 	t.exclusive = nil
-	t.heldCount.Store(0)
+	t.exclusiveCount.Store(0)
 	t.metrics.Holds.Set(0)
 }
 
@@ -87,7 +87,7 @@ func (t *leaseTable) keeps(h *holder) bool {
 
 // wantBack returns once an exclusive lease has ended that is in somebody's way: its
 // holder gave it back, or had no leases any more and has lost it.
-func (l *leader) wantBack(ctx context.Context, want state.Held) error {
+func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 	t := l.lease
 	for {
 		var wait <-chan struct{}
@@ -133,10 +133,10 @@ func (l *leader) wantBack(ctx context.Context, want state.Held) error {
 	}
 }
 
-// heldSeen returns another session's exclusive lease on a directory of which an
+// holdSeen returns another session's exclusive lease on a directory of which an
 // answer shows an entry, or the attributes, or under which it may have made what the
 // answer says is not there.
-func (l *leader) heldSeen(r state.Reader, seen *state.Seen, session uint64) (state.Held, error) {
+func (l *leader) holdSeen(r state.Reader, seen *state.Seen, session uint64) (state.Hold, error) {
 	last := moraine.InodeID(0)
 	for i := range seen.Touches {
 		touch := &seen.Touches[i]
@@ -150,22 +150,22 @@ func (l *leader) heldSeen(r state.Reader, seen *state.Seen, session uint64) (sta
 		}
 	}
 	for _, id := range seen.Missing {
-		h, err := l.machine.NumberHeld(r, id, moraine.SessionID(session))
+		h, err := l.machine.NumberHold(r, id, moraine.SessionID(session))
 		if err != nil || h.Session != 0 {
 			return h, err
 		}
 	}
-	return state.Held{}, nil
+	return state.Hold{}, nil
 }
 
 // applied proposes a command until no exclusive lease is in its way.
 func (l *leader) applied(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command) (state.Result, error) {
 	for {
 		res, err := l.proposer.propose(ctx, stopped, cmd, nil)
-		if err != nil || res.Held.Directory == 0 {
+		if err != nil || res.Met.Directory == 0 {
 			return res, err
 		}
-		if err := l.wantBack(ctx, res.Held); err != nil {
+		if err := l.wantBack(ctx, res.Met); err != nil {
 			return res, err
 		}
 	}
@@ -176,7 +176,7 @@ func (l *leader) applied(ctx context.Context, stopped <-chan struct{}, cmd *stat
 func (l *leader) loadHolds() error {
 	return l.store.View(func(r state.Reader, _ uint64) error {
 		l.holds = nil
-		return l.machine.Holds(r, func(h state.Held) { l.holds = append(l.holds, h) })
+		return l.machine.Holds(r, func(h state.Hold) { l.holds = append(l.holds, h) })
 	})
 }
 

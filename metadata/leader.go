@@ -41,7 +41,7 @@ type leader struct {
 	healing  healing
 	scrubs   scrubs
 	lease    *leaseTable
-	holds    []state.Held // of the state, when the leadership began
+	holds    []state.Hold // of the state, when the leadership began
 
 	// routing is the present routing epoch.
 	routing atomic.Uint64

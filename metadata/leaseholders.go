@@ -55,7 +55,7 @@ func (t *leaseTable) sweep() {
 			delete(t.heat, lease)
 		}
 	}
-	t.metrics.Leases.Set(float64(t.held))
+	t.metrics.Leases.Set(float64(t.leaseCount))
 	t.metrics.LeaseSessions.Set(float64(len(t.sessions)))
 }
 
@@ -112,7 +112,7 @@ func (t *leaseTable) holds(h *holder, lease moraine.InodeID) bool {
 		return false
 	}
 	h.leases[lease] = struct{}{}
-	t.held++
+	t.leaseCount++
 	if other, ok := t.one[lease]; ok {
 		delete(t.one, lease)
 		t.many[lease] = []uint32{other, h.slot}
@@ -130,7 +130,7 @@ func (t *leaseTable) unhold(h *holder, lease moraine.InodeID) {
 		return
 	}
 	delete(h.leases, lease)
-	t.held--
+	t.leaseCount--
 	if slot, ok := t.one[lease]; ok && slot == h.slot {
 		delete(t.one, lease)
 		return

@@ -74,12 +74,12 @@ type leaseTable struct {
 	// one and many are who holds a lease: nearly always there is one holder.
 	one  map[moraine.InodeID]uint32
 	many map[moraine.InodeID][]uint32
-	// held is how many leases there are.
-	held int
-	heat map[moraine.InodeID]heat // leases recalled lately
-	// exclusive are the exclusive leases, heldCount how many there are.
-	exclusive map[moraine.InodeID]*held
-	heldCount atomic.Int64
+	// leaseCount is how many leases there are.
+	leaseCount int
+	heat       map[moraine.InodeID]heat // leases recalled lately
+	// exclusive are the exclusive leases, exclusiveCount how many there are.
+	exclusive      map[moraine.InodeID]*exclusiveLease
+	exclusiveCount atomic.Int64
 	// shown is what pending changes would show, pendings are all of them.
 	shown    map[shownKey][]*pending
 	pendings map[*pending]struct{}
@@ -95,12 +95,12 @@ func newLeaseTable(m *Metrics, now func() time.Time, sessionTimeout time.Duratio
 }
 
 // lead begins to grant. sessions are those of the state that may hold leases.
-func (t *leaseTable) lead(sessions []uint64, holds []state.Held) {
+func (t *leaseTable) lead(sessions []uint64, holds []state.Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = true
 	t.sessions, t.slots, t.free = map[uint64]*holder{}, nil, nil
-	t.one, t.many, t.held = map[moraine.InodeID]uint32{}, map[moraine.InodeID][]uint32{}, 0
+	t.one, t.many, t.leaseCount = map[moraine.InodeID]uint32{}, map[moraine.InodeID][]uint32{}, 0
 	t.heat = map[moraine.InodeID]heat{}
 	t.shown, t.pendings = map[shownKey][]*pending{}, map[*pending]struct{}{}
 	t.recovering, t.recovered, t.recoverBy = map[uint64]struct{}{}, make(chan struct{}), t.now().Add(leaseTerm)
@@ -129,7 +129,7 @@ func (t *leaseTable) follow() {
 func (t *leaseTable) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.held
+	return t.leaseCount
 }
 
 // settleRecovery ends the recovery where it is over. The mutex is held.

@@ -183,11 +183,11 @@ func (p *proposer) work(ctx context.Context) {
 	defer sends.Wait()
 	ended := make(chan struct{}, p.maxInFlight)
 	inFlight := 0
-	var held *proposal // taken from the queue, and not yet in an entry
+	var taken *proposal // from the queue, and not yet in an entry
 	for {
-		if held == nil {
+		if taken == nil {
 			select {
-			case held = <-p.queue:
+			case taken = <-p.queue:
 			case <-ctx.Done():
 				return
 			}
@@ -206,7 +206,7 @@ func (p *proposer) work(ctx context.Context) {
 			}
 		}
 		var batch []*proposal
-		batch, held = p.fill(held)
+		batch, taken = p.fill(taken)
 		inFlight++
 		sends.Go(func() {
 			p.send(ctx, batch)

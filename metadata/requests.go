@@ -60,13 +60,13 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 			return nil, err
 		}
 		// One that begins after this has not begun yet for who reads now.
-		mind := l.lease.heldCount.Load() > 0
-		var met state.Held
+		mind := l.lease.exclusiveCount.Load() > 0
+		var met state.Hold
 		err := l.store.View(func(r state.Reader, applied uint64) (err error) {
 			asOf = applied
 			resp, seen, err = l.machine.ReadSeen(r, c.caller, req)
 			if err == nil && mind {
-				met, err = l.heldSeen(r, &seen, c.req.Session)
+				met, err = l.holdSeen(r, &seen, c.req.Session)
 			}
 			return err
 		})

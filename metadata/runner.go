@@ -115,12 +115,12 @@ func (r *runner) ready() (jobs []uint64, err error) {
 }
 
 // piece runs one piece of a job. met is the exclusive lease that was in its way.
-func (r *runner) piece(ctx context.Context, job uint64) (met state.Held, err error) {
+func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, err error) {
 	cmd := r.l.own(&statepb.Command{Op: &statepb.Command_RunJob{
 		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.l.cfg.RunnerKeys)}}})
 	res, err := r.l.proposer.propose(ctx, nil, cmd, nil)
-	if err != nil || res.Held.Directory != 0 {
-		return res.Held, err
+	if err != nil || res.Met.Directory != 0 {
+		return res.Met, err
 	}
 	if e := res.Response.GetError(); e != nil {
 		return met, transport.ErrorFromWire(e)
@@ -129,7 +129,7 @@ func (r *runner) piece(ctx context.Context, job uint64) (met state.Held, err err
 }
 
 // wait passes a job over until an exclusive lease has ended.
-func (r *runner) wait(ctx context.Context, job uint64, met state.Held) {
+func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) >= maxWaitingJobs {

@@ -248,7 +248,7 @@ func (l *leader) closeSession(ctx context.Context, c *call) (*wire.MetaResponse,
 // endOverdue expires the sessions that were not renewed in time.
 func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
 	most := maxExpire
-	if l.lease.heldCount.Load() > 0 {
+	if l.lease.exclusiveCount.Load() > 0 {
 		most = state.MaxExpireHolding
 	}
 	ids := l.sessions.overdue(now, most)

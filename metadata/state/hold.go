@@ -15,7 +15,7 @@ import (
 // would make what the holder answered wrong. It is therefore in the state, where
 // every change meets it whichever leader proposed it: a command of anybody else that
 // touches the entries or the attributes of the directory is refused when it is
-// applied, and changes nothing, not even the answers that are kept (Result.Held). The
+// applied, and changes nothing, not even the answers that are kept (Result.Met). The
 // leader asks the holder to give the directory back, and proposes it again.
 
 const (
@@ -29,8 +29,8 @@ const (
 
 const holdVersion = 1
 
-// Held says that a command was refused because of an exclusive lease.
-type Held struct {
+// Hold is the exclusive lease of a session on a directory.
+type Hold struct {
 	Directory moraine.InodeID // 0: it was not
 	Session   moraine.SessionID
 	Since     uint64 // tells it from earlier and later ones of the session
@@ -38,38 +38,38 @@ type Held struct {
 
 // holder returns the exclusive lease on a directory; its session is 0 where nobody
 // has it.
-func (v *view) holder(dir moraine.InodeID) (Held, error) {
+func (v *view) holder(dir moraine.InodeID) (Hold, error) {
 	b, ok, err := v.r.Get(v.k.hold(dir))
 	if err != nil || !ok {
-		return Held{}, err
+		return Hold{}, err
 	}
 	return decodeHold(dir, b)
 }
 
-func (h Held) encode() []byte {
+func (h Hold) encode() []byte {
 	return putUvarint(putFixed64([]byte{holdVersion}, uint64(h.Session)), h.Since)
 }
 
-func decodeHold(dir moraine.InodeID, b []byte) (Held, error) {
+func decodeHold(dir moraine.InodeID, b []byte) (Hold, error) {
 	d := dec{b: b}
 	d.version(holdVersion)
-	h := Held{Directory: dir, Session: moraine.SessionID(d.fixed64())}
+	h := Hold{Directory: dir, Session: moraine.SessionID(d.fixed64())}
 	h.Since = d.uvarint()
 	return h, d.end("hold")
 }
 
 // Holder returns the exclusive lease on a directory; its session is 0 where nobody
 // has it.
-func (m *Machine) Holder(r Reader, dir moraine.InodeID) (Held, error) {
+func (m *Machine) Holder(r Reader, dir moraine.InodeID) (Hold, error) {
 	return m.view(r).holder(dir)
 }
 
 // Holds calls fn with every exclusive lease.
-func (m *Machine) Holds(r Reader, fn func(Held)) error {
+func (m *Machine) Holds(r Reader, fn func(Hold)) error {
 	var bad error
 	prefix := m.k.table(tabHold)
 	err := r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var h Held
+		var h Hold
 		if h, bad = decodeHold(moraine.InodeID(lastU64(key)), value); bad == nil {
 			fn(h)
 		}
@@ -83,7 +83,7 @@ func (m *Machine) Holds(r Reader, fn func(Held)) error {
 
 // mindHold has the command refused where another session has the directory.
 func (t *tx) mindHold(dir moraine.InodeID) {
-	if t.count[cHolds] == 0 || t.held.Directory != 0 || t.holdErr != nil {
+	if t.count[cHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
 		return
 	}
 	h, err := t.holder(dir)
@@ -91,26 +91,26 @@ func (t *tx) mindHold(dir moraine.InodeID) {
 	case err != nil:
 		t.holdErr = err
 	case h.Session != 0 && (t.session == nil || t.session.id != h.Session):
-		t.held = h
+		t.met = h
 	}
 }
 
 // mindNumber is mindHold for an inode that there is none of.
 func (t *tx) mindNumber(id moraine.InodeID) {
-	if t.count[cHolds] == 0 || t.held.Directory != 0 || t.holdErr != nil {
+	if t.count[cHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
 		return
 	}
 	var own moraine.SessionID
 	if t.session != nil {
 		own = t.session.id
 	}
-	t.held, t.holdErr = t.numberHeld(id, own)
+	t.met, t.holdErr = t.numberHold(id, own)
 }
 
-// numberHeld returns a hold of another session that was given the number of an inode
+// numberHold returns a hold of another session that was given the number of an inode
 // that is not there, and has not used it: it may have made the file already. There
 // are few such ranges, and few questions for what is not there.
-func (v *view) numberHeld(id moraine.InodeID, own moraine.SessionID) (Held, error) {
+func (v *view) numberHold(id moraine.InodeID, own moraine.SessionID) (Hold, error) {
 	var owner moraine.SessionID
 	var bad error
 	prefix := v.k.table(tabRange)
@@ -128,29 +128,29 @@ func (v *view) numberHeld(id moraine.InodeID, own moraine.SessionID) (Held, erro
 		err = bad
 	}
 	if err != nil || owner == 0 || owner == own {
-		return Held{}, err
+		return Hold{}, err
 	}
 	dirs, err := v.keysUnder(v.k.sessionHolds(owner), 1)
 	if err != nil || len(dirs) == 0 {
-		return Held{}, err
+		return Hold{}, err
 	}
 	return v.holder(moraine.InodeID(lastU64(dirs[0])))
 }
 
-// NumberHeld returns an exclusive lease under which another session than own may have
+// NumberHold returns an exclusive lease under which another session than own may have
 // made an inode that the state does not have; its session is 0 where there is none.
-func (m *Machine) NumberHeld(r Reader, id moraine.InodeID, own moraine.SessionID) (Held, error) {
-	return m.view(r).numberHeld(id, own)
+func (m *Machine) NumberHold(r Reader, id moraine.InodeID, own moraine.SessionID) (Hold, error) {
+	return m.view(r).numberHold(id, own)
 }
 
 // minded makes the answer of a command that met another's hold; nil where it met
 // none. What the command wrote is thrown away.
 func (t *tx) minded() *wire.MetaResponse {
-	if t.held.Directory == 0 {
+	if t.met.Directory == 0 {
 		return nil
 	}
 	t.reset()
-	return refuse(fail(moraine.Busy, "apply", t.held.Directory.String(), "session %s has the exclusive lease on the directory", t.held.Session))
+	return refuse(fail(moraine.Busy, "apply", t.met.Directory.String(), "session %s has the exclusive lease on the directory", t.met.Session))
 }
 
 // holdDirectory gives a session the exclusive lease on a directory, and numbers. Everybody
@@ -197,7 +197,7 @@ func (t *tx) takeHold(id moraine.InodeID) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := Held{Directory: id, Session: t.session.id, Since: t.count[cCommands]}
+	h := Hold{Directory: id, Session: t.session.id, Since: t.count[cCommands]}
 	t.events.Holds = append(t.events.Holds, h)
 	if had.Session != 0 { // an end of the one before that comes late does not end this one
 		t.put(t.k.hold(id), h.encode())
@@ -239,7 +239,7 @@ func (t *tx) dropHold(dir moraine.InodeID, s moraine.SessionID, since uint64) er
 	t.del(t.k.hold(dir))
 	t.del(t.k.sessionHold(s, dir))
 	t.count[cHolds]--
-	t.events.Holds = append(t.events.Holds, Held{Directory: dir})
+	t.events.Holds = append(t.events.Holds, Hold{Directory: dir})
 	return nil
 }
 

@@ -107,7 +107,7 @@ func TestHolds(t *testing.T) {
 			req := c.other.request(row.do(c))
 			before := c.kv.Len()
 			got := c.other.send(req)
-			if met := got.Held.Directory != 0; met == row.free {
+			if met := got.Met.Directory != 0; met == row.free {
 				t.Fatalf("it met the hold: %v; %s", met, kind(got.Response))
 			}
 			if !row.free {
@@ -118,8 +118,8 @@ func TestHolds(t *testing.T) {
 				c.ok(c.endHold(c.dir))
 				got = c.other.send(proto.Clone(req).(*request))
 			}
-			if kind(got.Response) != row.want || got.Held.Directory != 0 {
-				t.Errorf("%s, want %s; held %v", kind(got.Response), row.want, got.Held)
+			if kind(got.Response) != row.want || got.Met.Directory != 0 {
+				t.Errorf("%s, want %s; held %v", kind(got.Response), row.want, got.Met)
 			}
 			if again := c.other.send(proto.Clone(req).(*request)); row.want == "ok" && !again.Repeated {
 				t.Error("the answer was not kept")
@@ -290,13 +290,13 @@ func TestACloneOfATreeWaitsForTheHolder(t *testing.T) {
 	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: c.root, Name: "d", NewParent: top, NewName: "d"}}}))
 	id := c.ok(c.other.cloneTree(top, c.root, "copy")).GetJobs().GetJobs()[0].Id
 	piece := &statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: id, Limit: 1000}}}
-	if got := c.apply(piece); got.Held.Directory != moraine.InodeID(c.dir) {
-		t.Fatalf("it met the hold of %v: %s", got.Held, kind(got.Response))
+	if got := c.apply(piece); got.Met.Directory != moraine.InodeID(c.dir) {
+		t.Fatalf("it met the hold of %v: %s", got.Met, kind(got.Response))
 	}
 	c.ok(c.create(numbered(c.dir, c.first, "x")))
 	c.ok(c.endHold(c.dir))
-	if got := c.apply(piece); got.Held.Directory != 0 {
-		t.Fatalf("it met the hold of %v", got.Held)
+	if got := c.apply(piece); got.Met.Directory != 0 {
+		t.Fatalf("it met the hold of %v", got.Met)
 	}
 	if !c.exists("/copy/d/x") {
 		t.Error("the clone lacks a file that was made before it")

@@ -39,9 +39,9 @@ type Result struct {
 	// Repeated says that the answer is the one kept of an earlier command: what
 	// that touched is not here.
 	Repeated bool
-	// Held says that the command was refused because of another session's exclusive
+	// Met says that the command was refused because of another session's exclusive
 	// lease. It changed nothing, and may be proposed again.
-	Held   Held
+	Met    Hold
 	Events Events
 }
 
@@ -56,7 +56,7 @@ type Events struct {
 	TreeMoved      bool   // a directory has another parent than before, or none
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
-	Holds          []Held // exclusive leases that were given, and, with no session, that ended
+	Holds          []Hold // exclusive leases that were given, and, with no session, that ended
 }
 
 // Apply applies one command, at log index, and is deterministic. A user-level
@@ -104,7 +104,7 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 		return Result{}, err
 	}
 	b.merge(t)
-	return Result{Response: resp, Touched: t.touched, Read: t.read, Repeated: t.repeated, Held: t.held, Events: t.events}, nil
+	return Result{Response: resp, Touched: t.touched, Read: t.read, Repeated: t.repeated, Met: t.met, Events: t.events}, nil
 }
 
 // guard runs a handler; a user-level failure becomes the response, and what
@@ -114,8 +114,8 @@ func (t *tx) guard(handle func() (*wire.MetaResponse, error)) (*wire.MetaRespons
 	if t.holdErr != nil {
 		return nil, t.holdErr
 	}
-	if held := t.minded(); held != nil && (err == nil || isAnswer(err)) {
-		return held, nil
+	if refused := t.minded(); refused != nil && (err == nil || isAnswer(err)) {
+		return refused, nil
 	}
 	if err == nil {
 		err = t.m.dropAbandoned(t)

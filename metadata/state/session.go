@@ -133,7 +133,7 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.held.Directory != 0 {
+	if t.met.Directory != 0 {
 		return resp, nil
 	}
 	return resp, t.keep(s, oldAcked, req, resp)

@@ -124,7 +124,7 @@ type tx struct {
 	repeated bool
 	// held is the hold of another session that the command met; holdErr why it
 	// could not be told.
-	held    Held
+	met     Hold
 	holdErr error
 }
 
