@@ -8,10 +8,8 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -50,11 +48,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	built.Store(&dir)
 	path := filepath.Join(dir, "moraine")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return path, nil
+	return path, procs.Build(context.Background(), path, "")
 })
 
 // built is the directory of the executable, nil where no test has asked for it.

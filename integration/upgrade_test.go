@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,8 +22,7 @@ import (
 // the new command, and a server of the old build stops, and says so.
 func TestRollingUpgrade(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "moraine-old")
-	out, err := exec.Command("go", "build", "-tags", "moraine_level2", "-o", old, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
-	require.NoError(t, err, string(out))
+	require.NoError(t, procs.Build(t.Context(), old, "moraine_level2"))
 	next, err := binary()
 	require.NoError(t, err)
 

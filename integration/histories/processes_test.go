@@ -147,8 +147,7 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
 	lasts := testseed.Of(8*time.Second, 5*time.Minute)
 	s.binary = filepath.Join(s.dir, "moraine")
-	said, err := exec.Command("go", "build", "-o", s.binary, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	require.NoError(t, procs.Build(t.Context(), s.binary, ""))
 	require.NoError(t, procs.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
 	for _, m := range servers {
 		require.NoError(t, s.start(m))
