@@ -164,9 +164,10 @@ func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, er
 			}
 		}
 	}
+	entries := batch.Entries()
 	if err := batch.Flush(); err != nil {
 		return nil, err
 	}
-	f.lease.apply(index, batch.Entries(), commands, results)
+	f.lease.apply(index, entries, commands, results)
 	return results, nil
 }

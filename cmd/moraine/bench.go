@@ -407,6 +407,8 @@ func (a *app) benchRaftNodeCommand() *cobra.Command {
 				}
 				cfg.Peers[id] = addr
 			}
+			// As a metadata server does, so that the two compare.
+			go keepHeapRoom(cmd.Context(), metadataHeapRoom)
 			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = printJSON(a.out, r) })
 		},
 	}

@@ -241,6 +241,9 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 		return err
 	}
 	handler.Handler = transport.HandlerForMetadata(service)
+	collecting, stop := context.WithCancel(ctx)
+	defer stop()
+	go keepHeapRoom(collecting, metadataHeapRoom)
 	adm, err := listenAdmin(o.adminListen, reg, service.Healthy)
 	if err != nil {
 		return err

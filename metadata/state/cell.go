@@ -31,19 +31,12 @@ type write struct {
 	fresh  bool // the caller knows that the store has no such key
 }
 
-// slabCells is how many cells are made at once.
-const slabCells = 32
-
 // cellOf returns the cell of key; a new one knows nothing.
 func (b *Batch) cellOf(key []byte) *cell {
 	if c := b.cells[string(key)]; c != nil {
 		return c
 	}
-	if len(b.slab) == 0 {
-		b.slab = make([]cell, slabCells)
-	}
-	c := &b.slab[0]
-	b.slab = b.slab[1:]
+	c := b.slabs.next()
 	c.key = string(key)
 	b.cells[c.key] = c
 	return c

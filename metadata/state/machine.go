@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -18,6 +19,8 @@ const commandVersion = 1
 type Machine struct {
 	k     keys
 	hints grantHints // to save searches; nothing depends on them
+	// batches are those that have been flushed, for their memory.
+	batches sync.Pool
 }
 
 // New returns the machine of partition p.

@@ -31,8 +31,8 @@ type Batch struct {
 	k     keys
 	index uint64
 	cells map[string]*cell
-	slab  []cell  // that cells are taken from
-	dirty []*cell // in the order of their first write
+	slabs cellSlabs // that cells are taken from
+	dirty []*cell   // in the order of their first write
 	count counters
 	sum   Sum
 	began Sum  // sum before the entry
@@ -47,7 +47,8 @@ type Batch struct {
 
 // Begin starts a batch for the log entry at index. It reads the counters.
 func (m *Machine) Begin(kv KV, index uint64) (*Batch, error) {
-	b := &Batch{m: m, kv: kv, k: m.k, index: index, cells: make(map[string]*cell, 4*slabCells)}
+	b := m.newBatch()
+	b.kv, b.index = kv, index
 	v, ok, err := kv.Get(m.k.meta(metaCounters))
 	if err != nil {
 		return nil, err
@@ -83,7 +84,11 @@ func (b *Batch) Flush() error {
 	if err := b.push(); err != nil {
 		return err
 	}
-	return b.kv.Set(b.k.meta(metaSum), b.sum.encode())
+	if err := b.kv.Set(b.k.meta(metaSum), b.sum.encode()); err != nil {
+		return err
+	}
+	b.retire()
+	return nil
 }
 
 // tx is one command at work: it buffers writes, reads its own, and is merged
