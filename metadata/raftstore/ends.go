@@ -3,7 +3,6 @@ package raftstore
 import (
 	"bytes"
 	"errors"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -182,10 +181,8 @@ func (k *applyKV) filterOf(prefix []byte) (*filter, error) {
 	if err := errors.Join(it.Error(), it.Close()); err != nil || len(keys) > maxFiltered {
 		return nil, err
 	}
-	for key := range k.writes { // which the database does not have yet
-		if strings.HasPrefix(key, string(prefix)) {
-			keys = append(keys, []byte(key))
-		}
+	for _, key := range k.above(bounds(prefix, prefixEnd(prefix))) {
+		keys = append(keys, []byte(key))
 	}
 	f := newFilter(len(keys))
 	for _, key := range keys {
@@ -205,8 +202,8 @@ func (k *applyKV) lastOf(prefix []byte) ([]byte, error) {
 	if it.Last() {
 		last = append(last[:0], it.Key()...)
 	}
-	for key := range k.writes { // which the database does not have yet
-		if strings.HasPrefix(key, string(prefix)) && key > string(last) {
+	for _, key := range k.above(bounds(prefix, prefixEnd(prefix))) {
+		if key > string(last) {
 			last = append(last[:0], key...)
 		}
 	}

@@ -40,7 +40,6 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		return results // nothing more is applied; Propose does not use them
 	}
 	kv := s.state.newApplyKV()
-	defer kv.close()
 	applied := 0
 	for i, l := range logs {
 		if l.Index <= reached || l.Type != raft.LogCommand {
@@ -69,11 +68,21 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return results
 }
 
-// Snapshot implements raft.FSM. Nothing is captured here: Persist takes the
-// state as it then is, which holds every entry up to the index that raft has in
-// mind and perhaps later ones, and says how far it goes. Whoever restores it
-// passes over the later entries when the log brings them.
-func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return statePicture{m.store}, nil }
+// Snapshot implements raft.FSM. What was applied goes to the database, and nothing is
+// captured here: Persist takes the state as it then is, which holds every entry up to the
+// index that raft has in mind and perhaps later ones, and says how far it goes. Whoever
+// restores it passes over the later entries when the log brings them.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	s := m.store
+	if err := s.fatal.err(); err != nil {
+		return nil, err
+	}
+	if err := s.state.spill(); err != nil {
+		s.fatal.set(fmt.Errorf("write out the state for a snapshot: %w", err))
+		return nil, err
+	}
+	return statePicture{s}, nil
+}
 
 type statePicture struct{ store *Store }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -44,63 +43,99 @@ func scan(r pebbleReader, lo, hi []byte, fn func(key, value []byte) bool) (err e
 	return it.Error()
 }
 
-// snapReader reads a snapshot of the state.
-type snapReader struct{ snap *pebble.Snapshot }
-
-var _ state.Reader = snapReader{}
-
-// Get implements state.Reader. The slice stays as it is.
-func (s snapReader) Get(key []byte) ([]byte, bool, error) {
-	value, closer, err := s.snap.Get(key)
-	if err == pebble.ErrNotFound {
-		return nil, false, nil
+// scanOver is scan with what lies above r: keys are those of lo <= key < hi that look may
+// know of, in any order.
+func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string) (cell, bool), fn func(key, value []byte) bool) error {
+	if len(keys) == 0 {
+		return scan(r, lo, hi, fn)
 	}
-	if err != nil {
-		return nil, false, err
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	var buf []byte
+	// show tells fn of the first key, and reports whether the scan goes on.
+	show := func() bool {
+		key := keys[0]
+		keys = keys[1:]
+		c, ok := look(key)
+		if !ok || !c.there {
+			return true
+		}
+		buf = append(buf[:0], key...)
+		return fn(buf, c.value)
 	}
-	out := bytes.Clone(value)
-	return out, true, closer.Close()
+	more := true
+	err := scan(r, lo, hi, func(key, value []byte) bool {
+		for more && len(keys) > 0 && keys[0] < string(key) {
+			more = show()
+		}
+		if !more {
+			return false
+		}
+		if len(keys) > 0 && keys[0] == string(key) {
+			if c, ok := look(keys[0]); ok {
+				keys = keys[1:]
+				more = !c.there || fn(key, c.value)
+				return more
+			}
+			keys = keys[1:]
+		}
+		more = fn(key, value)
+		return more
+	})
+	for err == nil && more && len(keys) > 0 {
+		more = show()
+	}
+	return err
 }
 
-// Scan implements state.Reader.
-func (s snapReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
-	return scan(s.snap, lo, hi, fn)
+// bounds returns lo and hi as layers take them.
+func bounds(lo, hi []byte) (string, string) {
+	if hi == nil {
+		return string(lo), string(reserved)
+	}
+	return string(lo), string(hi)
 }
 
 // applyKV is the state while one batch of entries is applied: the database
-// below, what the batch wrote above it. Point reads are answered from a map of
-// what the batch has written, then from the records, then from what is known not
-// to be there, then from the database, which is what costs.
-//
-// What the batch wrote goes into the database's batch at the end, each key once
-// and in order: neighbours then find their place in the memtable from each
-// other's, which is most of what writing costs. A scan of what was written gives
-// it an indexed batch, which merges, from then on.
+// below, then what was committed and is not in it yet, then what the batch wrote. Point
+// reads are answered from maps of the last two, then from the records, then from what is
+// known not to be there, then from the database, which is what costs.
 type applyKV struct {
 	db      *pebble.DB
+	layers  *layers
 	records *records
 	ends    *ends
-	at      uint64 // index that db has reached
+	at      uint64 // last entry that was committed
 	writes  map[string]cell
-	indexed *pebble.Batch // nil until a scan needs one
+	order   []string // keys of writes, in order; nil where one was written since
 }
 
-// cell is what a batch wrote to a key; there is false where it deleted it.
+// cell is what a commit wrote to a key.
 type cell struct {
 	value []byte
-	there bool
+	there bool // false where it deleted it
+	fresh bool // the database has no such key: its deletion need not be written
 }
 
 var _ state.KV = (*applyKV)(nil)
+var _ state.Inserter = (*applyKV)(nil)
 
-// newApplyKV begins a batch on the state as it is; nobody else may be writing.
+// newApplyKV begins a batch on the state as it is; nobody else may be writing. The batch
+// before it has ended, committed or not.
 func (s *stateDB) newApplyKV() *applyKV {
-	return &applyKV{db: s.db, records: s.records, ends: s.ends, at: s.records.begun.Load(), writes: make(map[string]cell, s.lastWrites)}
+	if len(s.writes) > maxLayerKeys {
+		s.writes = nil // to empty a large map takes as long as to fill it
+	}
+	if s.writes == nil {
+		s.writes = map[string]cell{}
+	}
+	clear(s.writes)
+	return &applyKV{db: s.db, layers: s.layers, records: s.records, ends: s.ends, at: s.reached, writes: s.writes}
 }
 
 // Get implements state.Reader. The slice is never changed.
 func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
-	if c, ok := k.writes[string(key)]; ok {
+	if c, ok := k.look(string(key)); ok {
 		return c.value, c.there, nil
 	}
 	if value, ok := k.records.get(key, k.at); ok {
@@ -121,97 +156,57 @@ func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	return own, true, closer.Close()
 }
 
-// manyWrites is how many writes are worth an index before a scan.
-const manyWrites = 512
+// look returns what is above the database for key, false for nothing.
+func (k *applyKV) look(key string) (cell, bool) {
+	if c, ok := k.writes[key]; ok {
+		return c, true
+	}
+	return k.layers.top(key)
+}
 
 // Scan implements state.Reader.
 func (k *applyKV) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
-	if k.indexed == nil && len(k.writes) < manyWrites && !k.wroteIn(string(lo), string(hi), hi == nil) {
-		return scan(k.db, lo, hi, fn)
-	}
-	if err := k.index(); err != nil {
-		return err
-	}
-	return scan(k.indexed, lo, hi, fn)
+	return scanOver(k.db, lo, hi, k.above(bounds(lo, hi)), k.look, fn)
 }
 
-// wroteIn reports whether a key was written of lo <= key < hi.
-func (k *applyKV) wroteIn(lo, hi string, open bool) bool {
-	for key := range k.writes {
-		if key >= lo && (open || key < hi) {
-			return true
+// above returns the keys of lo <= key < hi that the database may have otherwise, or not.
+func (k *applyKV) above(lo, hi string) []string {
+	if k.order == nil && len(k.writes) > 0 {
+		k.order = make([]string, 0, len(k.writes))
+		for key := range k.writes {
+			k.order = append(k.order, key)
 		}
+		slices.Sort(k.order)
 	}
-	return false
-}
-
-// index makes the indexed batch.
-func (k *applyKV) index() error {
-	if k.indexed != nil {
-		return nil
-	}
-	k.indexed = k.db.NewIndexedBatch()
-	var err error
-	for key, c := range k.writes {
-		if c.there {
-			err = errors.Join(err, k.indexed.Set([]byte(key), c.value, nil))
-		} else {
-			err = errors.Join(err, k.indexed.Delete([]byte(key), nil))
-		}
-	}
-	return err
-}
-
-// inOrder returns a batch of all that was written, in order of the keys.
-func (k *applyKV) inOrder() (*pebble.Batch, error) {
-	batch := k.db.NewBatch()
-	var key []byte
-	for _, name := range slices.Sorted(maps.Keys(k.writes)) {
-		key = append(key[:0], name...)
-		var err error
-		if c := k.writes[name]; c.there {
-			err = batch.Set(key, c.value, nil)
-		} else {
-			err = batch.Delete(key, nil)
-		}
-		if err != nil {
-			return nil, errors.Join(err, batch.Close())
-		}
-	}
-	return batch, nil
-}
-
-// close frees what the batch took, committed or not.
-func (k *applyKV) close() error {
-	if k.indexed == nil {
-		return nil
-	}
-	return k.indexed.Close()
+	return k.layers.allKeysIn(slices.Clone(within(k.order, lo, hi)), lo, hi)
 }
 
 // Set implements state.KV.
-func (k *applyKV) Set(key, value []byte) error {
-	if err := checkKey(key); err != nil {
-		return err
-	}
-	k.ends.wrote(key)
-	k.writes[string(key)] = cell{value: value, there: true}
-	if k.indexed == nil {
-		return nil
-	}
-	return k.indexed.Set(key, value, nil)
+func (k *applyKV) Set(key, value []byte) error { return k.write(key, cell{value: value, there: true}) }
+
+// Insert implements state.Inserter.
+func (k *applyKV) Insert(key, value []byte) error {
+	return k.write(key, cell{value: value, there: true, fresh: true})
 }
 
 // Delete implements state.KV.
-func (k *applyKV) Delete(key []byte) error {
+func (k *applyKV) Delete(key []byte) error { return k.write(key, cell{}) }
+
+func (k *applyKV) write(key []byte, c cell) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	k.writes[string(key)] = cell{}
-	if k.indexed == nil {
-		return nil
+	if c.there {
+		k.ends.wrote(key)
 	}
-	return k.indexed.Delete(key, nil)
+	before, ok := k.writes[string(key)]
+	if ok {
+		c.fresh = before.fresh // what the database has is as it was
+	} else {
+		k.order = nil
+	}
+	k.writes[string(key)] = c
+	return nil
 }
 
 func checkKey(key []byte) error {

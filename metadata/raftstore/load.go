@@ -46,7 +46,7 @@ func (l *Loader) Apply(fn func(kv state.KV, index uint64) error) error {
 		l.index++
 		err = l.state.commit(kv, l.index)
 	}
-	return errors.Join(err, kv.close())
+	return err
 }
 
 // Load forms cfg.Dir, which must be empty or missing, as a node of the group of
@@ -135,6 +135,9 @@ func load(cfg *Config, deps *Deps, broken *fatal, fill func(*Loader) error) erro
 // settle makes the state durable and waits until no compaction is due: the state
 // of a node that has run for long has none.
 func (s *stateDB) settle(deps *Deps) error {
+	if err := s.spill(); err != nil {
+		return err
+	}
 	if err := s.db.Flush(); err != nil {
 		return err
 	}

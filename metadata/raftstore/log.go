@@ -46,6 +46,8 @@ type raftLog struct {
 	heldFrom func() uint64
 	// newest returns the newest snapshot's index and term; nil outside of Run.
 	newest func() (index, term uint64)
+	// segmentFailed is walFS.failed.
+	segmentFailed *atomic.Pointer[error]
 	// ghosts is the index up to which raft believes that there are entries; see
 	// GetLog. 0: it knows the log.
 	ghosts atomic.Uint64
@@ -67,9 +69,10 @@ func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
 	if err := recoverLog(deps.FS, dir, meta, deps.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("recover log: %w", err)
 	}
+	segmentFailed := new(atomic.Pointer[error])
 	w, err := wal.Open(dir,
 		wal.WithMetaStore(meta),
-		wal.WithSegmentFiler(segment.NewFiler(dir, walFS{deps.FS})),
+		wal.WithSegmentFiler(segment.NewFiler(dir, walFS{deps.FS, segmentFailed})),
 		wal.WithSegmentSize(cfg.SegmentBytes),
 		wal.WithLogger(newHCLog(deps.Log.With("part", "log"))),
 	)
@@ -79,7 +82,7 @@ func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
 	return &raftLog{
 		WAL: w, fs: deps.FS, dir: dir, clock: deps.Clock, opened: deps.Clock.Now(), metrics: deps.Metrics,
 		retention: cfg.LogRetention, retentionBytes: cfg.LogRetentionBytes,
-		checkEntry: deps.CheckEntry, fail: fail,
+		checkEntry: deps.CheckEntry, fail: fail, segmentFailed: segmentFailed,
 	}, nil
 }
 
@@ -90,6 +93,9 @@ func (l *raftLog) guard(what string, write func() error) error {
 	l.since.Store(int64(l.clock.Since(l.opened)) + 1)
 	err := write()
 	l.since.Store(0)
+	if cause := l.segmentFailed.Load(); err != nil && cause != nil {
+		err = errors.Join(err, *cause)
+	}
 	if err != nil && l.fail != nil {
 		l.fail(fmt.Errorf("%s: %w", what, err))
 	}

@@ -1,7 +1,6 @@
 package raftstore
 
 import (
-	"bytes"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -101,16 +100,16 @@ func (r *records) add(key, value []byte, at uint64) {
 // commit takes in what the commit of entry index is about to write. It is
 // called before the commit can be seen, and when it returns the commit either
 // happens or the database is not used any more.
-func (r *records) commit(writes map[string]cell, index uint64) {
+func (r *records) commit(pairs []pair, index uint64) {
 	r.begun.Store(index)
-	for key, c := range writes {
-		s := &r.shards[maphash.String(r.seed, key)%recordShards]
+	for _, p := range pairs {
+		s := &r.shards[maphash.String(r.seed, p.key)%recordShards]
 		s.mu.Lock()
-		if c.there && len(c.value) <= maxRecord {
-			s.put(key, record{c.value, index}, r.room)
+		if p.there && len(p.value) <= maxRecord {
+			s.put(p.key, record{p.value, index}, r.room)
 		} else {
-			delete(s.recent, key) // its size goes with the next exchange
-			delete(s.old, key)
+			delete(s.recent, p.key) // its size goes with the next exchange
+			delete(s.old, p.key)
 		}
 		s.mu.Unlock()
 	}
@@ -128,23 +127,4 @@ func (s *recordShard) put(key string, rec record, room int) {
 	}
 	s.size += len(rec.value) - len(before.value)
 	s.recent[key] = rec
-}
-
-// viewReader reads a snapshot of the state, through the records.
-type viewReader struct {
-	snapReader
-	records *records
-	at      uint64
-}
-
-// Get implements state.Reader.
-func (v viewReader) Get(key []byte) ([]byte, bool, error) {
-	if value, ok := v.records.get(key, v.at); ok {
-		return value, true, nil
-	}
-	value, ok, err := v.snapReader.Get(key)
-	if ok && err == nil && bytes.Compare(key, reserved) < 0 {
-		v.records.add(key, value, v.at)
-	}
-	return value, ok, err
 }

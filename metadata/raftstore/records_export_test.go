@@ -26,7 +26,6 @@ func (s *StateForTest) Close() error { return s.db.close() }
 // Apply commits what change does to the state as entry index.
 func (s *StateForTest) Apply(index uint64, change func(state.KV) error) error {
 	kv := s.db.newApplyKV()
-	defer kv.close()
 	if err := change(kv); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package raftstore_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -75,11 +76,15 @@ func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
 			}
 			continue
 		}
+		set := kv.Set
+		if _, there := h[i][key]; !there { // as the state machine does
+			set = kv.(state.Inserter).Insert
+		}
 		h[i][key] = fmt.Sprintf("%d-%0*d", i, random.IntN(64), 0)
 		if random.IntN(32) == 0 { // too large to be kept
 			h[i][key] = fmt.Sprintf("%09000d", i)
 		}
-		if err := kv.Set([]byte(key), []byte(h[i][key])); err != nil {
+		if err := set([]byte(key), []byte(h[i][key])); err != nil {
 			return err
 		}
 	}
@@ -119,7 +124,9 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 					random := rand.New(rand.NewPCG(2, uint64(r)))
 					for last := false; !last && !t.Failed(); {
 						last = ended.Load()
-						err := s.View(func(r state.Reader, applied uint64) error { return history.check(r, applied, random) })
+						err := s.View(func(r state.Reader, applied uint64) error {
+							return errors.Join(history.check(r, applied, random), history.checkScan(r, applied))
+						})
 						if err != nil {
 							t.Error(err)
 						}
@@ -133,6 +140,36 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 			ended.Store(true)
 			wg.Wait()
 		})
+	}
+}
+
+// A state that is closed is on the disk whole, with the index of its last entry. What
+// a power cut leaves is the state after an earlier entry, and says which.
+func TestWhatIsGatheredComesToTheDisk(t *testing.T) {
+	for _, seed := range testseed.Seeds(t, 16, 256) {
+		random := rand.New(rand.NewPCG(3, seed))
+		disk := vfs.NewMem(1)
+		s, err := raftstore.OpenStateForTest(disk, 64<<10)
+		require.NoError(t, err)
+		entries := 1 + random.Uint64N(400)
+		history := make(recordHistory, entries+1)
+		history[0] = map[string]string{}
+		for i := uint64(1); i <= entries; i++ {
+			require.NoError(t, s.Apply(i, func(kv state.KV) error { return history.next(kv, i, random) }))
+		}
+		reached := func(disk *vfs.Mem) (reached uint64) {
+			s, err := raftstore.OpenStateForTest(disk, 64<<10)
+			require.NoError(t, err)
+			require.NoError(t, s.View(func(r state.Reader, applied uint64) error {
+				reached = applied
+				return history.checkScan(r, applied)
+			}))
+			require.NoError(t, s.Close())
+			return reached
+		}
+		require.LessOrEqual(t, reached(disk.Crash(random)), entries)
+		require.NoError(t, s.Close())
+		require.Equal(t, entries, reached(disk), "seed %d", seed)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft-wal/segment"
@@ -153,13 +154,27 @@ func allZero(p []byte) bool {
 }
 
 // walFS is the file system as raft-wal sees it.
-type walFS struct{ fs vfs.FS }
+type walFS struct {
+	fs vfs.FS
+	// failed is why a segment could not be made. raft-wal makes the next one beside
+	// its work, and only says of the append after it that the one before is sealed.
+	failed *atomic.Pointer[error]
+}
 
 var _ types.VFS = walFS{}
 
 func (w walFS) ListDir(dir string) ([]string, error) { return w.fs.List(dir) }
 
 func (w walFS) Create(dir, name string, size uint64) (types.WritableFile, error) {
+	f, err := w.create(dir, name, size)
+	if err != nil {
+		w.failed.Store(&err)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (w walFS) create(dir, name string, size uint64) (*walFile, error) {
 	f, err := w.fs.Open(filepath.Join(dir, name), vfs.Create|vfs.Exclusive)
 	if err != nil {
 		return nil, err

@@ -32,8 +32,9 @@ var appliedKey = []byte{0xff, 0xff, 'a'}
 
 // stateDB is the state: a pebble database in the directory that CURRENT names.
 //
-// Reads go through views: snapshots that are shared by all reads between two
-// commits, so that a read costs no snapshot of its own. Lock order: mu, then
+// What is committed is gathered in layers above the database first, and spilled
+// into it now and then. Reads go through views of both, which are shared by all reads
+// between two commits, so that a read costs no snapshot of its own. Lock order: mu, then
 // viewMu.
 type stateDB struct {
 	fs    vfs.FS
@@ -47,14 +48,17 @@ type stateDB struct {
 	// mu is held for reading while db is used, for writing to exchange it.
 	mu      sync.RWMutex
 	db      *pebble.DB
-	records *records // of db
-	ends    *ends    // of db; the apply loop's
-	// lastWrites is how many keys the last commit wrote; the apply loop's.
-	lastWrites int
-	number     uint64 // db is in dir/db-<number>
+	records *records        // of db
+	ends    *ends           // of db; the apply loop's
+	writes  map[string]cell // memory for the next batch's; the apply loop's
+	number  uint64          // db is in dir/db-<number>
 
-	viewMu sync.Mutex
-	view   *sharedView // nil after each commit, until somebody reads
+	// viewMu is held to change the following, and by readers to read it. The apply
+	// loop, which alone changes layers and reached, reads them without it.
+	viewMu  sync.Mutex
+	layers  *layers     // above db
+	reached uint64      // index of the last entry that was committed
+	view    *sharedView // nil after each commit, until somebody reads
 }
 
 // openState opens the current database, making the first one if there is none.
@@ -93,10 +97,9 @@ func (s *stateDB) open() error {
 			return err
 		}
 	}
-	if s.db, s.records, err = s.openDB(s.number); err != nil {
+	if err := s.use(s.number); err != nil {
 		return err
 	}
-	s.ends = newEnds()
 	if p == nil {
 		err = replaceFile(s.fs, s.dir, currentFile, encodeCurrent(s.number))
 	}
@@ -151,21 +154,22 @@ func (s *stateDB) removeOthers() error {
 	return nil
 }
 
-// openDB opens, or makes, database number.
+// use opens, or makes, database number, and makes it the one that is used.
 //
 // The first thing that pebble.Open does is to sync s.dir: after it the database
 // keeps its name, and a CURRENT that a killed process has renamed, and not
 // synced, stays. So no other database may be removed before.
-func (s *stateDB) openDB(number uint64) (*pebble.DB, *records, error) {
+func (s *stateDB) use(number uint64) error {
 	db, err := pebble.Open(s.path(number), s.options())
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	index, err := applied(db)
 	if err != nil {
-		return nil, nil, errors.Join(err, db.Close())
+		return errors.Join(err, db.Close())
 	}
-	return db, newRecords(s.cfg.RecordCacheBytes, index), nil
+	s.db, s.records, s.ends, s.number = db, newRecords(s.cfg.RecordCacheBytes, index), newEnds(), number
+	return s.renew(func() { s.layers, s.reached = newLayers(), index })
 }
 
 func (s *stateDB) options() *pebble.Options {
@@ -211,22 +215,58 @@ func encodeApplied(index uint64) []byte {
 }
 
 // commit makes kv's writes visible as the state after entry index. They become
-// durable with the next flush; until then the log has them.
+// durable with a flush after they were spilled; until then the log has them.
 func (s *stateDB) commit(kv *applyKV, index uint64) error {
-	batch, err := kv.inOrder()
+	s.layers.add(kv.writes, index)
+	if err := s.renew(func() { s.reached = index }); err != nil {
+		return err
+	}
+	if s.layers.full() {
+		return s.spill()
+	}
+	return nil
+}
+
+// spill writes to the database what was committed since the last time, in one batch
+// with the index of the last entry. It is for the goroutine that applies.
+func (s *stateDB) spill() error {
+	if len(s.layers.commits) == 0 {
+		return nil
+	}
+	pairs := s.layers.pairs()
+	batch, err := s.batchOf(pairs)
 	if err != nil {
 		return err
 	}
 	defer batch.Close()
-	if err := batch.Set(appliedKey, encodeApplied(index), nil); err != nil {
-		return err
-	}
-	kv.records.commit(kv.writes, index)
+	s.records.commit(pairs, s.reached)
 	if err := s.commitBatch(batch); err != nil {
 		return err
 	}
-	s.lastWrites = len(kv.writes)
-	return s.dropView()
+	return s.renew(func() { s.layers = newLayers() })
+}
+
+// batchOf returns a batch of pairs, and of the index of the last entry.
+func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
+	batch := s.db.NewBatch()
+	var buf []byte
+	for _, p := range pairs {
+		buf = append(buf[:0], p.key...)
+		var err error
+		switch {
+		case p.there:
+			err = batch.Set(buf, p.value, nil)
+		case !p.fresh:
+			err = batch.Delete(buf, nil)
+		}
+		if err != nil {
+			return nil, errors.Join(err, batch.Close())
+		}
+	}
+	if err := batch.Set(appliedKey, encodeApplied(s.reached), nil); err != nil {
+		return nil, errors.Join(err, batch.Close())
+	}
+	return batch, nil
 }
 
 // commitBatch commits a batch. pebble panics with the error where its log cannot be
@@ -247,69 +287,6 @@ func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
 	return batch.Commit(pebble.NoSync)
 }
 
-// sharedView is a snapshot that reads share.
-type sharedView struct {
-	snap    *pebble.Snapshot
-	applied uint64
-	refs    int // reads, and one while it is the current one
-}
-
-// read calls fn with a consistent state that holds at least every commit that
-// returned before the call.
-func (s *stateDB) read(fn func(r viewReader, applied uint64) error) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.db == nil {
-		return errClosed
-	}
-	v, err := s.acquireView()
-	if err != nil {
-		return err
-	}
-	err = fn(viewReader{snapReader{v.snap}, s.records, v.applied}, v.applied)
-	return errors.Join(err, s.releaseView(v))
-}
-
-func (s *stateDB) acquireView() (*sharedView, error) {
-	s.viewMu.Lock()
-	defer s.viewMu.Unlock()
-	if s.view == nil {
-		snap := s.db.NewSnapshot()
-		index, err := applied(snap)
-		if err != nil {
-			return nil, errors.Join(err, snap.Close())
-		}
-		s.view = &sharedView{snap: snap, applied: index, refs: 1}
-	}
-	s.view.refs++
-	return s.view, nil
-}
-
-func (s *stateDB) releaseView(v *sharedView) error {
-	s.viewMu.Lock()
-	defer s.viewMu.Unlock()
-	return v.unref()
-}
-
-// dropView makes the next read take a new snapshot.
-func (s *stateDB) dropView() error {
-	s.viewMu.Lock()
-	defer s.viewMu.Unlock()
-	v := s.view
-	if v == nil {
-		return nil
-	}
-	s.view = nil
-	return v.unref()
-}
-
-func (v *sharedView) unref() error {
-	if v.refs--; v.refs > 0 {
-		return nil
-	}
-	return v.snap.Close()
-}
-
 // exchange makes database number, whole and synced with its name, the current
 // one, and removes the one before. It waits for reads to end.
 func (s *stateDB) exchange(number uint64) error {
@@ -323,11 +300,9 @@ func (s *stateDB) exchange(number uint64) error {
 	if err := s.closeDB(); err != nil {
 		return err
 	}
-	db, records, err := s.openDB(number)
-	if err != nil {
+	if err := s.use(number); err != nil {
 		return err
 	}
-	s.db, s.records, s.ends, s.number = db, records, newEnds(), number
 	return s.removeOthers()
 }
 
@@ -338,13 +313,20 @@ func (s *stateDB) closeDB() error {
 	}
 	db := s.db
 	s.db = nil
-	return errors.Join(s.dropView(), db.Close())
+	return errors.Join(s.renew(func() {}), db.Close())
 }
 
+// close closes the state; nothing is applied any more. What was gathered is written
+// out, so that whoever opens the state of a node that has stopped sees all that it
+// applied; where that fails, or the node cannot go on, the log has it.
 func (s *stateDB) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.closeDB()
+	var err error
+	if s.db != nil && s.fatal.err() == nil {
+		err = s.spill()
+	}
+	err = errors.Join(err, s.closeDB())
 	s.cache.Unref()
 	return err
 }

@@ -110,6 +110,9 @@ func (b *Batch) write(key []byte, c *cell) error {
 			b.sum.remove(key, c.stored)
 		}
 		b.sum.add(key, c.value)
+		if b.inserter != nil && !c.storedExists {
+			return b.inserter.Insert(key, c.value)
+		}
 		return b.kv.Set(key, c.value)
 	case c.storedExists:
 		b.sum.remove(key, c.stored)

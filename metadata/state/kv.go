@@ -25,3 +25,11 @@ type KV interface {
 	Set(key, value []byte) error
 	Delete(key []byte) error
 }
+
+// Inserter is a KV that is told of keys which the store did not have, so that it need not
+// write their deletion where they go soon after.
+type Inserter interface {
+	KV
+	// Insert is Set of a key that is not there. It may have been, and have been deleted.
+	Insert(key, value []byte) error
+}

@@ -3,7 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -18,9 +18,8 @@ const commandVersion = 1
 // must not overlap.
 type Machine struct {
 	k     keys
-	hints grantHints // to save searches; nothing depends on them
-	// batches are those that have been flushed, for their memory.
-	batches sync.Pool
+	hints grantHints            // to save searches; nothing depends on them
+	spare atomic.Pointer[Batch] // one that was flushed, for its memory
 }
 
 // New returns the machine of partition p.

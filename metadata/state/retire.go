@@ -10,7 +10,7 @@ const maxRetired = 4096
 // newBatch returns a batch that knows nothing yet, in the memory of an earlier one
 // where there is one.
 func (m *Machine) newBatch() *Batch {
-	if b, ok := m.batches.Get().(*Batch); ok {
+	if b := m.spare.Swap(nil); b != nil {
 		return b
 	}
 	return &Batch{m: m, k: m.k, cells: make(map[string]*cell, 4*slabCells)}
@@ -29,7 +29,7 @@ func (b *Batch) retire() {
 	b.slabs.reset()
 	*b = Batch{m: b.m, k: b.k, cells: b.cells, slabs: b.slabs, dirty: b.dirty[:0],
 		usage: b.usage, dirtyUsage: b.dirtyUsage[:0], t: b.t.retire()}
-	b.m.batches.Put(b)
+	b.m.spare.Store(b)
 }
 
 // retire empties the transaction, but for the memory that the next one takes over.

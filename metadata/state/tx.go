@@ -26,17 +26,19 @@ type view struct {
 // read and written once. Not safe for concurrent use. A Batch whose Apply or
 // Flush failed must be thrown away with everything that it wrote to its KV.
 type Batch struct {
-	m     *Machine
-	kv    KV
-	k     keys
-	index uint64
-	cells map[string]*cell
-	slabs cellSlabs // that cells are taken from
-	dirty []*cell   // in the order of their first write
-	count counters
-	sum   Sum
-	began Sum  // sum before the entry
-	fresh bool // the store has no counters yet
+	m  *Machine
+	kv KV
+	// inserter is kv where it can do more, else nil.
+	inserter Inserter
+	k        keys
+	index    uint64
+	cells    map[string]*cell
+	slabs    cellSlabs // that cells are taken from
+	dirty    []*cell   // in the order of their first write
+	count    counters
+	sum      Sum
+	began    Sum  // sum before the entry
+	fresh    bool // the store has no counters yet
 
 	usage      map[usageKey]*usageCell
 	dirtyUsage []*usageCell // in the order of their first change
@@ -49,6 +51,7 @@ type Batch struct {
 func (m *Machine) Begin(kv KV, index uint64) (*Batch, error) {
 	b := m.newBatch()
 	b.kv, b.index = kv, index
+	b.inserter, _ = kv.(Inserter)
 	v, ok, err := kv.Get(m.k.meta(metaCounters))
 	if err != nil {
 		return nil, err
