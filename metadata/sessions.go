@@ -160,6 +160,11 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
+	err = l.speaks(ctx, state.LevelAnswers)
+	if err != nil && moraine.KindOf(err) != moraine.Unimplemented {
+		return nil, err
+	}
+	req.GetOpenSession().KeepsAnswer = err == nil
 	cmd := &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: req}}
 	began := l.deps.Clock.Now()
 	res, err := l.proposer.propose(ctx, l.done, cmd, func(r *state.Result) { l.opened(r, began) })

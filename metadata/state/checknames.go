@@ -198,9 +198,33 @@ func (c *checker) owned() error {
 	if err != nil {
 		return err
 	}
-	return c.each(tabAnswer, func(key, _ []byte) error {
-		if s := moraine.SessionID(lastU64(key[:11])); !c.known(s) {
+	return c.answers()
+}
+
+// answers checks that answers are kept for sessions that are known, and that the records of
+// those that keep one inside say how many there are apart.
+func (c *checker) answers() error {
+	apart := map[moraine.SessionID]uint64{}
+	err := c.each(tabAnswer, func(key, _ []byte) error {
+		s := moraine.SessionID(lastU64(key[:11]))
+		if apart[s]++; !c.known(s) {
 			c.problem("an answer is kept for session %s, which is gone", s)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.each(tabSession, func(key, value []byte) error {
+		s := &session{id: moraine.SessionID(lastU64(key))}
+		if err := s.decode(value); err != nil {
+			return err
+		}
+		if s.inside && s.apart != apart[s.id] {
+			c.problem("session %s has %d answers apart, its record says %d", s.id, apart[s.id], s.apart)
+		}
+		if s.number != 0 && s.number < s.ackedBelow {
+			c.problem("session %s keeps the answer to number %d, acknowledged below %d", s.id, s.number, s.ackedBelow)
 		}
 		return nil
 	})

@@ -58,6 +58,12 @@ var codecs = append([]codec{
 		err := s.decode(b)
 		return s.encode(), err
 	}},
+	{"session-answer", (&session{node: "c1", role: "client", root: moraine.RootInode, scope: "/a", readOnly: true, nonce: bytes.Repeat([]byte{7}, 16), opened: 99, ackedBelow: 1000, leases: true,
+		answers: answers{inside: true, number: 1003, answer: []byte("an answer"), apart: 2}}).encode(), func(b []byte) ([]byte, error) {
+		var s session
+		err := s.decode(b)
+		return s.encode(), err
+	}},
 	{"file", (&inode{typ: typeFile, mode: 0o644, uid: 1000, gid: 100, nlink: 1, tenant: 2, parent: moraine.RootInode, atime: 1, mtime: -2, ctime: 3,
 		size: 1 << 40, stored: 1 << 39, generation: 1<<56 | 9, level: moraine.NVMe, degraded: 2, content: 77, refs: 3, lastEnd: 1 << 38}).encode(), againInode},
 	{"unlinked", (&inode{typ: typeFile, owner: 5, generation: 1}).encode(), againInode},
@@ -238,5 +244,15 @@ func TestSum(t *testing.T) {
 	key := keys{}.answer(1, 1)
 	if pairHash(key, []byte("x")) != pairHash(key, []byte("y")) {
 		t.Error("the sum depends on the encoding of an answer")
+	}
+	with := func(number uint64, answer string) []byte {
+		return (&session{node: "c1", ackedBelow: 7, answers: answers{inside: true, number: number, answer: []byte(answer)}}).encode()
+	}
+	key = keys{}.session(1)
+	if pairHash(key, with(7, "x")) != pairHash(key, with(7, "longer")) {
+		t.Error("the sum depends on the encoding of an answer in a session's record")
+	}
+	if pairHash(key, with(7, "x")) == pairHash(key, with(8, "x")) {
+		t.Error("the sum misses whose answer it is")
 	}
 }

@@ -186,7 +186,7 @@ func (b *bench) open(change func(*wire.OpenSession)) *client {
 	b.t.Helper()
 	nonce := make([]byte, 16)
 	binary.BigEndian.PutUint64(nonce, b.index+1)
-	op := &wire.OpenSession{Node: b.node, Role: "client", Scope: "/", Nonce: nonce}
+	op := &wire.OpenSession{Node: b.node, Role: "client", Scope: "/", Nonce: nonce, KeepsAnswer: true}
 	if change != nil {
 		change(op)
 	}

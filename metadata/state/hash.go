@@ -12,7 +12,7 @@ import (
 // matter, so that replicas that hold the same pairs have the same Sum. It
 // finds divergence, not forgery.
 //
-// Kept answers count with their key alone: they are encoded protobuf, whose
+// Kept answers count with their key or number alone: they are encoded protobuf, whose
 // bytes may differ from one build to the next.
 type Sum [2]uint64
 
@@ -37,8 +37,13 @@ func (s *Sum) remove(key, value []byte) {
 }
 
 func pairHash(key, value []byte) Sum {
-	if len(key) > 2 && key[2] == tabAnswer {
-		value = nil
+	if len(key) > 2 {
+		switch key[2] {
+		case tabAnswer:
+			value = nil
+		case tabSession:
+			value = withoutAnswer(value)
+		}
 	}
 	var d xxhash.Digest
 	var n [8]byte

@@ -57,6 +57,9 @@ const (
 	// levelJobOwners: the removals and clones of trees and the concatenations of a
 	// session are counted, and bounded.
 	levelJobOwners = 4
+	// LevelAnswers: the record of a session keeps one of its answers
+	// (OpenSession.keeps_answer).
+	LevelAnswers = 4
 )
 
 // speaks reports whether the state has reached a feature level.

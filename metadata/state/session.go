@@ -39,6 +39,7 @@ type session struct {
 	ackedBelow uint64
 	// leases says that the session may hold leases.
 	leases bool
+	answers
 }
 
 const sessionVersion = 1
@@ -47,12 +48,15 @@ const sessionVersion = 1
 const sessionLeases = 2
 
 func (s *session) encode() []byte {
-	b := make([]byte, 0, 64+len(s.node)+len(s.scope))
-	version := byte(sessionVersion)
-	if s.leases {
-		version = sessionLeases
+	b := make([]byte, 0, 96+len(s.node)+len(s.scope)+len(s.answer))
+	switch {
+	case s.inside:
+		b = append(b, sessionAnswers, 0, 0, 0, 0)
+	case s.leases:
+		b = append(b, sessionLeases)
+	default:
+		b = append(b, sessionVersion)
 	}
-	b = append(b, version)
 	b = putUvarint(b, s.ackedBelow)
 	b = putString(b, s.node)
 	b = putString(b, s.role)
@@ -61,12 +65,21 @@ func (s *session) encode() []byte {
 	b = putBool(b, s.readOnly)
 	b = putBool(b, s.squash)
 	b = putBytes(b, s.nonce)
-	return putUvarint(b, s.opened)
+	b = putUvarint(b, s.opened)
+	if s.inside {
+		b = putBool(b, s.leases)
+		b = s.answers.encode(b)
+	}
+	return b
 }
 
 func (s *session) decode(b []byte) error {
 	d := dec{b: b}
-	s.leases = d.version(sessionLeases) == sessionLeases
+	version := d.version(sessionAnswers)
+	s.leases = version == sessionLeases
+	if s.inside = version == sessionAnswers; s.inside {
+		s.answer = d.decodeAnswer(int(d.fixed32()))
+	}
 	s.ackedBelow = d.uvarint()
 	s.node = d.string()
 	s.role = d.string()
@@ -76,6 +89,10 @@ func (s *session) decode(b []byte) error {
 	s.squash = d.bool()
 	s.nonce = d.bytes()
 	s.opened = d.uvarint()
+	if s.inside {
+		s.leases = d.bool()
+		s.number, s.apart = d.uvarint(), d.uvarint()
+	}
 	return d.end("session")
 }
 
@@ -159,7 +176,7 @@ func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) 
 	case n < s.ackedBelow:
 		return nil, nil, fail(moraine.Stale, "session", s.id.String(), "number %d was acknowledged and is over", n)
 	}
-	b, ok, err := t.Get(t.k.answer(s.id, n))
+	b, ok, err := t.answered(s, n)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -175,41 +192,6 @@ func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) 
 		return nil, nil, fail(moraine.Busy, "session", s.id.String(), "number %d is past the window of %d answers", n, AnswerWindow)
 	}
 	return s, nil, nil
-}
-
-// Answered reports whether a session's request of that number has an answer that
-// is kept.
-func (m *Machine) Answered(r Reader, s moraine.SessionID, number uint64) (bool, error) {
-	_, ok, err := r.Get(m.k.answer(s, number))
-	return ok, err
-}
-
-// keep remembers the answer and forgets those that the client has.
-func (t *tx) keep(s *session, oldAcked uint64, req *wire.MetaRequest, resp *wire.MetaResponse) error {
-	if _, alive, err := t.Get(t.k.session(s.id)); err != nil || !alive {
-		return err // the request closed it
-	}
-	if acked := min(req.GetAckedBelow(), req.GetNumber()); acked > oldAcked {
-		for n := max(oldAcked, 1); n < min(acked, oldAcked+AnswerWindow+1); n++ {
-			key := t.k.answer(s.id, n)
-			_, ok, err := t.Get(key)
-			if err != nil {
-				return err
-			}
-			if ok {
-				t.del(key)
-			}
-		}
-		s.ackedBelow = acked
-		t.put(t.k.session(s.id), s.encode())
-	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(resp)
-	if err != nil {
-		return &moraine.Error{Op: "encode answer", Kind: moraine.Internal, Err: err}
-	}
-	// admit saw that there is none, and the command wrote none.
-	t.insert(t.k.answer(s.id, req.GetNumber()), b)
-	return nil
 }
 
 // openSession makes a session. A nonce that made one before finds it again, so
@@ -247,6 +229,10 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 		return nil, err
 	}
 	s.leases = speaks && op.GetLeases()
+	if s.inside, err = t.speaks(LevelAnswers); err != nil {
+		return nil, err
+	}
+	s.inside = s.inside && op.GetKeepsAnswer()
 	t.insert(t.k.session(s.id), s.encode())
 	t.put(t.k.sessionNonce(s.nonce), putFixed64([]byte{sessionVersion}, uint64(s.id)))
 	t.count[cSessions]++
@@ -344,14 +330,6 @@ func (m *Machine) cleanSession(t *tx, id moraine.SessionID, budget int) error {
 	t.del(t.k.endedSession(id))
 	t.count[cEndedSessions]--
 	return nil
-}
-
-func (m *Machine) dropAnswers(t *tx, id moraine.SessionID, budget int) (int, error) {
-	keys, err := t.keysUnder(t.k.answers(id), budget)
-	for _, key := range keys {
-		t.del(key)
-	}
-	return len(keys), err
 }
 
 // keysUnder returns copies of at most limit keys that begin with prefix.

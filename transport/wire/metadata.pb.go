@@ -2558,9 +2558,10 @@ type OpenSession struct {
 	Scope         string                 `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"` // absolute path; filled in from the certificate, and no wider
 	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	Squash        bool                   `protobuf:"varint,4,opt,name=squash,proto3" json:"squash,omitempty"`
-	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`        // filled in from the certificate
-	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`      // 16 random bytes: a repeated OpenSession finds the session it made
-	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"` // the session may hold leases
+	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`                                     // filled in from the certificate
+	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`                                   // 16 random bytes: a repeated OpenSession finds the session it made
+	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                              // the session may hold leases
+	KeepsAnswer   bool                   `protobuf:"varint,201,opt,name=keeps_answer,json=keepsAnswer,proto3" json:"keeps_answer,omitempty"` // its record keeps one answer; filled in by the service, by the feature level
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2640,6 +2641,13 @@ func (x *OpenSession) GetNonce() []byte {
 func (x *OpenSession) GetLeases() bool {
 	if x != nil {
 		return x.Leases
+	}
+	return false
+}
+
+func (x *OpenSession) GetKeepsAnswer() bool {
+	if x != nil {
+		return x.KeepsAnswer
 	}
 	return false
 }
@@ -10745,7 +10753,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x17.moraine.wire.HoldReplyH\x00R\x04hold\x121\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batchB\b\n" +
 	"\x06result\"\x06\n" +
-	"\x04Done\"\xaf\x01\n" +
+	"\x04Done\"\xd3\x01\n" +
 	"\vOpenSession\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1b\n" +
@@ -10753,7 +10761,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06squash\x18\x04 \x01(\bR\x06squash\x12\x12\n" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x14\n" +
 	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x17\n" +
-	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\"-\n" +
+	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x12\"\n" +
+	"\fkeeps_answer\x18\xc9\x01 \x01(\bR\vkeepsAnswer\"-\n" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
