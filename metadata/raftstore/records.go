@@ -11,18 +11,19 @@ import (
 // the same directories, sessions and counters in batch after batch, and reads
 // ask for what was just made.
 //
-// A value is known to be right for the state as of entry `since` and for every
-// later one that was committed: a commit replaces the values of what it writes
-// before pebble shows it. So a view of the state after entry `at` may use the
+// It has what the database has: who reads asks the layers above that first, and only what
+// no layer of its view has, here. A value is known to be right for the state as of entry
+// `since` and for every later one that was spilled: a spill replaces the values of what it
+// writes before pebble shows it. So a view of the state after entry `at` may use the
 // values with since <= at, and no other. The one who reads a value out of a
-// view may add it while no later commit has begun.
+// view may add it while no later spill has begun.
 //
-// Commits come one at a time; everything else may be called concurrently. A
+// Spills come one at a time; everything else may be called concurrently. A
 // records belongs to one database: with another one comes another records.
 type records struct {
 	seed maphash.Seed
 	room int // bytes of half a shard
-	// begun is the index of the last commit that has begun.
+	// begun is the index of the last spill that has begun.
 	begun  atomic.Uint64
 	shards [recordShards]recordShard
 }
@@ -91,16 +92,16 @@ func (r *records) add(key, value []byte, at uint64) {
 	s := r.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A commit that begins after this look comes to this shard after us.
+	// A spill that begins after this look comes to this shard after us.
 	if r.begun.Load() <= at {
 		s.put(string(key), record{value, at}, r.room)
 	}
 }
 
-// commit takes in what the commit of entry index is about to write. It is
-// called before the commit can be seen, and when it returns the commit either
+// spill takes in what the spill up to entry index is about to write. It is
+// called before that can be seen, and when it returns the spill either
 // happens or the database is not used any more.
-func (r *records) commit(pairs []pair, index uint64) {
+func (r *records) spill(pairs []pair, index uint64) {
 	r.begun.Store(index)
 	for _, p := range pairs {
 		s := &r.shards[maphash.String(r.seed, p.key)%recordShards]

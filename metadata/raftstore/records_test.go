@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -205,4 +207,33 @@ func TestEndOfATableThatIsBeingWritten(t *testing.T) {
 		require.Equal(t, "v", string(value))
 		return nil
 	}))
+}
+
+// A state whose disk fails while it is closed says so, and the stop goes on.
+func TestAStateIsClosedOnADiskThatFails(t *testing.T) {
+	var failing atomic.Bool
+	disk := vfs.NewFault(vfs.NewMem(1), func(op vfs.Op) error {
+		if failing.Load() && (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	s, err := raftstore.OpenStateForTest(disk, 64<<10)
+	require.NoError(t, err)
+	for i := uint64(1); i <= 8; i++ {
+		require.NoError(t, s.Apply(i, func(kv state.KV) error { return kv.Set(fmt.Append(nil, "key", i), make([]byte, 8<<10)) }))
+	}
+	failing.Store(true)
+	closed := make(chan error, 1)
+	go func() {
+		err := errors.New("pebble ended the goroutine")
+		defer func() { closed <- err }()
+		err = s.Close()
+	}()
+	select {
+	case err := <-closed:
+		require.Error(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("it is still being closed")
+	}
 }

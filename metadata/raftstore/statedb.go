@@ -239,7 +239,7 @@ func (s *stateDB) spill() error {
 		return err
 	}
 	defer batch.Close()
-	s.records.commit(pairs, s.reached)
+	s.records.spill(pairs, s.reached)
 	if err := s.commitBatch(batch); err != nil {
 		return err
 	}
@@ -325,6 +325,9 @@ func (s *stateDB) close() error {
 	var err error
 	if s.db != nil && s.fatal.err() == nil {
 		err = s.spill()
+	}
+	if s.fatal.broken.Load() {
+		return err // pebble must not be called again
 	}
 	err = errors.Join(err, s.closeDB())
 	s.cache.Unref()

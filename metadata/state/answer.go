@@ -100,11 +100,13 @@ func (t *tx) keep(s *session, oldAcked uint64, req *wire.MetaRequest, resp *wire
 		}
 	}
 	// admit saw that there is none, and the command wrote none.
-	inside := s.inside && s.number == 0
-	if inside {
+	switch {
+	case s.inside && s.number == 0:
 		s.number, s.answer = req.GetNumber(), b
-	} else {
+	case s.inside:
 		s.apart++
+		fallthrough
+	default:
 		t.insert(t.k.answer(s.id, req.GetNumber()), b)
 	}
 	if s.inside || acked > oldAcked {
@@ -130,7 +132,9 @@ func (t *tx) forget(s *session, oldAcked, acked uint64) error {
 		}
 		if ok {
 			t.del(key)
-			s.apart--
+			if s.inside {
+				s.apart--
+			}
 		}
 	}
 	return nil

@@ -130,7 +130,7 @@ type tx struct {
 	read []moraine.InodeID
 	// repeated says that the answer is an earlier one.
 	repeated bool
-	// held is the hold of another session that the command met; holdErr why it
+	// met is the hold of another session that the command met; holdErr why it
 	// could not be told.
 	met     Hold
 	holdErr error
