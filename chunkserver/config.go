@@ -32,6 +32,9 @@ type Config struct {
 	// MemoryBytes is all the memory for chunks: being received, being read, and
 	// kept to be read again (1 GiB).
 	MemoryBytes int64
+	// DirtyBytes bounds what of it is chunks that are in memory alone (a quarter): who
+	// brings more at level memory waits for the device.
+	DirtyBytes int64
 	// MemoryPath is a directory of a hugetlbfs or DAX file system, or a DAX device,
 	// that the memory is to come from; empty: the machine's.
 	MemoryPath string
@@ -137,6 +140,8 @@ func (c *Config) validate() error {
 		return bad("no device is named")
 	case c.MemoryBytes < 4*moraine.MaxChunkSize:
 		return bad("less memory than four chunks of the greatest size (64 MiB)")
+	case c.DirtyBytes < 0 || c.DirtyBytes > c.MemoryBytes*3/4:
+		return bad("chunks that are in memory alone may take three quarters of the memory at most")
 	case c.PieceBytes < 2*maxPiece:
 		return bad("less memory for pieces of objects than two of them (32 MiB)")
 	case c.HeartbeatInterval < 0 || c.ReportInterval < 0:

@@ -26,6 +26,7 @@ type device struct {
 	medium keeper
 	watch  *watched
 	scrub  *scrubState
+	settle chan struct{}                   // poked where the service has chunks of it recorded as in memory
 	health atomic.Pointer[wire.DiskHealth] // nil where the disk does not tell
 	// id is given at the first registration, epoch at the first of each boot.
 	id    moraine.DeviceID
@@ -156,7 +157,8 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, er
 // newDevice puts the watch over a disk, and the host's memory over both.
 func (s *Server) newDevice(f *fleet, dir string, uuid moraine.UUID, disk keeper) *device {
 	w := watch(disk, s.deps.Clock, s.cfg.CorruptLimit)
-	return &device{dir: dir, uuid: uuid, tier: f.memory.Over(w, f.cluster), medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond)}
+	return &device{dir: dir, uuid: uuid, tier: f.memory.Over(w, f.cluster), medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond),
+		settle: make(chan struct{}, 1)}
 }
 
 // describe is the device as the service is told of it.

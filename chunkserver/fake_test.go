@@ -35,6 +35,11 @@ type fakeMeta struct {
 	unknown  bool   // heartbeats are answered with: register
 	applied  uint64
 	requests int
+	memory   []*wire.SettledChunk // recorded as in memory, in order
+	settled  []*wire.SettledChunk
+	looked   int // times that the list of them was asked for
+	scrubNow bool
+	below    bool // the metadata knows nothing of level memory
 	objects  map[uint64]*wire.ObjectReply
 	staged   []uint64          // inodes asked to be staged
 	tenants  map[uint64]uint32 // of inodes
@@ -84,6 +89,11 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		return f.register(op.RegisterHost), nil
 	case *wire.MetaRequest_Heartbeat:
 		return f.heartbeat(op.Heartbeat), nil
+	case *wire.MetaRequest_ListMemory:
+		f.looked++
+		return f.listMemory(op.ListMemory), nil
+	case *wire.MetaRequest_SettleChunks:
+		return f.settle(op.SettleChunks)
 	case *wire.MetaRequest_DeletedChunks:
 		f.forget(op.DeletedChunks.Deleted)
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
@@ -134,8 +144,14 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
-	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark}
+	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below}
 	for _, d := range h.Devices {
+		if len(f.memory) > 0 {
+			reply.Memory = append(reply.Memory, d.Id)
+		}
+		if f.scrubNow {
+			reply.Scrub = append(reply.Scrub, d.Id)
+		}
 		for _, del := range f.deaths[d.Id] {
 			if len(reply.Deletions) < int(h.MaxDeletions) {
 				reply.Deletions = append(reply.Deletions, del)

@@ -67,8 +67,8 @@ func isRight(h *tiers.Header, req *wire.GetChunk) error {
 	return nil
 }
 
-// SyncDevices implements transport.ChunkService. Every put that was answered is
-// durable already, so that there is only to say whether the devices still are.
+// SyncDevices implements transport.ChunkService. It returns when all that was dirty
+// when it was asked for is on the devices.
 func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	const op = "chunkserver.Sync"
 	devices := req.Devices
@@ -84,7 +84,7 @@ func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.
 		if err != nil {
 			return nil, err
 		}
-		if err := d.tier.Err(); err != nil {
+		if err := d.tier.SyncAll(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -92,6 +92,17 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 			d.scrub.start()
 		}
 	}
+	if reply.GetMemoryLevel() {
+		s.memoryLevel.Store(true) // a feature level never falls
+	}
+	for _, id := range reply.GetMemory() {
+		if d := f.byID[moraine.DeviceID(id)]; d != nil {
+			select {
+			case d.settle <- struct{}{}:
+			default: // it is at it
+			}
+		}
+	}
 	if reply.GetRegister() {
 		if err := s.register(ctx, f); err != nil {
 			return nil, err
@@ -113,6 +124,7 @@ func (s *Server) observe(devices []*wire.Device, out int, now mem.Stats) {
 	m.DeviceChunks.Set(float64(chunks))
 	m.DevicesOut.Set(float64(out))
 	m.MemoryBytes.Set(float64(now.Arena.InUseBytes - now.CleanBytes))
+	m.MemoryDirty.Set(float64(now.DirtyBytes))
 	m.MemoryKept.Set(float64(now.CleanBytes))
 	m.MemoryWaits.Add(float64(now.Arena.Waits - s.seen.Arena.Waits))
 	m.MemoryHits.Add(float64(now.Hits - s.seen.Hits))

@@ -17,6 +17,8 @@ type Metrics struct {
 	DevicesOut                                prometheus.Gauge       // devices of this host out of service
 	MemoryBytes                               prometheus.Gauge       // lent to chunks in flight, as of the last heartbeat
 	MemoryWaits                               prometheus.Counter     // requests that had to wait for memory
+	MemoryDirty                               prometheus.Gauge       // chunks in memory alone, as of the last heartbeat
+	Settled                                   *prometheus.CounterVec // chunks that were in memory alone, by what became of them: written or gone
 	MemoryKept                                prometheus.Gauge       // chunks kept to be read, as of the last heartbeat
 	MemoryHits, MemoryMisses, MemoryEvictions prometheus.Counter
 	DeviceBytes                               prometheus.Gauge // used on all devices, as of the last heartbeat
@@ -64,6 +66,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DevicesOut:      gauge("devices_out", "Devices of this host that are out of service."),
 		MemoryBytes:     gauge("memory_bytes", "Memory lent to chunks in flight."),
 		MemoryWaits:     counter("memory_waits_total", "Requests that waited for memory."),
+		MemoryDirty:     gauge("memory_dirty_bytes", "Memory of chunks that are in memory alone, and on their way to their devices."),
 		MemoryKept:      gauge("memory_kept_bytes", "Memory of chunks that are kept to be read again."),
 		MemoryHits:      counter("memory_hits_total", "Reads of chunks that were in memory."),
 		MemoryMisses:    counter("memory_misses_total", "Reads of chunks that were not in memory."),
@@ -73,6 +76,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.HeldBack = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_held_back_total",
 		Help: "Requests that waited at the door, by what for: cpus, bandwidth, or, repairs, for clients."}, []string{"by"})
+	m.Settled = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_settled_chunks_total",
+		Help: "Chunks committed at level memory, by what became of them: written to the device, or gone."}, []string{"became"})
 	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
 	m.ScrubBad = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_scrub_bad_chunks_total",
@@ -84,7 +89,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
 	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
 	if reg != nil {
-		reg.MustRegister(m.HeldBack, m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
+		reg.MustRegister(m.MemoryDirty, m.Settled, m.HeldBack, m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Outlived, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)

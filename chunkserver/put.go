@@ -12,8 +12,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PutChunk implements transport.ChunkService. The chunk is durable when it
-// returns, whatever level was asked for: the level of the reply says so.
+// PutChunk implements transport.ChunkService. At level memory, where the metadata is known
+// to keep watch over that, the chunk may be in memory alone when it returns, verified and under its device's boot epoch, and is being
+// written to the device; the level of the reply says whether it is. At any other it is
+// on the device, synced.
 func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
 	start := s.deps.Clock.Now()
 	reply, err := s.put(ctx, req, p)
@@ -47,12 +49,20 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 		buf.Release()
 		return nil, err
 	}
+	want := moraine.NVMe
+	// Metadata of an earlier release would record the chunk, and never ask what became
+	// of it.
+	if moraine.Level(req.Level) == moraine.Memory && !req.Repair && s.memoryLevel.Load() {
+		want = moraine.Memory
+	}
+	// Before the chunk is taken: under a later one it would count although it may be
+	// gone.
 	epoch := d.epoch.Load()
 	level, err := d.tier.Take(ctx, tiers.Header{
 		ID: chunkID(req.Stripe, req.Index), Version: moraine.LayoutVersion(req.Version), Tenant: moraine.Tenant(req.Tenant),
 		Cluster: f.cluster, Incarnation: moraine.ID(req.Stripe).Incarnation(), Length: int64(p.Len()), CRC: req.Crc,
 		Cipher: uint8(req.Cipher), KeyID: req.KeyId,
-	}, buf, sums, moraine.NVMe)
+	}, buf, sums, want)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,8 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 	saved := s.deps.Clock.Now()
 	for {
 		started := s.applied.Load()
-		headers, err := d.medium.List(ctx, moraine.ChunkID{Stripe: from}, scrubSlice)
+		// What is on its way to the device is recorded already, and no less there.
+		headers, err := d.tier.List(ctx, moraine.ChunkID{Stripe: from}, scrubSlice)
 		if err != nil {
 			return err
 		}
@@ -76,7 +77,11 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 				bad = append(bad, &wire.BadChunk{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Device: uint32(d.id),
 					Version: uint32(h.Version), Kind: uint32(moraine.Corrupt)})
 			case errors.Is(err, moraine.NotFound):
-				continue // it was deleted since it was listed
+				// It is on its way to the device, or was deleted since it was listed.
+				if _, _, err := d.tier.Where(ctx, h.ID); err == nil {
+					slice.Chunks = append(slice.Chunks, reportOf(h))
+				}
+				continue
 			case err != nil:
 				return err
 			default:

@@ -46,6 +46,8 @@ type Server struct {
 	// under.
 	applied atomic.Uint64
 	beaten  atomic.Bool // the last heartbeat was answered
+	// memoryLevel: the metadata keeps watch over chunks that are in memory alone.
+	memoryLevel atomic.Bool
 	// heard is the newest incarnation of the metadata that this server has heard of.
 	heard atomic.Pointer[moraine.MarkedIncarnation]
 	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
@@ -82,7 +84,7 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // answers with I/O errors, it serves without, and fails if that leaves none.
 func (s *Server) Run(ctx context.Context) error {
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
-		Prefault: s.cfg.Prefault}}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
+		Prefault: s.cfg.Prefault}, DirtyBytes: s.cfg.DirtyBytes}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
 	if err != nil {
 		return err
 	}
@@ -111,12 +113,18 @@ func (s *Server) Run(ctx context.Context) error {
 		defer ended()
 		g.Go(func() error { s.pieces.askStages(ctx); return nil })
 	}
+	for _, d := range f.devices {
+		d.tier.Admit()
+		// An error names what was acknowledged in memory and could not be written.
+		g.Go(func() error { return d.tier.Run(ctx) })
+	}
 	close(s.ready)
 	g.Go(func() error { s.heartbeats(ctx, f); return nil })
 	for _, d := range f.devices {
 		g.Go(func() error { s.reports(ctx, d); return nil })
 		g.Go(func() error { s.scrubs(ctx, d); return nil })
 		g.Go(func() error { s.watchHealth(ctx, d); return nil })
+		g.Go(func() error { s.settles(ctx, d); return nil })
 	}
 	return g.Wait()
 }

@@ -144,15 +144,6 @@ func TestAChunkComesBackAsItWasPut(t *testing.T) {
 	}
 }
 
-func TestAPutAtLevelMemoryIsAnsweredAtNVMe(t *testing.T) {
-	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
-	c := chunk(1, 100)
-	c.req.Level = uint32(moraine.Memory)
-	reply, err := c.put(t, h)
-	require.NoError(t, err)
-	require.Equal(t, uint32(moraine.NVMe), reply.Level)
-}
-
 func TestRefusedPutsStoreNothing(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	for name, c := range map[string]struct {

@@ -107,8 +107,7 @@ type finalCommit struct{ link *wire.LinkTarget }
 // commit appends the first n ready stripes to the file, in one entry. The
 // mutex is held.
 func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
-	op := &wire.Commit{Inode: f.attr.Inode, ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
-		Level: uint32(f.level)}
+	op := &wire.Commit{Inode: f.attr.Inode, ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND}
 	var offset uint64
 	for _, s := range l.ready[:n] {
 		op.Stripes = append(op.Stripes, s.record)
@@ -116,6 +115,7 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 		op.Extents = append(op.Extents, &wire.Extent{Offset: offset, Length: s.record.Length, Stripe: s.record.Id})
 		offset += s.record.Length
 	}
+	op.Level = levelOf(op.Stripes)
 	if final != nil {
 		l.final = true
 		op.Final, op.Link = true, final.link

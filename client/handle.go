@@ -192,7 +192,8 @@ func (h *Handle) Flush(ctx context.Context) error {
 	return h.flush(ctx, "client.Flush")
 }
 
-// Sync is Flush at level nvme.
+// Sync is Flush at level nvme, of the whole file as this client knows it: what it found
+// flushed at level memory is there too when it returns.
 func (h *Handle) Sync(ctx context.Context) error {
 	if err := h.check("client.Sync", 0); err != nil {
 		return err
@@ -200,7 +201,17 @@ func (h *Handle) Sync(ctx context.Context) error {
 	h.ct.mu.Lock()
 	h.ct.level = moraine.NVMe
 	h.ct.mu.Unlock()
-	return h.flush(ctx, "client.Sync")
+	if err := h.flush(ctx, "client.Sync"); err != nil {
+		return err
+	}
+	h.ct.mu.Lock()
+	a := h.ct.base
+	safe := a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe
+	h.ct.mu.Unlock()
+	if safe {
+		return nil
+	}
+	return wrap("client.Sync", h.ct.ref, h.ct.c.waitNVMe(ctx, h.ct.inode))
 }
 
 func (h *Handle) flush(ctx context.Context, op string) error {

@@ -301,7 +301,7 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 		}
 		set, laid = append(set, b), next
 	}
-	op := &wire.Commit{Inode: uint64(ct.inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Level: uint32(ct.level),
+	op := &wire.Commit{Inode: uint64(ct.inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY,
 		Final: len(set) == len(ct.queue) && len(ct.open) == 0}
 	if set[0].appended {
 		op.Mode = wire.CommitMode_COMMIT_MODE_APPEND
@@ -322,6 +322,7 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 			}
 		}
 	}
+	op.Level = levelOf(op.Stripes)
 	return set, op
 }
 

@@ -34,6 +34,7 @@ var listings = []listing{
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
 	{args: "metadata ls", keys: "id addresses role alive match lag release level", optional: "no_vote_because"},
 	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands"},
+	{args: "cluster lost", keys: "path inode ranges", empty: true},
 	{args: "cluster quarantine", keys: "device host stripe index bytes incarnation", empty: true},
 	{args: "cluster upgrade", keys: "feature_level can_be_raised_to servers"},
 	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason health model worn_percent celsius media_errors put_micros corrupt_chunks"},

@@ -80,7 +80,15 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
 	err = l.store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Applied = applied
-		reply.Deletions, err = l.deletions(r, devices, limit)
+		if reply.Deletions, err = l.deletions(r, devices, limit); err != nil {
+			return err
+		}
+		info, err := l.machine.Cluster(r)
+		if err != nil || info.FeatureLevel < state.LevelMemory {
+			return err
+		}
+		reply.MemoryLevel = true
+		reply.Memory, err = l.inMemory(r, devices)
 		return err
 	})
 	if err != nil {

@@ -55,6 +55,7 @@ type leader struct {
 	repairs   poke   // the repair queue, or what can be done about it, changed
 	runnable  poke   // a job for the leader itself may be there
 	hostsRead poke   // hosts or devices in the state changed
+	settled   poke   // chunks that were in memory alone are on their devices, or gone
 
 	claims claims
 	news   *memberNews
@@ -70,7 +71,7 @@ func (s *Server) lead(ctx context.Context) error {
 		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
-		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(),
+		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)
 	g, ctx := errgroup.WithContext(ctx)
@@ -100,7 +101,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs} {
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.raiseLevels} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()
@@ -238,6 +239,9 @@ func (l *leader) observe(r *state.Result) {
 	}
 	if ev.RepairsQueued {
 		l.repairs.set()
+	}
+	if ev.Settled {
+		l.settled.set()
 	}
 	if ev.Routing != 0 {
 		l.sawRouting(ev.Routing)

@@ -124,7 +124,7 @@ func newOpTable(m *Metrics) *opTable {
 		40: growing("grant", (*leader).grant),
 		41: freeing("end_grant"),
 		42: growing("place", (*leader).place),
-		43: growing("commit", (*leader).mutate),
+		43: growing("commit", (*leader).commit),
 		44: reading("get_extents"),
 		45: asking("report_bad_chunks", (*leader).mutate),
 		46: growing("clone", (*leader).mutate),
@@ -190,6 +190,9 @@ func newOpTable(m *Metrics) *opTable {
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
 		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: (*leader).setMaintenance},
 		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).mutate},
+		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: (*leader).settleChunks},
+		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
+		462: reading("list_lost"),
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}

@@ -27,6 +27,7 @@ type chunkserverOptions struct {
 	adminListen      string
 	devices          []string
 	capacity, memory sizeFlag
+	dirty            sizeFlag
 	moverBandwidth   sizeFlag
 	scrubBandwidth   sizeFlag
 	memoryNode       int
@@ -65,6 +66,7 @@ made a device by "moraine device format DIR". It finds the metadata servers by
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
 	o.memory, o.moverBandwidth = 1<<30, 512<<20
 	f.Var(&o.memory, "memory", "memory for chunks: being received, being read, and kept to be read again; taken at the start")
+	f.Var(&o.dirty, "dirty-memory", "what of it may be chunks that are in memory alone (default: a quarter)")
 	f.StringVar(&o.service.MemoryPath, "memory-path", "", "directory of a hugetlbfs or DAX file system, or a DAX device, that the memory comes from")
 	f.IntVar(&o.memoryNode, "memory-node", -1, "NUMA node that the memory is on (default: any)")
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
@@ -113,6 +115,7 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	}
 	s := &o.service
 	s.Node, s.Rack, s.Addresses, s.AdminAddress, s.Release = o.id, o.rack, o.advertise, o.adminListen, version
+	s.DirtyBytes = int64(o.dirty)
 	s.MemoryBytes, s.MemoryNode, s.Prefault = int64(o.memory), o.memoryNode+1, true
 	s.ScrubBytesPerSecond = int64(o.scrubBandwidth)
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)

@@ -19,7 +19,7 @@ func (a *app) clusterCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.clusterStatusCommand(), a.clusterUpgradeCommand(), a.quarantineCommand())
+	cmd.AddCommand(a.clusterStatusCommand(), a.clusterUpgradeCommand(), a.quarantineCommand(), a.lostCommand())
 	return cmd
 }
 

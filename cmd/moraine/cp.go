@@ -29,6 +29,7 @@ const copyPiece = 8 << 20
 type copyOptions struct {
 	recursive bool
 	scheme    string
+	ack       string
 }
 
 func (a *app) cpCommand() *cobra.Command {
@@ -38,7 +39,9 @@ func (a *app) cpCommand() *cobra.Command {
 		GroupID: groupFiles,
 		Short:   "Copy files into, out of and within a cluster",
 		Long: `Copy files. A file appears in the cluster when all its bytes are durable
-(level nvme), and not before; what is there under its name is then replaced.
+(level nvme), and not before; what is there under its name is then replaced. With
+--ack memory it appears when its bytes are verified in the memory of the chunkservers,
+which write them to their devices at once: "moraine stat" tells when they have.
 A file that is copied out appears under its name when it is complete.
 
 Within a cluster -r clones a directory that is not there yet: no byte moves, symbolic
@@ -50,6 +53,7 @@ links stay links, and it appears when it is whole.`,
 	}
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "directories and all that is in them")
 	cmd.Flags().StringVar(&o.scheme, "scheme", "", schemeUsage)
+	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
 	return cmd
 }
 
@@ -73,6 +77,8 @@ type copied struct {
 	// hosts may be lost (devices, on a single host).
 	Degraded uint64 `json:"degraded_stripes,omitempty"`
 	Protects *int   `json:"protects,omitempty"`
+	// Of a file that was copied into a cluster: the level that it had reached.
+	Level string `json:"level,omitempty"`
 }
 
 func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err error) {
@@ -86,6 +92,9 @@ func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err er
 	defer s.close()
 	if s.cfg, err = schemeConfig(o.scheme); err != nil {
 		return err
+	}
+	if s.cfg.Level, err = moraine.ParseLevel(o.ack); err != nil || (s.cfg.Level != moraine.NVMe && s.cfg.Level != moraine.Memory) {
+		return usageError("--ack %q: write nvme or memory", o.ack)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(copiesAtOnce)
@@ -320,12 +329,16 @@ func (c *copier) copyIn(ctx context.Context, from, to location, done *copied) er
 	if err != nil {
 		return err
 	}
+	what := "durable"
+	if done.Level = moraine.Level(result.Attr.GetLevel()).String(); result.Attr.GetLevel() == uint32(moraine.Memory) {
+		what = "in memory"
+	}
 	if done.Bytes > 0 {
 		done.Degraded, done.Protects = uint64(result.Degraded), &result.Protects
 	}
 	if result.Degraded > 0 {
-		fmt.Fprintf(c.app.err, "moraine: %s is durable, but %d of its stripes are below full protection (survive the loss of %d); they are repaired when enough hosts are up\n",
-			to, result.Degraded, result.Protects)
+		fmt.Fprintf(c.app.err, "moraine: %s is %s, but %d of its stripes are below full protection (survive the loss of %d); they are repaired when enough hosts are up\n",
+			to, what, result.Degraded, result.Protects)
 	}
 	return nil
 }

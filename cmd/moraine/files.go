@@ -74,6 +74,9 @@ func describeAttr(p string, a *wire.Attr) entry {
 		e.Type, mode = "symlink", mode|fs.ModeSymlink
 	default:
 		e.Type, e.Level = "file", moraine.Level(a.Level).String()
+		if client.IsLost(a) {
+			e.Level = "lost"
+		}
 	}
 	e.Mode = mode.String()
 	return e

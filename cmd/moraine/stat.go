@@ -57,6 +57,9 @@ func (a *app) printStat(e entry) {
 	}
 	a.note("  generation  %d", e.Generation)
 	a.note("  level       %s", e.Level)
+	if e.Level == "lost" {
+		a.note("              bytes of it were in memory alone, and are gone: `moraine cluster lost` says which")
+	}
 	a.note("  kept        %s", e.kept())
 	if e.Degraded > 0 {
 		a.note("  protection  %d stripes were below full protection at the last commit (`moraine cluster status` tells what is so now)", e.Degraded)

@@ -22,7 +22,7 @@ func (m *Machine) Check(r Reader) ([]string, error) {
 		chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool),
 		objectUses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
 	passes := []func() error{
-		c.sum, c.allSessions, c.allInodes, c.dentries, c.nameRows, c.attributes, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.holds, c.counts, c.usages, c.quotas,
+		c.sum, c.allSessions, c.allInodes, c.dentries, c.nameRows, c.attributes, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.holds, c.counts, c.usages, c.quotas, c.inMemory, c.unsafeRows,
 	}
 	for _, pass := range append(append(passes, c.clusterPasses()...), c.objectPasses()...) {
 		if err := pass(); err != nil {

@@ -178,6 +178,9 @@ func (m *Machine) layClone(t *tx, w *cloneWork) error {
 		i.level = min(i.level, w.level)
 		i.degraded += w.degraded
 	}
+	if err := t.watchLevel(i); err != nil {
+		return err
+	}
 	return t.raiseGeneration(i)
 }
 

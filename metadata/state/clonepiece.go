@@ -212,6 +212,9 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 	i.size, i.mtime = src.size, src.mtime
 	i.level, i.degraded = min(src.level, moraine.NVMe), src.degraded
 	c.from, c.into, c.generation, c.upTo = 0, 0, 0, 0
+	if err := t.watchLevel(i); err != nil {
+		return err
+	}
 	t.putInode(i)
 	return nil
 }

@@ -114,4 +114,5 @@ var clusterCodecs = []codec{
 	{"sealed-part", (&part{session: 1<<40 | 2, sealed: true, digest: [32]byte{9}, files: []partFile{{1<<40 | 31, "model-00001-of-00004.safetensors", 0xdeadbeef, 1 << 33}}}).encode(),
 		again(func() *part { return &part{} })},
 	{"block", (&block{sealed: []byte{0x0f}, digest: bytes.Repeat([]byte{8}, 32)}).encode(), again(func() *block { return &block{} })},
+	{"file-below-nvme", unsafeFile{generation: 1<<56 | 4, upTo: 1 << 33}.encode(), again(func() *unsafeFile { return &unsafeFile{} })},
 }

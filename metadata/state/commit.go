@@ -47,8 +47,8 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if err := m.takeStripes(t, w.stripes); err != nil {
 		return nil, err
 	}
-	for _, s := range w.stripes {
-		t.insertStripe(s)
+	if err := m.addStripes(t, w.stripes); err != nil {
+		return nil, err
 	}
 	if err := m.layExtents(t, w); err != nil {
 		return nil, err
@@ -57,6 +57,9 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	m.stampCommit(t, w)
+	if err := t.watchLevel(w.i); err != nil {
+		return nil, err
+	}
 	if err := t.raiseGeneration(w.i); err != nil {
 		return nil, err
 	}
@@ -362,8 +365,14 @@ func (m *Machine) measure(t *tx, w *commitWork) error {
 		if err != nil {
 			return err
 		}
-		if n == 0 || h.protects < w.protects {
-			w.protects = h.protects
+		protects := h.protects
+		if alone, err := t.inOneMemory(s); err != nil { // nothing is in memory below its level
+			return err
+		} else if alone {
+			protects = 0
+		}
+		if n == 0 || protects < w.protects {
+			w.protects = protects
 		}
 		if h.sound(s) && h.protects >= int(w.op.GetPromised()) {
 			continue

@@ -161,6 +161,9 @@ func (m *Machine) concatPiece(t *tx, j *job, c *concatJob, limit int) error {
 			return err
 		}
 	}
+	if err := t.watchLevel(i); err != nil {
+		return err
+	}
 	if err := t.raiseGeneration(i); err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ func (m *Machine) mutateCluster(t *tx, req *wire.MetaRequest) (*wire.MetaRespons
 		return m.deletedChunks(t, op.DeletedChunks)
 	case *wire.MetaRequest_ReportBadChunks:
 		return m.reportBadChunks(t, op.ReportBadChunks)
+	case *wire.MetaRequest_SettleChunks:
+		return m.settleChunks(t, op.SettleChunks)
 	case *wire.MetaRequest_LeaseJobs:
 		return m.leaseJobs(t, op.LeaseJobs)
 	case *wire.MetaRequest_RenewJob:
@@ -105,6 +107,8 @@ func (m *Machine) commandCluster(t *tx, cmd *statepb.Command) (resp *wire.MetaRe
 		resp, err = m.dropTombstones(t, op.DropTombstones.GetDeleted())
 	case *statepb.Command_AssignIntents:
 		resp, err = m.assignIntents(t, op.AssignIntents)
+	case *statepb.Command_RaiseLevels:
+		resp, err = m.raiseLevels(t, op.RaiseLevels)
 	default:
 		return nil, false, nil
 	}
@@ -116,7 +120,7 @@ func isClusterRead(req *wire.MetaRequest) bool {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep, *wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps,
 		*wire.MetaRequest_ListParts, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier,
-		*wire.MetaRequest_GetPolicy:
+		*wire.MetaRequest_GetPolicy, *wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost:
 		return true
 	case *wire.MetaRequest_ResolveStep:
 		return !op.ResolveStep.GetFix()
@@ -145,6 +149,10 @@ func (v *view) readCluster(sc scope, req *wire.MetaRequest) (*wire.MetaResponse,
 		return v.readTier()
 	case *wire.MetaRequest_GetPolicy:
 		return v.readPolicy(sc, op.GetPolicy)
+	case *wire.MetaRequest_ListMemory:
+		return v.readMemory(op.ListMemory)
+	case *wire.MetaRequest_ListLost:
+		return v.readLost(sc, op.ListLost)
 	}
 	return nil, fail(moraine.Unimplemented, "read", "", "request %T is unknown, or no read", req.GetOp())
 }

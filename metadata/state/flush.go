@@ -394,8 +394,8 @@ func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, 
 	if err := m.takeStripes(t, w.stripes); err != nil {
 		return nil, err
 	}
-	for _, s := range w.stripes {
-		t.insertStripe(s)
+	if err := m.addStripes(t, w.stripes); err != nil {
+		return nil, err
 	}
 	if err := m.overlay(t, w.i, w.extents); err != nil {
 		return nil, err
@@ -406,6 +406,9 @@ func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, 
 	w.i.degraded += uint64(w.degraded)
 	if !w.i.clean() && len(w.stripes) > 0 {
 		w.i.level = min(w.i.level, w.level)
+	}
+	if err := t.watchLevel(w.i); err != nil {
+		return nil, err
 	}
 	t.putInode(w.i)
 	return m.commitReply(t, w)

@@ -117,6 +117,7 @@ func (m *Machine) releaseStripe(t *tx, id moraine.StripeID) error {
 	for i, c := range s.Chunks {
 		chunk := moraine.ChunkID{Stripe: id, Index: uint8(i)}
 		t.del(t.k.deviceChunk(c.Device, chunk))
+		t.leaveMemory(chunk, &c)
 		if err := m.bury(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length)); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func newCommitCase(t *testing.T) *commitCase {
 	return c
 }
 
-func (c *commitCase) setState(device uint32, state wire.DeviceState) {
+func (c *client) setState(device uint32, state wire.DeviceState) {
 	c.t.Helper()
 	c.ok(c.as("admin", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: device, State: state, Reason: "test"}}}))
 }

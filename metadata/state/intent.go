@@ -254,6 +254,7 @@ func (t *tx) fillable(j *job, s *moraine.Stripe, w *wire.Intent) (*intent, bool,
 func (m *Machine) moveChunk(t *tx, s *moraine.Stripe, in *intent) error {
 	c := &s.Chunks[in.chunk.Index]
 	old := c.Device
+	t.leaveMemory(in.chunk, c)
 	c.Device, c.Level, c.Epoch = in.device, moraine.NVMe, 0
 	s.Version = max(s.Version, in.version)
 	t.del(t.k.intent(in.chunk))

@@ -43,6 +43,8 @@ const (
 	tabGrant      = 0x20 // last stripe -> live grant
 	tabEndedGrant = 0x21 // last stripe -> ended grant
 	tabStripe     = 0x22 // stripe -> record
+	tabMemory     = 0x23 // device | stripe | index: chunks that are in memory alone
+	tabUnsafe     = 0x24 // inode -> how far the stripes of a file below level nvme are known to be at it
 
 	tabHost         = 0x28 // node id -> record
 	tabDevice       = 0x29 // device -> record
@@ -250,6 +252,12 @@ func (k keys) deviceChunks(d moraine.DeviceID) []byte { return k.onDevice(tabDev
 func (k keys) deviceChunk(d moraine.DeviceID, c moraine.ChunkID) []byte {
 	return chunkKey(k.onDevice(tabDeviceChunk, d), c)
 }
+func (k keys) memoryChunks(d moraine.DeviceID) []byte { return k.onDevice(tabMemory, d) }
+func (k keys) memoryChunk(d moraine.DeviceID, c moraine.ChunkID) []byte {
+	return chunkKey(k.onDevice(tabMemory, d), c)
+}
+func (k keys) unsafeFile(i moraine.InodeID) []byte { return k.u64(tabUnsafe, uint64(i)) }
+
 func (k keys) tombstones(d moraine.DeviceID) []byte { return k.onDevice(tabTombstone, d) }
 func (k keys) tombstone(d moraine.DeviceID, deadSince uint64, c moraine.ChunkID) []byte {
 	b := be32(k.key(tabTombstone, 21), uint32(d))

@@ -60,6 +60,9 @@ const (
 	// LevelAnswers: the record of a session keeps one of its answers
 	// (OpenSession.keeps_answer).
 	LevelAnswers = 4
+	// LevelMemory: chunks may be committed that are in memory alone; which they are, and
+	// which files are below level nvme, has tables (SettleChunks, RaiseLevels).
+	LevelMemory = 4
 )
 
 // speaks reports whether the state has reached a feature level.

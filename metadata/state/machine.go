@@ -54,6 +54,7 @@ type Events struct {
 	Diverged       bool   // this replica's state is not the one of the replica that proposed the entry
 	DevicesChanged bool   // a host or device was registered, or a device's state changed
 	Deletions      bool   // there are new tombstones
+	Settled        bool   // chunks that were in memory alone are on their device, or gone
 	Routing        uint64 // the epoch that began, 0 where none did
 	TreeMoved      bool   // a directory has another parent than before, or none
 	StepsChanged   []*wire.StepKey

@@ -39,6 +39,8 @@ var unmodelled = map[string]struct{ test, why string }{
 	"end_intents":       {"TestGarbageModel", "so have intents"},
 	"report_bad_chunks": {"TestGarbageModel", "so have reports"},
 	"deleted_chunks":    {"TestGarbageModel", "so have deletions"},
+	"settle_chunks":     {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
+	"raise_levels":      {"TestRandomMemory", "so have the levels of files"},
 	"register_host":     {"TestClusterTranscripts", "the model's hosts are there when it begins"},
 	"set_host_state":    {"TestDrainedHostIsRemoved", "hosts have nothing to do with names and content"},
 	"set_maintenance":   {"TestMaintenance", "hosts have nothing to do with names and content"},

@@ -224,7 +224,10 @@ func (m *Machine) TypeOf(r Reader, id moraine.InodeID) (wire.FileType, error) {
 // PathBelow returns the path of an inode from the directory top, by one of its
 // names, "" for top itself; false where it is not below it.
 func (m *Machine) PathBelow(r Reader, top, id moraine.InodeID) (path string, below bool, err error) {
-	v := m.view(r)
+	return m.view(r).pathBelow(top, id)
+}
+
+func (v *view) pathBelow(top, id moraine.InodeID) (path string, below bool, err error) {
 	for depth := 0; id != top; depth++ {
 		i, err := v.inode(id)
 		if moraineKind(err) == moraine.NotFound || depth > maxDepth {

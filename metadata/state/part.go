@@ -187,6 +187,9 @@ func (m *Machine) takeFiles(t *tx, s *step, files []partFile) error {
 		case i.tenant != dir.tenant:
 			return fail(moraine.CrossTenant, "seal part", ref, "")
 		}
+		if i.lost() {
+			return fail(moraine.Lost, "seal part", ref, "bytes of the file were in memory alone, and are gone")
+		}
 		_, taken, err := t.lookup(dir.id, f.name)
 		if err != nil {
 			return err

@@ -293,18 +293,20 @@ func (r *replayer) vouched(w *waiting) error {
 }
 
 // finish applies or voids the records that nothing vouches for. All voids are
-// durable before it returns, and so before any new head is written.
+// durable before it returns, and so before any new head is written. So are the
+// records that are intact: the process may have ended between their write and their
+// sync, and who finds a chunk here takes it for durable.
 func (r *replayer) finish() error {
-	voided := map[*segment]bool{}
+	unsynced := map[*segment]bool{}
 	for i := range r.wait {
 		w := &r.wait[i]
 		intact, err := r.intact(w)
 		if err != nil {
 			return wrap("disk.recover", w.seg.path, err)
 		}
+		unsynced[w.seg] = true
 		if !intact {
 			r.d.recovery.Torn++
-			voided[w.seg] = true
 			if err := r.void(w); err != nil {
 				return wrap("disk.recover", w.seg.path, err)
 			}
@@ -315,7 +317,7 @@ func (r *replayer) finish() error {
 			return err
 		}
 	}
-	for s := range voided {
+	for s := range unsynced {
 		if err := s.file.Sync(); err != nil {
 			return r.d.fail("disk.recover", err)
 		}

@@ -169,6 +169,9 @@ func (b *behind) accept(yes bool) {
 	b.change.Broadcast()
 }
 
+// Admit lets Take leave chunks to be written behind, from now on. Run must follow.
+func (t *Tier) Admit() { t.behind.accept(true) }
+
 // Run writes behind what Take has taken, until ctx ends, and returns when all of it
 // is written; an error names what could not be. It is called once.
 func (t *Tier) Run(ctx context.Context) error {
@@ -313,4 +316,30 @@ func (t *Tier) Sync(ctx context.Context, ids []moraine.ChunkID) error {
 		}
 	}
 	return t.lower.Err()
+}
+
+// SyncAll is Sync of all that is dirty.
+func (t *Tier) SyncAll(ctx context.Context) error {
+	headers := t.behind.from(moraine.ChunkID{})
+	ids := make([]moraine.ChunkID, len(headers))
+	for n := range headers {
+		ids[n] = headers[n].ID
+	}
+	return t.Sync(ctx, ids)
+}
+
+// Where returns the header of a chunk and the level that it is at: Memory while it is
+// in this process alone, NVMe once it is on the device, synced. Errors: NotFound,
+// where it is at none and is not on its way to one, and those of the device.
+func (t *Tier) Where(ctx context.Context, id moraine.ChunkID) (tiers.Header, moraine.Level, error) {
+	if err := t.begin("mem.Where"); err != nil {
+		return tiers.Header{}, 0, err
+	}
+	defer t.calls.Done()
+	// In this order: a chunk is on the device before it ceases to be dirty.
+	if h := t.behind.header(id); h != nil {
+		return *h, moraine.Memory, nil
+	}
+	h, err := t.lower.Get(ctx, id, 0, nil)
+	return h, moraine.NVMe, err
 }

@@ -478,6 +478,9 @@ type MetaRequest struct {
 	//	*MetaRequest_StartScrub
 	//	*MetaRequest_GetLeader
 	//	*MetaRequest_ListQuarantine
+	//	*MetaRequest_SettleChunks
+	//	*MetaRequest_ListMemory
+	//	*MetaRequest_ListLost
 	//	*MetaRequest_Hold
 	//	*MetaRequest_EndHold
 	//	*MetaRequest_Batch
@@ -1294,6 +1297,33 @@ func (x *MetaRequest) GetListQuarantine() *ListQuarantine {
 	return nil
 }
 
+func (x *MetaRequest) GetSettleChunks() *SettleChunks {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SettleChunks); ok {
+			return x.SettleChunks
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetListMemory() *ListMemory {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ListMemory); ok {
+			return x.ListMemory
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetListLost() *ListLost {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ListLost); ok {
+			return x.ListLost
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetHold() *Hold {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Hold); ok {
@@ -1661,6 +1691,19 @@ type MetaRequest_ListQuarantine struct {
 	ListQuarantine *ListQuarantine `protobuf:"bytes,341,opt,name=list_quarantine,json=listQuarantine,proto3,oneof"`
 }
 
+type MetaRequest_SettleChunks struct {
+	// What is in memory alone.
+	SettleChunks *SettleChunks `protobuf:"bytes,460,opt,name=settle_chunks,json=settleChunks,proto3,oneof"`
+}
+
+type MetaRequest_ListMemory struct {
+	ListMemory *ListMemory `protobuf:"bytes,461,opt,name=list_memory,json=listMemory,proto3,oneof"`
+}
+
+type MetaRequest_ListLost struct {
+	ListLost *ListLost `protobuf:"bytes,462,opt,name=list_lost,json=listLost,proto3,oneof"`
+}
+
 type MetaRequest_Hold struct {
 	// Exclusive leases.
 	Hold *Hold `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
@@ -1836,6 +1879,12 @@ func (*MetaRequest_GetLeader) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListQuarantine) isMetaRequest_Op() {}
 
+func (*MetaRequest_SettleChunks) isMetaRequest_Op() {}
+
+func (*MetaRequest_ListMemory) isMetaRequest_Op() {}
+
+func (*MetaRequest_ListLost) isMetaRequest_Op() {}
+
 func (*MetaRequest_Hold) isMetaRequest_Op() {}
 
 func (*MetaRequest_EndHold) isMetaRequest_Op() {}
@@ -1886,6 +1935,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Watch
 	//	*MetaResponse_Hold
 	//	*MetaResponse_Batch
+	//	*MetaResponse_Memory
+	//	*MetaResponse_Lost
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2284,6 +2335,24 @@ func (x *MetaResponse) GetBatch() *BatchReply {
 	return nil
 }
 
+func (x *MetaResponse) GetMemory() *MemoryReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Memory); ok {
+			return x.Memory
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetLost() *LostReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Lost); ok {
+			return x.Lost
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -2440,6 +2509,14 @@ type MetaResponse_Batch struct {
 	Batch *BatchReply `protobuf:"bytes,402,opt,name=batch,proto3,oneof"`
 }
 
+type MetaResponse_Memory struct {
+	Memory *MemoryReply `protobuf:"bytes,461,opt,name=memory,proto3,oneof"`
+}
+
+type MetaResponse_Lost struct {
+	Lost *LostReply `protobuf:"bytes,462,opt,name=lost,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -2515,6 +2592,10 @@ func (*MetaResponse_Watch) isMetaResponse_Result() {}
 func (*MetaResponse_Hold) isMetaResponse_Result() {}
 
 func (*MetaResponse_Batch) isMetaResponse_Result() {}
+
+func (*MetaResponse_Memory) isMetaResponse_Result() {}
+
+func (*MetaResponse_Lost) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6075,10 +6156,12 @@ type HeartbeatReply struct {
 	Deletions       []*Deletion            `protobuf:"bytes,2,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
-	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`         // the leader does not know this boot: register again
-	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`      // devices whose scrub is to begin now
-	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the metadata
-	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                // of that incarnation
+	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`                            // the leader does not know this boot: register again
+	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`                         // devices whose scrub is to begin now
+	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                    // of the metadata
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                   // of that incarnation
+	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory,proto3" json:"memory,omitempty"`                       // devices with chunks that are recorded as in memory alone: see ListMemory
+	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"` // the metadata can keep watch over chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -6169,6 +6252,507 @@ func (x *HeartbeatReply) GetMark() []byte {
 	return nil
 }
 
+func (x *HeartbeatReply) GetMemory() []uint32 {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *HeartbeatReply) GetMemoryLevel() bool {
+	if x != nil {
+		return x.MemoryLevel
+	}
+	return false
+}
+
+// ListMemory lists the chunks of a device that are recorded at level memory, in
+// order: its server says of each where it is by now (SettleChunks).
+type ListMemory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"` // those behind this one; 0: from the first on
+	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // 1,024 at most, which 0 asks for too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMemory) Reset() {
+	*x = ListMemory{}
+	mi := &file_metadata_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMemory) ProtoMessage() {}
+
+func (x *ListMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
+func (*ListMemory) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ListMemory) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *ListMemory) GetAfterStripe() uint64 {
+	if x != nil {
+		return x.AfterStripe
+	}
+	return 0
+}
+
+func (x *ListMemory) GetAfterIndex() uint32 {
+	if x != nil {
+		return x.AfterIndex
+	}
+	return 0
+}
+
+func (x *ListMemory) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type MemoryReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*SettledChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // stripe and index
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemoryReply) Reset() {
+	*x = MemoryReply{}
+	mi := &file_metadata_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemoryReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemoryReply) ProtoMessage() {}
+
+func (x *MemoryReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
+func (*MemoryReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *MemoryReply) GetChunks() []*SettledChunk {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+func (x *MemoryReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// SettleChunks says what became of chunks that are recorded at level memory: a
+// device has them, synced, or they are nowhere on it. It counts only under the
+// device's present boot epoch. What is still on its way to the device is left out.
+type SettleChunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Chunks        []*SettledChunk        `protobuf:"bytes,3,rep,name=chunks,proto3" json:"chunks,omitempty"` // 128 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleChunks) Reset() {
+	*x = SettleChunks{}
+	mi := &file_metadata_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleChunks) ProtoMessage() {}
+
+func (x *SettleChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
+func (*SettleChunks) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *SettleChunks) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *SettleChunks) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *SettleChunks) GetChunks() []*SettledChunk {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+type SettledChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of what is on the device
+	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc,proto3" json:"crc,omitempty"`
+	Gone          bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"` // nothing is, nor ever will be
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettledChunk) Reset() {
+	*x = SettledChunk{}
+	mi := &file_metadata_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettledChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettledChunk) ProtoMessage() {}
+
+func (x *SettledChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
+func (*SettledChunk) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *SettledChunk) GetStripe() uint64 {
+	if x != nil {
+		return x.Stripe
+	}
+	return 0
+}
+
+func (x *SettledChunk) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *SettledChunk) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SettledChunk) GetCrc() uint32 {
+	if x != nil {
+		return x.Crc
+	}
+	return 0
+}
+
+func (x *SettledChunk) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+// ListLost lists the files that have lost bytes which were in memory alone, in
+// order of their numbers.
+type ListLost struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // inode
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`  // 1,000 at most, which 0 asks for too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLost) Reset() {
+	*x = ListLost{}
+	mi := &file_metadata_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLost) ProtoMessage() {}
+
+func (x *ListLost) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
+func (*ListLost) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *ListLost) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ListLost) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type LostReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*LostFile            `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostReply) Reset() {
+	*x = LostReply{}
+	mi := &file_metadata_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostReply) ProtoMessage() {}
+
+func (x *LostReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
+func (*LostReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *LostReply) GetFiles() []*LostFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *LostReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type LostFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // below the caller's root; empty: it has no name there
+	Ranges        []*ByteRange           `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"` // it has lost more ranges than these
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostFile) Reset() {
+	*x = LostFile{}
+	mi := &file_metadata_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostFile) ProtoMessage() {}
+
+func (x *LostFile) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
+func (*LostFile) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *LostFile) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *LostFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *LostFile) GetRanges() []*ByteRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *LostFile) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type ByteRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ByteRange) Reset() {
+	*x = ByteRange{}
+	mi := &file_metadata_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ByteRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ByteRange) ProtoMessage() {}
+
+func (x *ByteRange) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
+func (*ByteRange) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ByteRange) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ByteRange) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 // Deletion removes only what was put under a layout version below `below`.
 type Deletion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6182,7 +6766,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6194,7 +6778,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6207,7 +6791,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -6248,7 +6832,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6260,7 +6844,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6273,7 +6857,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -6298,7 +6882,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6310,7 +6894,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6323,7 +6907,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -6381,7 +6965,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6393,7 +6977,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6406,7 +6990,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -6456,7 +7040,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6468,7 +7052,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6481,7 +7065,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -6524,7 +7108,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6536,7 +7120,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6549,7 +7133,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -6610,7 +7194,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6622,7 +7206,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6635,7 +7219,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Job) GetId() uint64 {
@@ -6805,7 +7389,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6817,7 +7401,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6830,7 +7414,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -6881,7 +7465,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6893,7 +7477,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6906,7 +7490,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -6951,7 +7535,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6963,7 +7547,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6976,7 +7560,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -7032,7 +7616,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7044,7 +7628,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7057,7 +7641,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -7093,7 +7677,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7105,7 +7689,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7118,7 +7702,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -7161,7 +7745,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7173,7 +7757,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7186,7 +7770,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -7229,7 +7813,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7241,7 +7825,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7254,7 +7838,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -7294,7 +7878,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7306,7 +7890,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7319,7 +7903,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -7342,7 +7926,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7354,7 +7938,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7367,7 +7951,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -7396,7 +7980,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7408,7 +7992,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7421,7 +8005,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -7454,7 +8038,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7466,7 +8050,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7479,7 +8063,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -7502,7 +8086,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7514,7 +8098,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7527,7 +8111,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -7561,7 +8145,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7573,7 +8157,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7586,7 +8170,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -7613,7 +8197,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7625,7 +8209,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7638,7 +8222,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -7665,7 +8249,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7677,7 +8261,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7690,7 +8274,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -7744,7 +8328,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7756,7 +8340,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7769,7 +8353,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -7792,7 +8376,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7804,7 +8388,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7817,7 +8401,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -7867,7 +8451,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7879,7 +8463,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7892,7 +8476,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -7926,7 +8510,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7938,7 +8522,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7951,7 +8535,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -7979,7 +8563,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7991,7 +8575,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8004,7 +8588,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -8038,7 +8622,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8050,7 +8634,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8063,7 +8647,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -8088,7 +8672,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8100,7 +8684,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8113,7 +8697,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -8194,7 +8778,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8206,7 +8790,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8219,7 +8803,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -8272,7 +8856,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8284,7 +8868,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8297,7 +8881,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -8342,7 +8926,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8354,7 +8938,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8367,7 +8951,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -8413,7 +8997,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8425,7 +9009,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8438,7 +9022,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -8475,7 +9059,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8487,7 +9071,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8500,7 +9084,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -8550,7 +9134,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8562,7 +9146,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8575,7 +9159,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -8603,7 +9187,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8615,7 +9199,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8628,7 +9212,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -8647,7 +9231,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8659,7 +9243,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8672,7 +9256,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -8695,7 +9279,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8707,7 +9291,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8720,7 +9304,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -8764,7 +9348,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8776,7 +9360,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8789,7 +9373,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -8834,7 +9418,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8846,7 +9430,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8859,7 +9443,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -8916,7 +9500,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8928,7 +9512,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8941,7 +9525,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -8982,7 +9566,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8994,7 +9578,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9007,7 +9591,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -9039,7 +9623,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9051,7 +9635,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9064,7 +9648,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -9119,7 +9703,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9131,7 +9715,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9144,7 +9728,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -9233,7 +9817,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9245,7 +9829,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9258,7 +9842,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -9373,7 +9957,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9385,7 +9969,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9398,7 +9982,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -9437,7 +10021,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9449,7 +10033,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9462,7 +10046,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 type Member struct {
@@ -9485,7 +10069,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9497,7 +10081,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9510,7 +10094,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Member) GetId() string {
@@ -9615,7 +10199,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9627,7 +10211,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9640,7 +10224,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -9724,7 +10308,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9736,7 +10320,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9749,7 +10333,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *CommandCount) GetName() string {
@@ -9785,7 +10369,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9797,7 +10381,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9810,7 +10394,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *AddMember) GetId() string {
@@ -9837,7 +10421,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9849,7 +10433,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9862,7 +10446,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -9882,7 +10466,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9894,7 +10478,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9907,7 +10491,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -9930,7 +10514,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9942,7 +10526,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9955,7 +10539,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -9997,7 +10581,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10009,7 +10593,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10022,7 +10606,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -10071,7 +10655,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10083,7 +10667,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10096,7 +10680,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -10118,7 +10702,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10130,7 +10714,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10143,7 +10727,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -10175,7 +10759,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10187,7 +10771,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10200,7 +10784,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -10261,7 +10845,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10273,7 +10857,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10286,7 +10870,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 type LeaderReply struct {
@@ -10301,7 +10885,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10313,7 +10897,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10326,7 +10910,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -10371,7 +10955,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10383,7 +10967,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10396,7 +10980,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -10441,7 +11025,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10453,7 +11037,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10466,7 +11050,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -10523,7 +11107,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10535,7 +11119,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10548,7 +11132,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -10583,7 +11167,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe5'\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x9f)\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -10701,11 +11285,15 @@ const file_metadata_proto_rawDesc = "" +
 	"startScrub\x129\n" +
 	"\n" +
 	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderH\x00R\tgetLeader\x12H\n" +
-	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantine\x12)\n" +
+	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantine\x12B\n" +
+	"\rsettle_chunks\x18\xcc\x03 \x01(\v2\x1a.moraine.wire.SettleChunksH\x00R\fsettleChunks\x12<\n" +
+	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryH\x00R\n" +
+	"listMemory\x126\n" +
+	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12)\n" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
 	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
-	"\x02op\"\x97\x11\n" +
+	"\x02op\"\xfd\x11\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -10751,7 +11339,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watch\x12.\n" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x17.moraine.wire.HoldReplyH\x00R\x04hold\x121\n" +
-	"\x05batch\x18\x92\x03 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batchB\b\n" +
+	"\x05batch\x18\x92\x03 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batch\x124\n" +
+	"\x06memory\x18\xcd\x03 \x01(\v2\x19.moraine.wire.MemoryReplyH\x00R\x06memory\x12.\n" +
+	"\x04lost\x18\xce\x03 \x01(\v2\x17.moraine.wire.LostReplyH\x00R\x04lostB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\xd3\x01\n" +
 	"\vOpenSession\x12\x12\n" +
@@ -11046,7 +11636,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\x12,\n" +
 	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
 	"\n" +
-	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\xa4\x02\n" +
+	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\xe1\x02\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
@@ -11055,7 +11645,43 @@ const file_metadata_proto_rawDesc = "" +
 	"\bregister\x18\x05 \x01(\bR\bregister\x12\x15\n" +
 	"\x05scrub\x18\xc2\x03 \x03(\rR\x05scrub\x12!\n" +
 	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\x12\x13\n" +
-	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"f\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12\x17\n" +
+	"\x06memory\x18\xcc\x03 \x03(\rR\x06memory\x12\"\n" +
+	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"~\n" +
+	"\n" +
+	"ListMemory\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12!\n" +
+	"\fafter_stripe\x18\x02 \x01(\x06R\vafterStripe\x12\x1f\n" +
+	"\vafter_index\x18\x03 \x01(\rR\n" +
+	"afterIndex\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"U\n" +
+	"\vMemoryReply\x122\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x1a.moraine.wire.SettledChunkR\x06chunks\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"p\n" +
+	"\fSettleChunks\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x122\n" +
+	"\x06chunks\x18\x03 \x03(\v2\x1a.moraine.wire.SettledChunkR\x06chunks\"|\n" +
+	"\fSettledChunk\x12\x16\n" +
+	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\rR\aversion\x12\x10\n" +
+	"\x03crc\x18\x04 \x01(\aR\x03crc\x12\x12\n" +
+	"\x04gone\x18\x05 \x01(\bR\x04gone\"6\n" +
+	"\bListLost\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x06R\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\"M\n" +
+	"\tLostReply\x12,\n" +
+	"\x05files\x18\x01 \x03(\v2\x16.moraine.wire.LostFileR\x05files\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"y\n" +
+	"\bLostFile\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12/\n" +
+	"\x06ranges\x18\x03 \x03(\v2\x17.moraine.wire.ByteRangeR\x06ranges\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\";\n" +
+	"\tByteRange\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length\"f\n" +
 	"\bDeletion\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
@@ -11477,7 +12103,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 116)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
 var file_metadata_proto_goTypes = []any{
 	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 1: moraine.wire.CommitMode
@@ -11538,114 +12164,122 @@ var file_metadata_proto_goTypes = []any{
 	(*RegisterHostReply)(nil), // 56: moraine.wire.RegisterHostReply
 	(*Heartbeat)(nil),         // 57: moraine.wire.Heartbeat
 	(*HeartbeatReply)(nil),    // 58: moraine.wire.HeartbeatReply
-	(*Deletion)(nil),          // 59: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 60: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 61: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 62: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 63: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 64: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 65: moraine.wire.Job
-	(*RepairTask)(nil),        // 66: moraine.wire.RepairTask
-	(*Intent)(nil),            // 67: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 68: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 69: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 70: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 71: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 72: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 73: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 74: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 75: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 76: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 77: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 78: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 79: moraine.wire.EndIntents
-	(*Usage)(nil),             // 80: moraine.wire.Usage
-	(*GetUsage)(nil),          // 81: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 82: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 83: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 84: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 85: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 86: moraine.wire.Recount
-	(*Leases)(nil),            // 87: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 88: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 89: moraine.wire.Recall
-	(*Touch)(nil),             // 90: moraine.wire.Touch
-	(*Hold)(nil),              // 91: moraine.wire.Hold
-	(*HoldReply)(nil),         // 92: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 93: moraine.wire.EndHold
-	(*Batch)(nil),             // 94: moraine.wire.Batch
-	(*BatchReply)(nil),        // 95: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 96: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 97: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 98: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 99: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 100: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 101: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 102: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 103: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 104: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 105: moraine.wire.GetMembers
-	(*Member)(nil),            // 106: moraine.wire.Member
-	(*MembersReply)(nil),      // 107: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 108: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 109: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 110: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 111: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 112: moraine.wire.CloneTree
-	(*Concat)(nil),            // 113: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 114: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 115: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 116: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 117: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 118: moraine.wire.LeaderReply
-	(*ListQuarantine)(nil),    // 119: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 120: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 121: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 122: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 123: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 124: moraine.wire.SealPart
-	(*GetStep)(nil),           // 125: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 126: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 127: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 128: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 129: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 130: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 131: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 132: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 133: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 134: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 135: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 136: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 137: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 138: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 139: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 140: moraine.wire.GetObject
-	(*GetTier)(nil),           // 141: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 142: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 143: moraine.wire.GetPolicy
-	(*Error)(nil),             // 144: moraine.wire.Error
-	(*Topology)(nil),          // 145: moraine.wire.Topology
-	(*RunReply)(nil),          // 146: moraine.wire.RunReply
-	(*StepReply)(nil),         // 147: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 148: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 149: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 150: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 151: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 152: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 153: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 154: moraine.wire.Scheme
-	(DeviceState)(0),          // 155: moraine.wire.DeviceState
-	(*Attr)(nil),              // 156: moraine.wire.Attr
-	(FileType)(0),             // 157: moraine.wire.FileType
-	(*Placement)(nil),         // 158: moraine.wire.Placement
-	(*Stripe)(nil),            // 159: moraine.wire.Stripe
-	(*Extent)(nil),            // 160: moraine.wire.Extent
-	(*Object)(nil),            // 161: moraine.wire.Object
-	(*Host)(nil),              // 162: moraine.wire.Host
-	(*Device)(nil),            // 163: moraine.wire.Device
-	(*SigningKey)(nil),        // 164: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 165: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 166: moraine.wire.MoveTask
+	(*ListMemory)(nil),        // 59: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 60: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 61: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 62: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 63: moraine.wire.ListLost
+	(*LostReply)(nil),         // 64: moraine.wire.LostReply
+	(*LostFile)(nil),          // 65: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 66: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 67: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 68: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 69: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 70: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 71: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 72: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 73: moraine.wire.Job
+	(*RepairTask)(nil),        // 74: moraine.wire.RepairTask
+	(*Intent)(nil),            // 75: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 76: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 77: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 78: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 79: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 80: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 81: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 82: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 83: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 84: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 85: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 86: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 87: moraine.wire.EndIntents
+	(*Usage)(nil),             // 88: moraine.wire.Usage
+	(*GetUsage)(nil),          // 89: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 90: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 91: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 92: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 93: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 94: moraine.wire.Recount
+	(*Leases)(nil),            // 95: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 96: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 97: moraine.wire.Recall
+	(*Touch)(nil),             // 98: moraine.wire.Touch
+	(*Hold)(nil),              // 99: moraine.wire.Hold
+	(*HoldReply)(nil),         // 100: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 101: moraine.wire.EndHold
+	(*Batch)(nil),             // 102: moraine.wire.Batch
+	(*BatchReply)(nil),        // 103: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 104: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 105: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 106: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 107: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 108: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 109: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 110: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 111: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 112: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 113: moraine.wire.GetMembers
+	(*Member)(nil),            // 114: moraine.wire.Member
+	(*MembersReply)(nil),      // 115: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 116: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 117: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 118: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 119: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 120: moraine.wire.CloneTree
+	(*Concat)(nil),            // 121: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 122: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 123: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 124: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 125: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 126: moraine.wire.LeaderReply
+	(*ListQuarantine)(nil),    // 127: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 128: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 129: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 130: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 131: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 132: moraine.wire.SealPart
+	(*GetStep)(nil),           // 133: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 134: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 135: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 136: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 137: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 138: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 139: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 140: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 141: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 142: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 143: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 144: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 145: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 146: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 147: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 148: moraine.wire.GetObject
+	(*GetTier)(nil),           // 149: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 150: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 151: moraine.wire.GetPolicy
+	(*Error)(nil),             // 152: moraine.wire.Error
+	(*Topology)(nil),          // 153: moraine.wire.Topology
+	(*RunReply)(nil),          // 154: moraine.wire.RunReply
+	(*StepReply)(nil),         // 155: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 156: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 157: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 158: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 159: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 160: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 161: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 162: moraine.wire.Scheme
+	(DeviceState)(0),          // 163: moraine.wire.DeviceState
+	(*Attr)(nil),              // 164: moraine.wire.Attr
+	(FileType)(0),             // 165: moraine.wire.FileType
+	(*Placement)(nil),         // 166: moraine.wire.Placement
+	(*Stripe)(nil),            // 167: moraine.wire.Stripe
+	(*Extent)(nil),            // 168: moraine.wire.Extent
+	(*Object)(nil),            // 169: moraine.wire.Object
+	(*Host)(nil),              // 170: moraine.wire.Host
+	(*Device)(nil),            // 171: moraine.wire.Device
+	(*SigningKey)(nil),        // 172: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 173: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 174: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	9,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -11675,187 +12309,196 @@ var file_metadata_proto_depIdxs = []int32{
 	48,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
 	55,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
 	57,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	61,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	60,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	64,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	68,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	70,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	71,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	72,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	73,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	75,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	77,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	79,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	122, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	123, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	124, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	125, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	126, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	127, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	128, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	129, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	130, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	131, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	132, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	74,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	133, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	134, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	135, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	136, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	137, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	138, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	139, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	140, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	141, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	142, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	143, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	81,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	83,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	84,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	86,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	112, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	113, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	114, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	87,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	97,  // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	101, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	105, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	109, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	110, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	111, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	115, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	69,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	68,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	72,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	76,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	78,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	79,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	80,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	81,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	83,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	85,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	87,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	130, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	131, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	132, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	133, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	134, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	135, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	136, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	137, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	138, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	139, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	140, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	82,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	141, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	142, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	143, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	144, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	145, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	146, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	147, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	148, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	149, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	150, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	151, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	89,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	91,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	92,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	94,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	120, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	121, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	122, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	95,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	105, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	109, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	113, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	117, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	118, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	119, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	123, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	17,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	19,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	18,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	117, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	119, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	91,  // 81: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	93,  // 82: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	94,  // 83: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	144, // 84: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	96,  // 85: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	12,  // 86: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	15,  // 87: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	145, // 88: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	22,  // 89: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	24,  // 90: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	29,  // 91: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	33,  // 92: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	42,  // 93: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	45,  // 94: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	50,  // 95: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	52,  // 96: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	56,  // 97: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	58,  // 98: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	63,  // 99: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	69,  // 100: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	76,  // 101: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	78,  // 102: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	146, // 103: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	147, // 104: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	148, // 105: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	149, // 106: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	150, // 107: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	38,  // 108: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	151, // 109: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	152, // 110: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	153, // 111: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	82,  // 112: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	85,  // 113: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	102, // 114: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	107, // 115: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	116, // 116: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	118, // 117: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	121, // 118: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	8,   // 119: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	88,  // 120: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	99,  // 121: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	92,  // 122: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	95,  // 123: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	100, // 124: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	14,  // 125: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	145, // 126: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	154, // 127: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	16,  // 128: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	155, // 129: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	156, // 130: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	156, // 131: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	25,  // 132: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	156, // 133: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	156, // 134: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	28,  // 135: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	157, // 136: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	154, // 137: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	158, // 138: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	154, // 139: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	154, // 140: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	158, // 141: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	159, // 142: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	160, // 143: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 144: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	47,  // 145: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	30,  // 146: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	1,   // 147: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	49,  // 148: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	47,  // 149: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	156, // 150: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	156, // 151: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	160, // 152: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	159, // 153: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	161, // 154: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	54,  // 155: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	162, // 156: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	163, // 157: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	164, // 158: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	163, // 159: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	59,  // 160: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	164, // 161: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	59,  // 162: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	62,  // 163: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	59,  // 164: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	155, // 165: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 166: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 167: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	66,  // 168: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	165, // 169: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	166, // 170: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 171: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	159, // 172: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	67,  // 173: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 174: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	65,  // 175: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 176: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	67,  // 177: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	67,  // 178: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	67,  // 179: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	67,  // 180: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	80,  // 181: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	80,  // 182: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	80,  // 183: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	89,  // 184: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	90,  // 185: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	156, // 186: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	6,   // 187: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	7,   // 188: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	90,  // 189: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 190: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	157, // 191: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	98,  // 192: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	103, // 193: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	5,   // 194: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	104, // 195: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	104, // 196: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	103, // 197: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	106, // 198: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	108, // 199: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	49,  // 200: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	47,  // 201: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	120, // 202: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	203, // [203:203] is the sub-list for method output_type
-	203, // [203:203] is the sub-list for method input_type
-	203, // [203:203] is the sub-list for extension type_name
-	203, // [203:203] is the sub-list for extension extendee
-	0,   // [0:203] is the sub-list for field type_name
+	125, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	127, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	61,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	59,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	63,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	99,  // 84: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	101, // 85: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	102, // 86: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	152, // 87: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	104, // 88: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	12,  // 89: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	15,  // 90: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	153, // 91: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	22,  // 92: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	24,  // 93: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	29,  // 94: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	33,  // 95: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	42,  // 96: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	45,  // 97: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	50,  // 98: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	52,  // 99: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	56,  // 100: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	58,  // 101: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	71,  // 102: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	77,  // 103: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	84,  // 104: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	86,  // 105: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	154, // 106: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	155, // 107: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	156, // 108: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	157, // 109: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	158, // 110: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	38,  // 111: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	159, // 112: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	160, // 113: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	161, // 114: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	90,  // 115: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	93,  // 116: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	110, // 117: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	115, // 118: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	124, // 119: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	126, // 120: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	129, // 121: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	8,   // 122: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	96,  // 123: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	107, // 124: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	100, // 125: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	103, // 126: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	60,  // 127: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	64,  // 128: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	108, // 129: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	14,  // 130: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	153, // 131: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	162, // 132: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	16,  // 133: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	163, // 134: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	164, // 135: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	164, // 136: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	25,  // 137: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	164, // 138: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	164, // 139: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	28,  // 140: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	165, // 141: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	162, // 142: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	166, // 143: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	162, // 144: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	162, // 145: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	166, // 146: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	167, // 147: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	168, // 148: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	1,   // 149: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	47,  // 150: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	30,  // 151: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	1,   // 152: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	49,  // 153: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	47,  // 154: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	164, // 155: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	164, // 156: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	168, // 157: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	167, // 158: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	169, // 159: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	54,  // 160: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	170, // 161: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	171, // 162: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	172, // 163: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	171, // 164: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	67,  // 165: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	172, // 166: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	62,  // 167: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	62,  // 168: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	65,  // 169: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	66,  // 170: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	67,  // 171: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	70,  // 172: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	67,  // 173: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	163, // 174: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	2,   // 175: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	3,   // 176: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	74,  // 177: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	173, // 178: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	174, // 179: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	2,   // 180: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	167, // 181: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	75,  // 182: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	2,   // 183: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	73,  // 184: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	2,   // 185: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	75,  // 186: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	75,  // 187: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	75,  // 188: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	75,  // 189: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	88,  // 190: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	88,  // 191: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	88,  // 192: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	97,  // 193: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	98,  // 194: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	164, // 195: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	6,   // 196: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	7,   // 197: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	98,  // 198: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	4,   // 199: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	165, // 200: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	106, // 201: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	111, // 202: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	5,   // 203: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	112, // 204: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	112, // 205: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	111, // 206: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	114, // 207: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	116, // 208: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	49,  // 209: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	47,  // 210: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	128, // 211: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	212, // [212:212] is the sub-list for method output_type
+	212, // [212:212] is the sub-list for method input_type
+	212, // [212:212] is the sub-list for extension type_name
+	212, // [212:212] is the sub-list for extension extendee
+	0,   // [0:212] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -11949,6 +12592,9 @@ func file_metadata_proto_init() {
 		(*MetaRequest_StartScrub)(nil),
 		(*MetaRequest_GetLeader)(nil),
 		(*MetaRequest_ListQuarantine)(nil),
+		(*MetaRequest_SettleChunks)(nil),
+		(*MetaRequest_ListMemory)(nil),
+		(*MetaRequest_ListLost)(nil),
 		(*MetaRequest_Hold)(nil),
 		(*MetaRequest_EndHold)(nil),
 		(*MetaRequest_Batch)(nil),
@@ -11992,6 +12638,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Watch)(nil),
 		(*MetaResponse_Hold)(nil),
 		(*MetaResponse_Batch)(nil),
+		(*MetaResponse_Memory)(nil),
+		(*MetaResponse_Lost)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -11999,7 +12647,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   116,
+			NumMessages:   124,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -49,6 +49,7 @@ type Command struct {
 	//	*Command_SetMember
 	//	*Command_RaiseIncarnation
 	//	*Command_LapseHold
+	//	*Command_RaiseLevels
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -263,6 +264,15 @@ func (x *Command) GetLapseHold() *LapseHold {
 	return nil
 }
 
+func (x *Command) GetRaiseLevels() *RaiseLevels {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RaiseLevels); ok {
+			return x.RaiseLevels
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -333,6 +343,10 @@ type Command_LapseHold struct {
 	LapseHold *LapseHold `protobuf:"bytes,400,opt,name=lapse_hold,json=lapseHold,proto3,oneof"`
 }
 
+type Command_RaiseLevels struct {
+	RaiseLevels *RaiseLevels `protobuf:"bytes,460,opt,name=raise_levels,json=raiseLevels,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -364,6 +378,8 @@ func (*Command_SetMember) isCommand_Op() {}
 func (*Command_RaiseIncarnation) isCommand_Op() {}
 
 func (*Command_LapseHold) isCommand_Op() {}
+
+func (*Command_RaiseLevels) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -1348,11 +1364,57 @@ func (x *RaiseIncarnation) GetAfter() uint32 {
 	return 0
 }
 
+// RaiseLevels looks at files that are below level nvme, and gives them the level
+// that their stripes have reached, or lost.
+type RaiseLevels struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseLevels) Reset() {
+	*x = RaiseLevels{}
+	mi := &file_command_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseLevels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseLevels) ProtoMessage() {}
+
+func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseLevels.ProtoReflect.Descriptor instead.
+func (*RaiseLevels) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RaiseLevels) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
+}
+
 var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\x9f\t\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe1\t\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1379,7 +1441,8 @@ const file_command_proto_rawDesc = "" +
 	"set_member\x18\xf0\x01 \x01(\v2\x18.moraine.state.SetMemberH\x00R\tsetMember\x12O\n" +
 	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnation\x12:\n" +
 	"\n" +
-	"lapse_hold\x18\x90\x03 \x01(\v2\x18.moraine.state.LapseHoldH\x00R\tlapseHoldB\x04\n" +
+	"lapse_hold\x18\x90\x03 \x01(\v2\x18.moraine.state.LapseHoldH\x00R\tlapseHold\x12@\n" +
+	"\fraise_levels\x18\xcc\x03 \x01(\v2\x1a.moraine.state.RaiseLevelsH\x00R\vraiseLevelsB\x04\n" +
 	"\x02op\"{\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1441,7 +1504,9 @@ const file_command_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\adata_id\x18\x02 \x01(\fR\x06dataId\"(\n" +
 	"\x10RaiseIncarnation\x12\x14\n" +
-	"\x05after\x18\x01 \x01(\rR\x05afterB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\x05after\x18\x01 \x01(\rR\x05after\"%\n" +
+	"\vRaiseLevels\x12\x16\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodesB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1455,7 +1520,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1476,16 +1541,17 @@ var file_command_proto_goTypes = []any{
 	(*SetFeatureLevel)(nil),  // 16: moraine.state.SetFeatureLevel
 	(*SetMember)(nil),        // 17: moraine.state.SetMember
 	(*RaiseIncarnation)(nil), // 18: moraine.state.RaiseIncarnation
-	(*wire.MetaRequest)(nil), // 19: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 20: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 21: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 22: moraine.wire.AbortStep
-	(*wire.Deletion)(nil),    // 23: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 24: moraine.wire.Intent
+	(*RaiseLevels)(nil),      // 19: moraine.state.RaiseLevels
+	(*wire.MetaRequest)(nil), // 20: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 21: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 22: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 23: moraine.wire.AbortStep
+	(*wire.Deletion)(nil),    // 24: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 25: moraine.wire.Intent
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	19, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	20, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1501,18 +1567,19 @@ var file_command_proto_depIdxs = []int32{
 	17, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
 	18, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
 	5,  // 16: moraine.state.Command.lapse_hold:type_name -> moraine.state.LapseHold
-	4,  // 17: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	20, // 18: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	21, // 19: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	22, // 20: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	12, // 21: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	23, // 22: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	24, // 23: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	19, // 17: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
+	4,  // 18: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	21, // 19: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	22, // 20: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	23, // 21: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	12, // 22: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	24, // 23: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	25, // 24: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1537,6 +1604,7 @@ func file_command_proto_init() {
 		(*Command_SetMember)(nil),
 		(*Command_RaiseIncarnation)(nil),
 		(*Command_LapseHold)(nil),
+		(*Command_RaiseLevels)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1544,7 +1612,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

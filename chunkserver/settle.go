@@ -1,0 +1,95 @@
+package chunkserver
+
+import (
+	"context"
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// settleBatch is how many chunks one request settles: what its command may.
+const settleBatch = 128
+
+// settles tells the service where the chunks of a device are that are recorded at
+// level memory, whenever it says that there are some, until ctx ends or the device is
+// out of service. The records are the list: nothing that this process knew is needed,
+// so that the next one tells of what it has found on the device, and of what it has not.
+func (s *Server) settles(ctx context.Context, d *device) {
+	for d.tier.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.settle:
+		}
+		if err := s.settle(ctx, d); err != nil && ctx.Err() == nil {
+			s.deps.Log.Warn("could not tell where all chunks are that were in memory; trying again", "device", d.dir, "err", err)
+		}
+	}
+}
+
+// settle goes once through the chunks that are recorded at level memory. What is still
+// on its way to the device is left for the next time.
+func (s *Server) settle(ctx context.Context, d *device) error {
+	list := &wire.ListMemory{Device: uint32(d.id)}
+	for {
+		// Taken before anything is looked at: what is found counts only while this
+		// process is the one that the device's chunks were acknowledged by.
+		epoch := d.epoch.Load()
+		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: list}})
+		if err != nil {
+			return err
+		}
+		page := resp.GetMemory()
+		settled, err := s.locate(ctx, d, page.GetChunks())
+		if err != nil {
+			return err
+		}
+		if err := s.tellSettled(ctx, d, epoch, settled); err != nil {
+			return err
+		}
+		if !page.GetMore() || len(page.GetChunks()) == 0 {
+			return nil
+		}
+		last := page.Chunks[len(page.Chunks)-1]
+		list.AfterStripe, list.AfterIndex = last.Stripe, last.Index
+	}
+}
+
+// locate finds out where chunks are, and leaves out what is in memory still.
+func (s *Server) locate(ctx context.Context, d *device, chunks []*wire.SettledChunk) ([]*wire.SettledChunk, error) {
+	var out []*wire.SettledChunk
+	for _, c := range chunks {
+		h, level, err := d.tier.Where(ctx, chunkID(c.Stripe, c.Index))
+		switch {
+		case errors.Is(err, moraine.NotFound):
+			out = append(out, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index, Gone: true})
+		case err != nil:
+			return nil, err
+		case level >= moraine.NVMe:
+			out = append(out, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index, Version: uint32(h.Version), Crc: h.CRC})
+		}
+	}
+	return out, nil
+}
+
+func (s *Server) tellSettled(ctx context.Context, d *device, epoch uint64, chunks []*wire.SettledChunk) error {
+	for len(chunks) > 0 {
+		n := min(len(chunks), settleBatch)
+		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SettleChunks{
+			SettleChunks: &wire.SettleChunks{Device: uint32(d.id), Epoch: epoch, Chunks: chunks[:n]}}})
+		if err != nil {
+			return err
+		}
+		for _, c := range chunks[:n] {
+			if c.Gone {
+				s.deps.Metrics.Settled.WithLabelValues("gone").Inc()
+				s.deps.Log.Warn("a chunk was in memory alone, and is gone", "device", d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
+			} else {
+				s.deps.Metrics.Settled.WithLabelValues("written").Inc()
+			}
+		}
+		chunks = chunks[n:]
+	}
+	return nil
+}

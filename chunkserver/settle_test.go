@@ -1,0 +1,257 @@
+package chunkserver_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func (f *fakeMeta) listMemory(op *wire.ListMemory) *wire.MetaResponse {
+	reply := &wire.MemoryReply{}
+	for _, c := range f.memory {
+		switch {
+		case c.Stripe < op.AfterStripe || (c.Stripe == op.AfterStripe && c.Index <= op.AfterIndex):
+		case len(reply.Chunks) == 2:
+			reply.More = true
+		default:
+			reply.Chunks = append(reply.Chunks, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index})
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Memory{Memory: reply}}
+}
+
+func (f *fakeMeta) settle(op *wire.SettleChunks) (*wire.MetaResponse, error) {
+	if op.Epoch != f.epochs[op.Device] {
+		return nil, &moraine.Error{Op: "fake", Kind: moraine.Stale}
+	}
+	for _, c := range op.Chunks {
+		f.settled = append(f.settled, c)
+		f.memory = slices.DeleteFunc(f.memory, func(m *wire.SettledChunk) bool { return m.Stripe == c.Stripe && m.Index == c.Index })
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
+}
+
+// record has the service know a chunk as one in memory, as its commit does.
+func (f *fakeMeta) record(chunks ...testChunk) {
+	f.set(func() {
+		for _, c := range chunks {
+			f.memory = append(f.memory, &wire.SettledChunk{Stripe: c.req.Stripe, Index: c.req.Index})
+		}
+	})
+}
+
+// gate holds back writes to segments while it is shut.
+type gate struct {
+	mu   sync.Mutex
+	open *sync.Cond
+	shut bool
+	gone bool // the process was killed
+}
+
+// close shuts the gate of a server that has started, until the test is over.
+func (g *gate) close(t *testing.T) {
+	g.set(true, false)
+	t.Cleanup(func() { g.set(false, false) })
+}
+
+func newGate() *gate {
+	g := &gate{}
+	g.open = sync.NewCond(&g.mu)
+	return g
+}
+
+func (g *gate) set(shut, gone bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut, g.gone = shut, gone
+	g.open.Broadcast()
+}
+
+func (g *gate) over(fs vfs.FS) vfs.FS {
+	return vfs.NewFault(fs, func(op vfs.Op) error {
+		if op.Kind != vfs.OpWrite || !strings.Contains(op.Path, "segments") {
+			return nil
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for g.shut && !g.gone {
+			g.open.Wait()
+		}
+		if g.gone {
+			return errors.New("the process is gone")
+		}
+		return nil
+	})
+}
+
+func inMemory(n uint64, length int) testChunk {
+	c := chunk(n, length)
+	c.req.Level = uint32(moraine.Memory)
+	return c
+}
+
+// startKnowing starts a host, and waits until it knows that the metadata keeps watch over
+// what is in memory.
+func startKnowing(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
+	t.Helper()
+	h := start(t, fsys, meta, cfg)
+	h.waitFor(t, h.KnowsMemoryLevel)
+	return h
+}
+
+// Metadata of an earlier release, or level, would never ask what became of a chunk in
+// memory: it gets none.
+func TestAPutAtLevelMemoryIsAtNVMeWhereNobodyWatches(t *testing.T) {
+	meta := newFakeMeta()
+	meta.below = true
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	h.waitFor(t, func() bool { return len(meta.beats) > 1 })
+	reply, err := inMemory(1, 100).put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint32(moraine.NVMe), reply.Level)
+}
+
+// A put at level memory is answered before the device has it, under the boot epoch of
+// the device, is read from memory, and is settled once the device has it.
+func TestAPutAtLevelMemoryIsWrittenBehind(t *testing.T) {
+	g, meta := newGate(), newFakeMeta()
+	h := startKnowing(t, g.over(vfs.NewMem(1)), meta, config("/a"))
+	g.close(t)
+	chunks := []testChunk{inMemory(1, 300_001), inMemory(2, 5), inMemory(3, 1<<20), inMemory(4, 4096)}
+	for _, c := range chunks {
+		reply, err := c.put(t, h)
+		require.NoError(t, err)
+		require.Equal(t, uint32(moraine.Memory), reply.Level)
+		require.Equal(t, uint64(1), reply.Epoch)
+		c.check(t, h)
+	}
+	bad := inMemory(5, 1000)
+	bad.data[7] ^= 1
+	_, err := bad.put(t, h)
+	require.ErrorIs(t, err, moraine.Corrupt, "it is verified before it is acknowledged")
+	meta.record(chunks...)
+	h.waitFor(t, func() bool { return meta.looked > 3 })
+	require.Empty(t, meta.settledChunks(), "what is in memory still was said to be settled")
+	g.set(false, false)
+	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
+	for _, c := range meta.settledChunks() {
+		require.False(t, c.Gone)
+		i := slices.IndexFunc(chunks, func(x testChunk) bool { return x.req.Stripe == c.Stripe })
+		require.Equal(t, chunks[i].req.Crc, c.Crc)
+		require.Equal(t, chunks[i].req.Version, c.Version)
+	}
+	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{})
+	require.NoError(t, err)
+	reply, err := chunks[0].put(t, h) // the first answer was lost
+	require.NoError(t, err)
+	require.Equal(t, uint32(moraine.NVMe), reply.Level)
+}
+
+// What is dirty when the server is told to end is on the device when it has ended.
+func TestTheEndWritesWhatIsDirty(t *testing.T) {
+	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
+	h := startKnowing(t, g.over(fs), meta, config("/a"))
+	g.close(t)
+	chunks := []testChunk{inMemory(1, 300_001), inMemory(2, 5)}
+	for _, c := range chunks {
+		reply, err := c.put(t, h)
+		require.NoError(t, err)
+		require.Equal(t, uint32(moraine.Memory), reply.Level)
+	}
+	meta.record(chunks...)
+	ended := make(chan error)
+	go func() { ended <- h.stop() }()
+	g.set(false, false)
+	require.NoError(t, <-ended)
+	h = start(t, fs, meta, config("/a"))
+	for _, c := range chunks {
+		c.check(t, h)
+	}
+	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
+	for _, c := range meta.settledChunks() {
+		require.False(t, c.Gone)
+	}
+}
+
+// The next process says of what it has not found that it is gone, and serves no byte of it.
+func TestWhatAKilledServerHadInMemoryIsSaidToBeGone(t *testing.T) {
+	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
+	h := startKnowing(t, g.over(fs), meta, config("/a"))
+	kept, lost := inMemory(1, 300_001), inMemory(2, 5)
+	_, err := kept.put(t, h)
+	require.NoError(t, err)
+	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{})
+	require.NoError(t, err)
+	g.close(t)
+	reply, err := lost.put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint32(moraine.Memory), reply.Level)
+	after := fs.Clone() // as the next process finds it
+	g.set(true, true)
+	require.Error(t, h.stop(), "what was acknowledged and could not be written is an error")
+	meta.record(kept, lost)
+	h = start(t, after, meta, config("/a"))
+	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
+	for _, c := range meta.settledChunks() {
+		require.Equal(t, c.Stripe == lost.req.Stripe, c.Gone)
+	}
+	kept.check(t, h)
+	_, _, _, err = h.GetChunk(t.Context(), lost.get(0, 5))
+	require.ErrorIs(t, err, moraine.NotFound)
+}
+
+// What does not fit into the bound of what may be in memory alone is answered when the
+// device has it; tiers/mem holds that the bound counts all chunks.
+func TestDirtyMemoryIsBounded(t *testing.T) {
+	cfg := config("/a")
+	cfg.DirtyBytes = 1 << 20
+	h := startKnowing(t, vfs.NewMem(1), newFakeMeta(), cfg)
+	reply, err := inMemory(1, 2<<20).put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint32(moraine.NVMe), reply.Level)
+	reply, err = inMemory(2, 5).put(t, h)
+	require.NoError(t, err)
+	require.Equal(t, uint32(moraine.Memory), reply.Level)
+}
+
+// A scrub reads the devices, and takes nothing for missing that is on its way there.
+func TestAScrubKnowsOfWhatIsOnItsWay(t *testing.T) {
+	g, meta, cfg := newGate(), newFakeMeta(), config("/a")
+	cfg.ScrubInterval, cfg.ReportInterval = 1, 1<<40
+	h := startKnowing(t, g.over(vfs.NewMem(1)), meta, cfg)
+	g.close(t)
+	c := inMemory(1, 300_001)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	var had, scrubs int
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			if r := req.GetReportChunks(); r.GetScrub() && done {
+				scrubs++
+				had += len(r.Chunks)
+			}
+			if req.GetHeartbeat() != nil && done {
+				meta.scrubNow = true
+			}
+			return nil
+		}
+	})
+	h.waitFor(t, func() bool { return scrubs >= 2 })
+	meta.set(func() { require.Equal(t, scrubs, had) })
+	g.set(false, false)
+}
+
+func (f *fakeMeta) settledChunks() []*wire.SettledChunk {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.settled)
+}

@@ -1,0 +1,59 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// levelOf returns the least level that chunks of the stripes were acknowledged at.
+func levelOf(stripes []*wire.Stripe) uint32 {
+	level := uint32(moraine.NVMe)
+	for _, s := range stripes {
+		for _, c := range s.GetChunks() {
+			level = min(level, c.GetLevel())
+		}
+	}
+	return level
+}
+
+// IsLost reports whether a file has lost bytes that were in memory alone: it has
+// content, and that is at no level.
+func IsLost(a *wire.Attr) bool {
+	return a.GetType() == wire.FileType_FILE_TYPE_REGULAR && a.GetStored() > 0 && a.GetLevel() == 0
+}
+
+// WaitNVMe returns when all bytes that a file has are at level nvme at least: what was
+// acknowledged at level memory is being written to the devices, and the file rises a
+// second or two after it is. It fails with Lost where bytes are gone that were in memory
+// alone, and, unless ctx ends before, with Timeout after Config.Patience: then bytes are
+// on devices that are away, or wait for their repair.
+func (c *Client) WaitNVMe(ctx context.Context, inode moraine.InodeID) error {
+	return wrap("client.WaitNVMe", inode.String(), c.waitNVMe(ctx, inode))
+}
+
+// risePoll is the longest pause between two looks at the level of a file.
+const risePoll = 200 * time.Millisecond
+
+func (c *Client) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Patience)
+	defer cancel()
+	for try := 0; ; try++ {
+		a, err := c.StatInode(ctx, inode)
+		switch {
+		case err != nil:
+			return err
+		case a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe:
+			return nil
+		case IsLost(a):
+			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were in memory alone, and are gone")}
+		}
+		if !pauseUpTo(ctx, c.clock, try, risePoll) {
+			return gaveUpAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// lostRow is what `cluster lost` prints of a file.
+type lostRow struct {
+	Path   string      `json:"path"`
+	Inode  string      `json:"inode"`
+	Ranges []lostRange `json:"ranges"`
+	More   bool        `json:"more_ranges,omitempty"`
+}
+
+type lostRange struct {
+	Offset uint64 `json:"offset"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+func (a *app) lostCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "lost",
+		Short: "List the files that have lost bytes which were in memory alone",
+		Long: `List the files that have lost bytes, and which: those that were acknowledged at level
+memory (--ack memory), and whose chunkservers ended, more of them than the scheme
+survives, before the bytes were on their devices. A read of these ranges fails; the rest of
+the file can be read. A file leaves the list when it is written again or removed.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return a.listLost(cmd.Context(), c)
+		},
+	}
+}
+
+func (a *app) listLost(ctx context.Context, c *connection) error {
+	rows := []lostRow{}
+	for after := uint64(0); ; {
+		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
+		if err != nil {
+			return err
+		}
+		reply := resp.GetLost()
+		for _, f := range reply.GetFiles() {
+			after = f.Inode
+			row := lostRow{Path: "/" + f.Path, Inode: moraine.InodeID(f.Inode).String(), Ranges: []lostRange{}, More: f.More}
+			if f.Path == "" {
+				row.Path = "" // it has no name
+			}
+			for _, r := range f.Ranges {
+				row.Ranges = append(row.Ranges, lostRange{Offset: r.Offset, Bytes: r.Length})
+			}
+			rows = append(rows, row)
+		}
+		if reply.GetMore() && len(reply.GetFiles()) > 0 {
+			continue
+		}
+		return list(a, rows, table.Row{"path", "inode", "lost"}, func(r lostRow) table.Row {
+			var what []string
+			for _, x := range r.Ranges {
+				what = append(what, fmt.Sprintf("%s at %d", size(x.Bytes), x.Offset))
+			}
+			if r.More {
+				what = append(what, "and more")
+			}
+			return table.Row{r.Path, r.Inode, strings.Join(what, ", ")}
+		})
+	}
+}

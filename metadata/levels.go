@@ -1,0 +1,103 @@
+package metadata
+
+import (
+	"context"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// raisePoll is how often the leader looks for files that a row says are below
+	// level nvme, if no device has told of its chunks.
+	raisePoll = 5 * time.Second
+	// raisePause is between two looks, so that what many devices tell of is one.
+	raisePause = 100 * time.Millisecond
+	// raiseRows is how many rows are looked at at once.
+	raiseRows = 512
+)
+
+// commit proposes a commit. One of chunks in memory needs a state that knows which
+// these are, and raises them.
+func (l *leader) commit(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	for _, s := range c.req.GetCommit().GetStripes() {
+		for _, chunk := range s.GetChunks() {
+			if chunk.GetLevel() != uint32(moraine.Memory) {
+				continue
+			}
+			if err := l.speaks(ctx, state.LevelMemory); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l.mutate(ctx, c)
+}
+
+// settleChunks takes over where the chunks of a device are that were in memory.
+func (l *leader) settleChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.topology.view().mayReport(c, c.req.GetSettleChunks().GetDevice()); err != nil {
+		return nil, err
+	}
+	return l.mutate(ctx, c)
+}
+
+// inMemory returns those of some devices that have chunks which are recorded as in
+// memory alone.
+func (l *leader) inMemory(r state.Reader, devices []uint32) (out []uint32, err error) {
+	for _, d := range devices {
+		some, err := l.machine.InMemory(r, moraine.DeviceID(d))
+		if err != nil {
+			return nil, err
+		}
+		if some {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+// raiseLevels gives files the level that their chunks have reached, or lost, until
+// ctx ends. A row of the state says of each file below nvme how far it is known to be
+// there, so that the next leader goes on where this one left it.
+func (l *leader) raiseLevels(ctx context.Context) {
+	for {
+		if err := l.raiseOnce(ctx); err != nil && ctx.Err() == nil {
+			l.deps.Log.Warn("the levels of files could not be raised; trying again", "err", err)
+		}
+		if !l.pause(ctx, nil, raisePause) || !l.pause(ctx, l.settled, raisePoll) {
+			return
+		}
+	}
+}
+
+// raiseOnce looks at every row once.
+func (l *leader) raiseOnce(ctx context.Context) error {
+	for after := moraine.InodeID(0); ; {
+		var ids []moraine.InodeID
+		var last moraine.InodeID
+		err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+			ids, last, err = l.machine.Raisable(r, after, raiseRows, state.MaxRaised)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(ids) > 0 {
+			op := &statepb.RaiseLevels{}
+			for _, id := range ids {
+				op.Inodes = append(op.Inodes, uint64(id))
+			}
+			if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
+				return err
+			}
+			l.settled.set() // there may be more to do for them
+		}
+		if last == 0 {
+			return nil
+		}
+		after = last
+	}
+}

@@ -1,0 +1,57 @@
+package state
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+)
+
+// inMemory holds the table of chunks in memory against the stripe records. What was
+// committed below the feature level that the table is of has no row.
+func (c *checker) inMemory() error {
+	rows := map[string]bool{}
+	err := c.each(tabMemory, func(key, _ []byte) error {
+		rows[string(key)] = true
+		chunk := chunkOfKey(key)
+		d := moraine.DeviceID(binary.BigEndian.Uint32(key[3:]))
+		s := c.stripes[chunk.Stripe]
+		if s == nil || int(chunk.Index) >= len(s.Chunks) || s.Chunks[chunk.Index].Device != d || !inMemory(&s.Chunks[chunk.Index]) {
+			c.problem("chunk %s is listed as in the memory of device %d, and no stripe has it so", chunk, d)
+		}
+		return nil
+	})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	for _, s := range c.stripes {
+		listed := 0
+		for n := range s.Chunks {
+			ch := &s.Chunks[n]
+			if rows[string(c.k.memoryChunk(ch.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}))] {
+				listed++
+			} else if inMemory(ch) && listed > 0 {
+				c.problem("chunk %d of stripe %s is in memory, and not listed", n, s.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// unsafeRows finds files below nvme that have no row, and so would stay so.
+func (c *checker) unsafeRows() error {
+	level, err := c.cluster()
+	if err != nil || level.featureLevel < LevelMemory {
+		return nil //nolint:nilerr // a partition without an identity has no files
+	}
+	for _, i := range c.inodes {
+		if i.typ != typeFile || i.content == 0 || i.level >= moraine.NVMe || i.level == levelLost {
+			continue // a clone under way has no level yet, as what is lost
+		}
+		if _, ok, err := c.r.Get(c.k.unsafeFile(i.id)); err != nil {
+			return err
+		} else if !ok {
+			c.problem("file %s is at level %s, and nothing raises it", i.id, i.level)
+		}
+	}
+	return nil
+}
