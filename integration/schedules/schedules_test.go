@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -25,6 +24,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/integration/netns"
+	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -200,8 +200,8 @@ func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
 func buildBinary(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "moraine")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/morainefs/moraine/cmd/moraine").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := procs.Build(t.Context(), path, ""); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
