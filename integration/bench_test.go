@@ -17,8 +17,8 @@ import (
 // not a test's business.
 func TestBenchmarksRun(t *testing.T) {
 	want := map[string]string{
-		"write":         "write write-metadata-commands",
-		"read":          "read",
+		"write":         "write write-metadata-commands loopback-put write-memory write-memory-acknowledged write-memory-durable",
+		"read":          "read loopback-get read-memory rand64k-memory rand4k-memory",
 		"read-degraded": "read read-degraded",
 		"meta":          "raft create stat readdir rename unlink commit",
 		"failover":      "create-under-load elections-under-load silences-under-load failover-median failover-worst",

@@ -57,10 +57,13 @@ func (b *benchmark) alone() bool {
 	return b.name == "load" || b.name == "scale" || b.name == "followers"
 }
 
+// inMemory: it measures what chunkservers have in memory too, of which they get more.
+func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "read" }
+
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
-	{"write", "durable sequential write, against disk/1.5", 1, procs.Config{}, bench.Write},
-	{"read", "cold sequential read, against the disk", 1, procs.Config{}, bench.Read},
+	{"write", "sequential write: durable, against disk/1.5, and to level memory, against loopback/1.5", 1, procs.Config{}, bench.Write},
+	{"read", "sequential read: cold, against the disk, and from memory, against loopback; random reads from memory", 1, procs.Config{}, bench.Read},
 	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
 	{"failover", "elections under full load, then how long until the next mutation when a leader is killed, hangs, or its host vanishes (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
@@ -208,6 +211,13 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	default:
 		cfg := b.cluster
 		cfg.Dir, cfg.Mode = filepath.Join(e.Dir, "cluster"), mode
+		if b.inMemory() {
+			if e.MemoryBytes, err = bench.MemoryFor(e.Bytes); err != nil {
+				return nil, err
+			}
+			bare.MemoryBytes = e.MemoryBytes
+			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
+		}
 		cfg.OwnHosts = b.name == "failover" && slices.Contains(o.how, "vanish")
 		c, err := procs.Start(ctx, cfg)
 		if errors.Is(err, netns.ErrCannot) {

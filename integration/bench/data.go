@@ -24,8 +24,18 @@ func (e *Env) works(op Op, dir string) []Work {
 // dataDir is where the data benchmarks work, below the target's root.
 const dataDir = "/bench"
 
-// Write measures a durable sequential write by e.Clients processes.
+// Write measures sequential writes by e.Clients processes: a durable one, and one to
+// level memory where the chunkservers have the memory for it.
 func Write(ctx context.Context, e *Env) ([]Line, error) {
+	lines, err := writeDurably(ctx, e)
+	if err != nil || e.MemoryBytes == 0 {
+		return lines, err
+	}
+	memory, err := WriteMemory(ctx, e)
+	return append(lines, memory...), err
+}
+
+func writeDurably(ctx context.Context, e *Env) ([]Line, error) {
 	e.Progress("the disk, before")
 	w0, _, err := e.disk(ctx)
 	if err != nil {
@@ -69,8 +79,23 @@ func sum(results []Result) (bytes float64) {
 	return bytes
 }
 
-// Read measures a cold sequential read of what Write wrote.
+// Read measures sequential reads of what Write wrote: a cold one, and those of the
+// memory tier where the chunkservers have the memory for them.
 func Read(ctx context.Context, e *Env) ([]Line, error) {
+	var memory []Line
+	if e.MemoryBytes > 0 {
+		var err error
+		// First: what was just written is in memory with its parity, which a read that
+		// is late asks for.
+		if memory, err = ReadMemory(ctx, e); err != nil {
+			return nil, err
+		}
+	}
+	lines, err := readCold(ctx, e)
+	return append(lines, memory...), err
+}
+
+func readCold(ctx context.Context, e *Env) ([]Line, error) {
 	if err := e.ensureData(ctx); err != nil {
 		return nil, err
 	}

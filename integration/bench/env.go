@@ -36,14 +36,17 @@ type Env struct {
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
+	// MemoryBytes is the memory for chunks of each chunkserver of Cluster, where they
+	// have enough for the benchmarks of the memory tier (MemoryFor); else 0.
+	MemoryBytes int64
 	// How is what Failover does to leaders: kill, stop, vanish. Nil: kill.
 	How []string
 	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
 	// content, in State.
 	Inodes, ContentEvery uint64
 	State                string
-	// MetadataArgs and Mode are what Scale and Followers start their metadata servers
-	// with; Down is how long Followers has one away, Rate how many files a second it
+	// Mode is the transport mode of the cluster, and MetadataArgs what Scale and
+	// Followers start their metadata servers with; Down is how long Followers has one away, Rate how many files a second it
 	// has made meanwhile.
 	MetadataArgs []string
 	Mode         string
@@ -155,6 +158,19 @@ func total(f *dto.MetricFamily) float64 {
 	var sum float64
 	for _, m := range f.GetMetric() {
 		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	return sum
+}
+
+// totalOf is total of what has a label of that value.
+func totalOf(f *dto.MetricFamily, label, value string) float64 {
+	var sum float64
+	for _, m := range f.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == label && l.GetValue() == value {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
 	}
 	return sum
 }

@@ -60,12 +60,12 @@ func S3(ctx context.Context, e *Env) ([]Line, error) {
 	m.Prefix = "s3-"
 	m.Worker = append(e.Worker[:len(e.Worker):len(e.Worker)], "--s3-endpoint", e.S3.URL)
 	m.Open = func(context.Context) (Target, error) { return S3Target(e.S3) }
-	lines, err := Write(ctx, &m)
+	lines, err := writeDurably(ctx, &m)
 	if err != nil {
 		return nil, err
 	}
 	m.written = true
-	read, err := Read(ctx, &m)
+	read, err := readCold(ctx, &m)
 	return append(lines, read...), err
 }
 

@@ -33,7 +33,11 @@ type clusterTarget struct {
 // Write hands the client the memory it writes from, which does not change: the
 // way a checkpoint is written.
 func (t *clusterTarget) Write(ctx context.Context, name string, total int64, source []byte) error {
-	f, err := t.c.Create(ctx, name, client.CreateOptions{Replace: true})
+	return t.writeAt(ctx, name, total, source, moraine.NVMe)
+}
+
+func (t *clusterTarget) writeAt(ctx context.Context, name string, total int64, source []byte, level moraine.Level) error {
+	f, err := t.c.Create(ctx, name, client.CreateOptions{Replace: true, Level: level})
 	if err != nil {
 		return err
 	}

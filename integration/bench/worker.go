@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,6 +38,14 @@ const (
 	// client's: the metadata service's part of a write alone, for nothing is put
 	// into the stripe's chunks.
 	OpCommit Op = "commit"
+	// OpWriteMemory is OpWrite to level memory.
+	OpWriteMemory Op = "write-memory"
+	// OpRandom reads blocks of one file at random, many at once.
+	OpRandom Op = "random"
+	// OpVerify reads one file and compares it with what was written.
+	OpVerify Op = "verify"
+	// OpLoopback moves bytes to or from a server with nothing behind it.
+	OpLoopback Op = "loopback"
 )
 
 // Work is the task of one worker process.
@@ -54,6 +63,10 @@ type Work struct {
 	Renames []int `json:"renames,omitempty"`
 	// Loaded is how many files of a load there are.
 	Loaded uint64 `json:"loaded,omitempty"`
+	// Block is how long a random read is, InFlight how many are under way at once.
+	Block    int       `json:"block,omitempty"`
+	InFlight int       `json:"in_flight,omitempty"`
+	Loopback *Loopback `json:"loopback,omitempty"`
 }
 
 // Result is what a worker did.
@@ -86,21 +99,25 @@ type Target interface {
 // RunWorker does one Work: it opens its sessions, says that it is ready, waits
 // for a line on in, works, and writes its Result as a line on out.
 func RunWorker(ctx context.Context, open func(context.Context) (Target, error), w Work, in io.Reader, out io.Writer) error {
-	targets := make([]Target, max(1, w.Clients))
-	for i := range targets {
+	var targets []Target
+	for range max(1, w.Clients) {
+		if w.Op == OpLoopback {
+			break
+		}
 		t, err := open(ctx)
 		if err != nil {
 			return err
 		}
 		defer t.Close()
-		targets[i] = t
+		targets = append(targets, t)
 	}
 	buf, err := unix.Mmap(-1, 0, int(w.sourceBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
 	if err != nil {
 		return err
 	}
 	defer unix.Munmap(buf) //nolint:errcheck // the process ends
-	if w.Op == OpWrite {
+	switch w.Op {
+	case OpWrite, OpWriteMemory, OpRandom, OpVerify:
 		w.Source(buf)
 	}
 	if _, err := fmt.Fprintln(out, `{"ready":true}`); err != nil {
@@ -111,7 +128,9 @@ func RunWorker(ctx context.Context, open func(context.Context) (Target, error), 
 	}
 	start := time.Now()
 	r, err := work(ctx, targets, w, buf)
-	r.Seconds = time.Since(start).Seconds()
+	if r.Seconds == 0 {
+		r.Seconds = time.Since(start).Seconds()
+	}
 	if err != nil {
 		r.Error = err.Error()
 	}
@@ -127,6 +146,9 @@ const maxSource = 256 << 20
 
 // sourceBytes is how long the source of the work is, in bytes.
 func (w *Work) sourceBytes() int64 {
+	if w.Op == OpLoopback {
+		return moraine.BlockSize // it has buffers of its own
+	}
 	if w.Bytes <= 0 {
 		return maxSource
 	}
@@ -151,6 +173,10 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 	case OpRead:
 		n, err := targets[0].Read(ctx, w.Path, buf)
 		return Result{Bytes: n, Ops: 1}, err
+	case OpWriteMemory, OpRandom, OpVerify:
+		return inMemory(ctx, targets[0], w, buf)
+	case OpLoopback:
+		return w.Loopback.work(ctx, w.Bytes, w.Seconds)
 	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit:
 		return small(ctx, targets, w)
 	}
