@@ -98,6 +98,7 @@ type Stats struct {
 	ChunksReplaced uint64
 	StripesRebuilt uint64
 	ChunksHedged   uint64
+	HedgesWon      uint64
 	ChunksReported uint64
 	MetaRequests   uint64
 	MetaRetries    uint64
@@ -122,6 +123,7 @@ func (c *Client) Stats() Stats {
 		ChunksReplaced: count(m.ChunksReplaced),
 		StripesRebuilt: count(m.StripesRebuilt),
 		ChunksHedged:   count(m.ChunksHedged),
+		HedgesWon:      count(m.HedgesWon),
 		ChunksReported: count(m.ChunksReported),
 		MetaRequests:   count(m.MetaRequests),
 		MetaRetries:    count(m.MetaRetries),

@@ -29,6 +29,7 @@ type benchOptions struct {
 	dir, path, s3 string
 	modes         []string
 	bytes         sizeFlag
+	workingSet    sizeFlag
 	clients       int
 	inodes        uint64
 	sessions      int
@@ -63,8 +64,7 @@ func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "rea
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
 	{"write", "sequential write: durable, against disk/1.5, and to level memory, against loopback/1.5", 1, procs.Config{}, bench.Write},
-	{"read", "sequential read: cold, against the disk, and from memory, against loopback; random reads from memory", 1, procs.Config{}, bench.Read},
-	{"read-degraded", "the same with two chunkservers dead, against the healthy read", 1, procs.Config{}, bench.ReadDegraded},
+	{"read", "sequential read: cold, against the disk; from memory, against loopback; with a chunkserver that hangs, and with two dead, against the cold one; random reads from memory", 1, procs.Config{}, bench.Read},
 	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
 	{"failover", "elections under full load, then how long until the next mutation when a leader is killed, hangs, or its host vanishes (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
 	{"leases", "sessions with leases that are renewed: CPU and memory of the metadata leader, against the same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
@@ -99,6 +99,8 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one after the other, each on a cluster of its own")
 	o.bytes = 4 << 30
 	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
+	o.workingSet = 16 << 30
+	f.Var(&o.workingSet, "working-set", "what write keeps on the disk at most, with parity: where --bytes are more it writes files over in turn")
 	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
 	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "inodes that load makes")
 	f.Uint64Var(&o.contentEvery, "content-every", 1, "one file in so many, of those that load makes, has a stripe of 4+2")
@@ -175,7 +177,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
 		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
@@ -217,6 +219,9 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 			}
 			bare.MemoryBytes = e.MemoryBytes
 			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
+		}
+		if b.name == "write" && bench.Rotates(e.Bytes, e.WorkingSet) {
+			cfg.MetadataArgs = append(cfg.MetadataArgs, "--grace", bench.RotateGrace.String())
 		}
 		cfg.OwnHosts = b.name == "failover" && slices.Contains(o.how, "vanish")
 		c, err := procs.Start(ctx, cfg)

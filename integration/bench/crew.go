@@ -92,13 +92,25 @@ func (c *crew) dismiss() error {
 
 // run hires, measures the work alone, and dismisses.
 func (e *Env) run(ctx context.Context, works []Work) ([]Result, usage, error) {
+	return e.runUnder(ctx, works, nil)
+}
+
+// runUnder is run under a condition, unless that is nil: it begins with the clock, and
+// what it returns ends it with the work.
+func (e *Env) runUnder(ctx context.Context, works []Work, condition func() (end func() error, err error)) ([]Result, usage, error) {
 	c, err := e.hire(ctx, works)
 	if err != nil {
 		return nil, usage{}, err
 	}
 	var results []Result
-	u, err := e.measure(ctx, func(context.Context) error {
-		var err error
+	u, err := e.measure(ctx, func(context.Context) (err error) {
+		if condition != nil {
+			end, err := condition()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, end()) }()
+		}
 		results, err = c.work()
 		return err
 	})

@@ -27,48 +27,54 @@ const dataDir = "/bench"
 // Write measures sequential writes by e.Clients processes: a durable one, and one to
 // level memory where the chunkservers have the memory for it.
 func Write(ctx context.Context, e *Env) ([]Line, error) {
-	lines, err := writeDurably(ctx, e)
-	if err != nil || e.MemoryBytes == 0 {
-		return lines, err
+	lines, u, err := writeDurably(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	if e.Cluster != nil {
+		lines = append(lines, Line{Name: e.name("write-rss"), Value: u.rssEnd / 1e6, Unit: "MB"}.against(u.rss/1e6, "before it"))
+	}
+	if e.MemoryBytes == 0 {
+		return lines, nil
 	}
 	memory, err := WriteMemory(ctx, e)
 	return append(lines, memory...), err
 }
 
-func writeDurably(ctx context.Context, e *Env) ([]Line, error) {
+func writeDurably(ctx context.Context, e *Env) ([]Line, usage, error) {
 	e.Progress("the disk, before")
 	w0, _, err := e.disk(ctx)
 	if err != nil {
-		return nil, err
+		return nil, usage{}, err
 	}
 	e.Progress("write")
-	u, bytes, err := e.write(ctx)
+	u, bytes, err := e.write(ctx, e.rotating(e.works(OpWrite, dataDir)))
 	if err != nil {
-		return nil, err
+		return nil, u, err
 	}
 	e.Progress("the disk, after")
 	w1, _, err := e.disk(ctx)
 	if err != nil {
-		return nil, err
+		return nil, u, err
 	}
 	line := e.rate("write", bytes, u, u.wrote).against(max(w0, w1)/1.5/gb, "disk/1.5")
 	if e.Cluster == nil {
 		line.LimitName = "disk/1.5 of --dir"
 	} else if _, _, known := diskBytes(e.Dir); known && float64(u.wrote) < minDevicePerByte*bytes {
-		return nil, fmt.Errorf("bench: %d device bytes for %.0f file bytes: a durable 4+2 write moves at least %.1f for each", u.wrote, bytes, minDevicePerByte)
+		return nil, u, fmt.Errorf("bench: %d device bytes for %.0f file bytes: a durable 4+2 write moves at least %.1f for each", u.wrote, bytes, minDevicePerByte)
 	}
 	lines := []Line{line}
 	if u.commands > 0 {
 		lines = append(lines, Line{Name: e.name("write-metadata-commands"), Value: u.commands / (bytes / gb), Unit: "commands/GB"})
 	}
-	return lines, nil
+	return lines, u, nil
 }
 
-func (e *Env) write(ctx context.Context) (usage, float64, error) {
+func (e *Env) write(ctx context.Context, works []Work) (usage, float64, error) {
 	if err := e.mkdir(ctx, dataDir); err != nil {
 		return usage{}, 0, err
 	}
-	results, u, err := e.run(ctx, e.works(OpWrite, dataDir))
+	results, u, err := e.run(ctx, works)
 	return u, sum(results), err
 }
 
@@ -79,8 +85,9 @@ func sum(results []Result) (bytes float64) {
 	return bytes
 }
 
-// Read measures sequential reads of what Write wrote: a cold one, and those of the
-// memory tier where the chunkservers have the memory for them.
+// Read measures sequential reads of what Write wrote: a cold one; those of the memory
+// tier where the chunkservers have the memory for them; and, on a cluster of one's own,
+// a cold one with a chunkserver that hangs, and one with two that are dead.
 func Read(ctx context.Context, e *Env) ([]Line, error) {
 	var memory []Line
 	if e.MemoryBytes > 0 {
@@ -92,45 +99,39 @@ func Read(ctx context.Context, e *Env) ([]Line, error) {
 		}
 	}
 	lines, err := readCold(ctx, e)
-	return append(lines, memory...), err
+	if err != nil || e.Cluster == nil {
+		return append(lines, memory...), err
+	}
+	healthy := lines[0]
+	lines = append(lines, memory...)
+	for _, harmed := range []func(context.Context, *Env, Line) ([]Line, error){readHedged, readDegraded} {
+		more, err := harmed(ctx, e, healthy)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, more...)
+	}
+	return lines, nil
 }
 
+// readCold measures a cold read, against the disk.
 func readCold(ctx context.Context, e *Env) ([]Line, error) {
 	if err := e.ensureData(ctx); err != nil {
 		return nil, err
 	}
-	line, err := e.read(ctx, "read")
+	_, r0, err := e.disk(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return []Line{line}, nil
-}
-
-// ReadDegraded measures the same read healthy, and with two chunkservers dead.
-func ReadDegraded(ctx context.Context, e *Env) ([]Line, error) {
-	if e.Cluster == nil {
-		return nil, fmt.Errorf("bench: read-degraded kills chunkservers, so it starts a cluster of its own: leave --endpoint and --path out")
-	}
-	if err := e.ensureData(ctx); err != nil {
-		return nil, err
-	}
-	healthy, err := e.read(ctx, "read")
+	line, _, err := e.read(ctx, "read", nil)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"n2", "n5"} {
-		if err := e.Cluster.Node(name).Kill(); err != nil {
-			return nil, err
-		}
-	}
-	degraded, err := e.read(ctx, "read-degraded")
+	_, r1, err := e.disk(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if e.rebuilt == 0 {
-		return nil, fmt.Errorf("bench: nothing was rebuilt from parity with two chunkservers dead")
-	}
-	return []Line{healthy, degraded.against(healthy.Value, e.name("read"))}, nil
+	return []Line{line.against(max(r0, r1)/gb, "disk")}, nil
 }
 
 func (e *Env) ensureData(ctx context.Context) error {
@@ -138,33 +139,25 @@ func (e *Env) ensureData(ctx context.Context) error {
 		return nil
 	}
 	e.Progress("writing what is read")
-	_, _, err := e.write(ctx)
+	_, _, err := e.write(ctx, e.works(OpWrite, dataDir))
 	e.written = err == nil
 	return err
 }
 
-func (e *Env) read(ctx context.Context, name string) (Line, error) {
+// read is a cold read under a condition (runUnder), and what it needed.
+func (e *Env) read(ctx context.Context, name string, condition func() (end func() error, err error)) (line Line, help ReadHelp, err error) {
 	e.Progress("%s, cold", name)
-	_, r0, err := e.disk(ctx)
-	if err != nil {
-		return Line{}, err
-	}
 	if err := e.cool(ctx); err != nil {
-		return Line{}, err
+		return line, help, err
 	}
-	results, u, err := e.run(ctx, e.works(OpRead, dataDir))
+	results, u, err := e.runUnder(ctx, e.works(OpRead, dataDir), condition)
 	if err != nil {
-		return Line{}, err
+		return line, help, err
 	}
-	e.rebuilt = 0
 	for _, r := range results {
-		e.rebuilt += r.Rebuilt
+		help.add(r.ReadHelp)
 	}
-	_, r1, err := e.disk(ctx)
-	if err != nil {
-		return Line{}, err
-	}
-	return e.rate(name, sum(results), u, u.read).against(max(r0, r1)/gb, "disk"), nil
+	return e.rate(name, sum(results), u, u.read), help, nil
 }
 
 // rate makes a line in GB/s.
@@ -173,7 +166,12 @@ func (e *Env) rate(name string, bytes float64, u usage, device uint64) Line {
 		CPU: u.cpu / (bytes / gb), DeviceBytes: device, Syncs: u.syncs}
 }
 
-// disk measures the file system of e.Dir with as many bytes as a run.
+// disk measures the file system of e.Dir with as many bytes as a run; beside what a run
+// that rotates keeps, with a quarter of that.
 func (e *Env) disk(ctx context.Context) (write, read float64, err error) {
-	return Disk(ctx, e.Dir, e.Devices, e.Bytes)
+	bytes := e.Bytes
+	if e.rotates() {
+		bytes = e.WorkingSet / 4
+	}
+	return Disk(ctx, e.Dir, e.Devices, bytes)
 }

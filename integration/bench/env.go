@@ -39,6 +39,9 @@ type Env struct {
 	// MemoryBytes is the memory for chunks of each chunkserver of Cluster, where they
 	// have enough for the benchmarks of the memory tier (MemoryFor); else 0.
 	MemoryBytes int64
+	// WorkingSet bounds what a write keeps on the devices, with parity, where it is
+	// longer: it writes files over in turn then. 0: nothing does.
+	WorkingSet int64
 	// How is what Failover does to leaders: kill, stop, vanish. Nil: kill.
 	How []string
 	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
@@ -74,8 +77,7 @@ type Env struct {
 	// Progress is told what is going on; never nil.
 	Progress func(format string, args ...any)
 
-	written bool   // there is something to read
-	rebuilt uint64 // stripes rebuilt in the last read
+	written bool // there is something to read
 }
 
 func (e *Env) name(name string) string { return e.Prefix + name + e.Suffix }
@@ -95,6 +97,7 @@ type usage struct {
 	cpu         float64 // seconds, of every process involved
 	read, wrote uint64  // bytes of the device
 	syncs       uint64
+	rss, rssEnd float64 // resident bytes of the chunkserver that has most, before and after
 	commands    float64 // metadata commands applied (on the leader)
 }
 
@@ -102,15 +105,16 @@ type usage struct {
 func (e *Env) measure(ctx context.Context, work func(context.Context) error) (usage, error) {
 	syncs, commands := e.counters(ctx)
 	r0, w0, _ := diskBytes(e.Dir)
+	rss := e.mostResident()
 	cpu := cpuByProcess()
 	start := time.Now()
 	err := work(ctx)
-	u := usage{wall: time.Since(start)}
+	u := usage{wall: time.Since(start), rss: rss}
 	for pid, used := range cpuByProcess() {
 		u.cpu += used - cpu[pid] // a process that began meanwhile had used nothing
 	}
 	r1, w1, _ := diskBytes(e.Dir)
-	u.read, u.wrote = r1-r0, w1-w0
+	u.read, u.wrote, u.rssEnd = r1-r0, w1-w0, e.mostResident()
 	syncs1, commands1 := e.counters(ctx)
 	u.syncs, u.commands = uint64(max(0, syncs1-syncs)), max(0, commands1-commands)
 	return u, err

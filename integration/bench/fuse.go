@@ -26,10 +26,10 @@ func Fuse(ctx context.Context, e *Env) (lines []Line, err error) {
 	m.Prefix = "fuse-"
 	m.Worker = append(e.Worker[:len(e.Worker):len(e.Worker)], "--path", dir)
 	m.Open = func(context.Context) (Target, error) { return PathTarget(dir), nil }
-	if lines, err = writeDurably(ctx, &m); err != nil {
+	if lines, _, err = writeDurably(ctx, &m); err != nil {
 		return nil, err
 	}
-	m.written = true
+	m.written = !m.rotates()
 	read, err := readCold(ctx, &m)
 	return append(lines, read...), err
 }

@@ -33,7 +33,7 @@ func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.mkdir(ctx, memoryDir); err != nil {
+	if err := e.room(ctx, memoryDir); err != nil {
 		return nil, err
 	}
 	e.Progress("write-memory")
@@ -138,7 +138,11 @@ func (e *Env) random(ctx context.Context, name string, works []Work, block int) 
 // is all of a run, on the files of the run.
 func (e *Env) memoryWorks(op Op, dir string) []Work {
 	m := *e
-	if m.Bytes = min(e.Bytes, MemoryHolds(e.MemoryBytes)); m.Bytes < e.Bytes {
+	m.Bytes = min(e.Bytes, MemoryHolds(e.MemoryBytes))
+	if e.rotates() {
+		m.Bytes = min(m.Bytes, e.WorkingSet/4)
+	}
+	if m.Bytes < e.Bytes {
 		dir = memoryDir
 	}
 	return m.works(op, dir)

@@ -60,11 +60,11 @@ func S3(ctx context.Context, e *Env) ([]Line, error) {
 	m.Prefix = "s3-"
 	m.Worker = append(e.Worker[:len(e.Worker):len(e.Worker)], "--s3-endpoint", e.S3.URL)
 	m.Open = func(context.Context) (Target, error) { return S3Target(e.S3) }
-	lines, err := writeDurably(ctx, &m)
+	lines, _, err := writeDurably(ctx, &m)
 	if err != nil {
 		return nil, err
 	}
-	m.written = true
+	m.written = !m.rotates()
 	read, err := readCold(ctx, &m)
 	return append(lines, read...), err
 }
@@ -182,5 +182,5 @@ func (t s3Target) Small(ctx context.Context, op Op, name, _ string) error {
 	return err
 }
 
-func (s3Target) Rebuilt() uint64 { return 0 }
-func (s3Target) Close() error    { return nil }
+func (s3Target) Help() ReadHelp { return ReadHelp{} }
+func (s3Target) Close() error   { return nil }

@@ -90,8 +90,12 @@ func (t *clusterTarget) dir(ctx context.Context, dir string) (moraine.InodeID, e
 	return t.dirs[dir], nil
 }
 
-func (t *clusterTarget) Rebuilt() uint64 { return t.c.Stats().StripesRebuilt }
-func (t *clusterTarget) Close() error    { return t.close() }
+func (t *clusterTarget) Help() ReadHelp {
+	s := t.c.Stats()
+	return ReadHelp{Rebuilt: s.StripesRebuilt, Hedged: s.ChunksHedged, HedgesWon: s.HedgesWon}
+}
+
+func (t *clusterTarget) Close() error { return t.close() }
 
 // PathTarget works on a mounted file system, below dir.
 func PathTarget(dir string) Target { return pathTarget(dir) }
@@ -164,5 +168,5 @@ func (t pathTarget) Small(_ context.Context, op Op, name, to string) error {
 	return fmt.Errorf("bench: a path has no %s", op)
 }
 
-func (t pathTarget) Rebuilt() uint64 { return 0 }
-func (t pathTarget) Close() error    { return nil }
+func (t pathTarget) Help() ReadHelp { return ReadHelp{} }
+func (t pathTarget) Close() error   { return nil }

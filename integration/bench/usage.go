@@ -137,6 +137,19 @@ func treeBytes(dir string) (bytes float64, err error) {
 	return bytes, err
 }
 
+// mostResident returns the memory of the chunkserver that has most.
+func (e *Env) mostResident() (most float64) {
+	if e.Cluster == nil {
+		return 0
+	}
+	for _, n := range e.Cluster.Nodes(procs.Chunkserver) {
+		if pid := n.Pid(); pid != 0 {
+			most = max(most, residentBytes(pid))
+		}
+	}
+	return most
+}
+
 // residentBytes returns the memory of a process.
 func residentBytes(pid int) float64 {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))

@@ -54,6 +54,11 @@ type Work struct {
 	// Path is the file to write or read, or the directory to work in.
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes,omitempty"`
+	// WorkingSet bounds what OpWrite keeps on the devices, parity too, of all that the
+	// cluster holds; 0: nothing does, and Path is one file.
+	WorkingSet int64 `json:"working_set,omitempty"`
+	// Writers is how many write at once, within that bound.
+	Writers int `json:"writers,omitempty"`
 	// Clients work at once, each with a session of its own, for Seconds.
 	Clients int     `json:"clients,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"`
@@ -75,9 +80,22 @@ type Result struct {
 	Ops     int64   `json:"ops"`
 	Seconds float64 `json:"seconds"`
 	// Each is how many operations each client did.
-	Each    []int  `json:"each,omitempty"`
-	Rebuilt uint64 `json:"rebuilt,omitempty"`
-	Error   string `json:"error,omitempty"`
+	Each  []int  `json:"each,omitempty"`
+	Error string `json:"error,omitempty"`
+	ReadHelp
+}
+
+// ReadHelp is how often reads needed more than the chunks they asked for.
+type ReadHelp struct {
+	Rebuilt   uint64 `json:"rebuilt,omitempty"`    // stripes, with the help of parity
+	Hedged    uint64 `json:"hedged,omitempty"`     // late chunks for which others were asked
+	HedgesWon uint64 `json:"hedges_won,omitempty"` // and stripes whose others came first
+}
+
+func (h *ReadHelp) add(o ReadHelp) {
+	h.Rebuilt += o.Rebuilt
+	h.Hedged += o.Hedged
+	h.HedgesWon += o.HedgesWon
 }
 
 // Target is where a worker works: a cluster, or a mounted file system.
@@ -91,8 +109,9 @@ type Target interface {
 	// Small does one small operation on a file, or the directory; to is the new
 	// name of a rename.
 	Small(ctx context.Context, op Op, name, to string) error
-	// Rebuilt returns how many reads of stripes needed parity so far.
-	Rebuilt() uint64
+	// Help returns what reads have needed so far; the targets of a process may share
+	// the count.
+	Help() ReadHelp
 	Close() error
 }
 
@@ -135,7 +154,9 @@ func RunWorker(ctx context.Context, open func(context.Context) (Target, error), 
 		r.Error = err.Error()
 	}
 	for _, t := range targets {
-		r.Rebuilt = max(r.Rebuilt, t.Rebuilt())
+		if h := t.Help(); h.Rebuilt+h.Hedged > r.Rebuilt+r.Hedged {
+			r.ReadHelp = h
+		}
 	}
 	return json.NewEncoder(out).Encode(r)
 }
@@ -169,7 +190,7 @@ func (w *Work) Period() int64 { return w.sourceBytes() }
 func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, error) {
 	switch w.Op {
 	case OpWrite:
-		return Result{Bytes: w.Bytes, Ops: 1}, targets[0].Write(ctx, w.Path, w.Bytes, buf)
+		return Result{Bytes: w.Bytes, Ops: 1}, writeFiles(ctx, targets[0], w, buf)
 	case OpRead:
 		n, err := targets[0].Read(ctx, w.Path, buf)
 		return Result{Bytes: n, Ops: 1}, err
