@@ -75,6 +75,19 @@ var benchmarks = []benchmark{
 	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
 	{"stage", "evicted files back from the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Stage},
+	{"rebuild", "a chunkserver of --bytes killed for good: how long until all is redundant again, against the disk, and a foreground's reads and writes meanwhile", 1,
+		procs.Config{Chunkservers: bench.RebuildHosts, MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
+}
+
+// rebuildBytes is what the chunkserver holds that is killed, unless --bytes says.
+const rebuildBytes = 10 << 30
+
+// of is the options of one benchmark.
+func (o benchOptions) of(b benchmark, cmd *cobra.Command) benchOptions {
+	if b.name == "rebuild" && !cmd.Flags().Changed("bytes") {
+		o.bytes = rebuildBytes
+	}
+	return o
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -98,7 +111,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint for bench s3 to measure, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: one of its own)")
 	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one after the other, each on a cluster of its own")
 	o.bytes = 4 << 30
-	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB")
+	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB (rebuild: how much one chunkserver holds, 10GiB)")
 	o.workingSet = 16 << 30
 	f.Var(&o.workingSet, "working-set", "what write keeps on the disk at most, with parity: where --bytes are more it writes files over in turn")
 	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
@@ -116,7 +129,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o, b) }})
+			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o.of(b, cmd), b) }})
 	}
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -124,7 +137,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 				if b.name == "load" {
 					continue // scale and followers make their own, where --state names none
 				}
-				if err := a.bench(cmd.Context(), o, b); err != nil {
+				if err := a.bench(cmd.Context(), o.of(b, cmd), b); err != nil {
 					return fmt.Errorf("%s: %w", b.name, err)
 				}
 			}

@@ -36,7 +36,7 @@ func Followers(ctx context.Context, e *Env) (lines []Line, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, full.stop(on)) }()
-	p, err := on.pace(ctx, followersDir, e.Clients, e.Rate)
+	p, err := on.paceCreates(ctx, followersDir, e.Clients, e.Rate)
 	if err != nil {
 		return nil, err
 	}
@@ -66,16 +66,12 @@ func (f *followers) phase(name string, fn func() error) ([]Line, error) {
 	if len(took.latencies) == 0 {
 		return nil, fmt.Errorf("bench: no file was made in %v (%s)", took.wall, name)
 	}
-	slices.Sort(took.latencies)
-	at := func(part float64) float64 {
-		return took.latencies[int(part*float64(len(took.latencies)-1))].Seconds() * 1000
-	}
 	line := func(what, unit string, v float64) Line {
 		return Line{Name: f.e.name("followers-" + name + "-" + what), Value: v, Unit: unit}
 	}
 	return []Line{
 		line("create", "ops/s", perSecond(float64(len(took.latencies)), took.wall)).against(f.pace.rate, "offered"),
-		line("p50", "ms", at(0.5)), line("p99", "ms", at(0.99)), line("worst", "ms", at(1)),
+		line("p50", "ms", took.at(0.5)), line("p99", "ms", took.at(0.99)), line("worst", "ms", took.at(1)),
 	}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,10 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// pace makes empty files at a steady rate. Each of its clients makes one after the
-// other, when its turn is: one that is behind its turns by paceBehind lets them pass,
-// so that the rate that is reached may be less than the one that is offered. A latency
-// is from the sending of a request to its answer.
+// pace does one kind of small work at a steady rate. Each of its clients does one piece
+// after the other, when its turn is: one that is behind its turns by paceBehind lets them
+// pass, so that the rate that is reached may be less than the one that is offered. A
+// latency is from the sending of a request to its answer.
 type pace struct {
 	rate    float64
 	asking  *client.Client // for those who watch
@@ -30,25 +31,45 @@ const paceBehind = 100 * time.Millisecond
 
 // maker is one client.
 type maker struct {
-	c     *client.Client
-	dir   moraine.InodeID
+	do    func(ctx context.Context, n int) error // its n-th piece
 	every time.Duration
 
 	mu   sync.Mutex
 	took []time.Duration // of the phase
 }
 
-// lap is what was made in a phase.
+// lap is what was done in a phase.
 type lap struct {
 	wall      time.Duration
-	latencies []time.Duration
+	latencies []time.Duration // in order
 }
 
-// pace begins to make files below dir, with so many clients; end ends it.
-func (e *Env) pace(ctx context.Context, dir string, clients int, rate float64) (p *pace, err error) {
+// at returns which latency, in milliseconds, so large a part of them does not exceed;
+// there is one.
+func (l *lap) at(part float64) float64 {
+	return l.latencies[int(part*float64(len(l.latencies)-1))].Seconds() * 1000
+}
+
+// paceCreates begins to make empty files below dir, with so many clients; end ends it.
+func (e *Env) paceCreates(ctx context.Context, dir string, clients int, rate float64) (*pace, error) {
 	if err := e.mkdir(ctx, dir); err != nil {
 		return nil, err
 	}
+	return e.pace(ctx, clients, rate, func(c *client.Client, i int) (func(context.Context, int) error, error) {
+		attr, err := c.Mkdir(ctx, fmt.Sprintf("%s/client-%d", dir, i), 0o755)
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, n int) error {
+			_, err := c.CreateEmpty(ctx, moraine.InodeID(attr.Inode), fmt.Sprintf("file-%09d", n), 0o644)
+			return err
+		}, nil
+	})
+}
+
+// pace begins work of so many clients; prepare returns what the i-th does, on its
+// session. end ends it.
+func (e *Env) pace(ctx context.Context, clients int, rate float64, prepare func(c *client.Client, i int) (do func(ctx context.Context, n int) error, err error)) (p *pace, err error) {
 	p = &pace{rate: rate, began: time.Now()}
 	defer func() {
 		if err != nil {
@@ -70,11 +91,11 @@ func (e *Env) pace(ctx context.Context, dir string, clients int, rate float64) (
 		if err != nil {
 			return p, err
 		}
-		attr, err := c.Mkdir(ctx, fmt.Sprintf("%s/client-%d", dir, i), 0o755)
+		do, err := prepare(c, i)
 		if err != nil {
 			return p, err
 		}
-		p.makers = append(p.makers, &maker{c: c, dir: moraine.InodeID(attr.Inode), every: time.Duration(float64(clients) / rate * float64(time.Second))})
+		p.makers = append(p.makers, &maker{do: do, every: time.Duration(float64(clients) / rate * float64(time.Second))})
 	}
 	working, stop := context.WithCancel(ctx)
 	p.stop = stop
@@ -85,7 +106,7 @@ func (e *Env) pace(ctx context.Context, dir string, clients int, rate float64) (
 	return p, nil
 }
 
-// work makes files until ctx ends, the first after wait.
+// work does its pieces until ctx ends, the first after wait.
 func (m *maker) work(ctx context.Context, wait time.Duration) error {
 	turn := time.Now().Add(wait)
 	for n := 0; ; n++ {
@@ -93,7 +114,7 @@ func (m *maker) work(ctx context.Context, wait time.Duration) error {
 			return nil
 		}
 		began := time.Now()
-		if _, err := m.c.CreateEmpty(ctx, m.dir, fmt.Sprintf("file-%09d", n), 0o644); err != nil {
+		if err := m.do(ctx, n); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -121,10 +142,11 @@ func (p *pace) lap() lap {
 		m.took = m.took[:0]
 		m.mu.Unlock()
 	}
+	slices.Sort(l.latencies)
 	return l
 }
 
-// end ends the making and the sessions; an error is one that a client had.
+// end ends the work and the sessions; an error is one that a client had.
 func (p *pace) end() error {
 	p.stop()
 	return errors.Join(p.working.Wait(), p.close())
