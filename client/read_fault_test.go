@@ -170,6 +170,38 @@ func TestHedgedRead(t *testing.T) {
 	})
 }
 
+// Devices that are all slower than a chunk is given before it is hedged do not make a
+// read wait for one that hangs: it is hedged once the others have come.
+func TestHedgedReadOfSlowDevices(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 4*64<<10)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		for hangs := range c.hosts { // one of them has the first chunk
+			for i, h := range c.hosts {
+				h.fail(func(ctx context.Context, _ any) error {
+					if i == hangs {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					time.Sleep(120 * time.Millisecond)
+					return nil
+				})
+			}
+			began := time.Now()
+			got := make([]byte, len(data))
+			require.NoError(t, r.ReadRange(c.ctx, got, 0))
+			require.True(t, bytes.Equal(data, got))
+			require.Less(t, time.Since(began), time.Second)
+		}
+		require.NotZero(t, cl.Stats().ChunksHedged)
+	})
+}
+
 // A degraded read of whole stripes reads each chunk that is left once.
 func TestRebuildReadsNothingTwice(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {

@@ -143,7 +143,7 @@ func (r *stripeRead) run(ctx context.Context) error {
 		longest = max(longest, len(w.dst))
 		r.ask(ctx, &work, w, results)
 	}
-	return r.collect(ctx, &work, results, r.c.clock.After(r.c.pace.late(longest)))
+	return r.collect(ctx, &work, results, r.c.pace.late(longest))
 }
 
 // ask begins to read a chunk into its place.
@@ -156,8 +156,10 @@ func (r *stripeRead) ask(ctx context.Context, work *sync.WaitGroup, w *chunkWant
 	})
 }
 
-// collect waits until each chunk has come or was rebuilt.
-func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results <-chan wantResult, hedge <-chan time.Time) error {
+// collect waits until each chunk has come or was rebuilt. What has not come after late
+// is hedged.
+func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results <-chan wantResult, late time.Duration) error {
+	hedge := r.c.clock.After(late)
 	var rebuilt chan error
 	var rebuilding []*chunkWant
 	var cause error // of a rebuild that failed: no other is begun
@@ -178,7 +180,9 @@ func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results 
 			r.settle(res)
 		case <-hedge:
 			hedge = nil
-			r.hedge()
+			if r.hedge() {
+				hedge = r.c.clock.After(late / 2)
+			}
 		case err := <-rebuilt:
 			rebuilt = nil
 			if cause = err; err == nil {
@@ -279,14 +283,22 @@ func (r *stripeRead) settle(res wantResult) {
 }
 
 // hedge gives up waiting for the chunks still open, if the other chunks may be
-// asked in their place.
-func (r *stripeRead) hedge() {
-	if r.s.Scheme.M == 0 {
-		return
-	}
+// asked in their place. It reports whether to try again later: while more are open
+// than the others could make up for, most of them are slow and not lost, and to give
+// all of them up would leave the read to the slowest; and credit comes with answers.
+func (r *stripeRead) hedge() (again bool) {
 	open, _ := r.count()
-	if open == 0 || !r.c.pace.spend(max(1, int(r.s.Scheme.K)-len(r.wants)+open)) {
-		return
+	if r.s.Scheme.M == 0 || open == 0 {
+		return false
+	}
+	unanswered := 0
+	for _, w := range r.wants {
+		if w.state != done {
+			unanswered++
+		}
+	}
+	if unanswered > int(r.s.Scheme.M) || !r.c.pace.spend(max(1, int(r.s.Scheme.K)-len(r.wants)+open)) {
+		return true
 	}
 	r.c.metrics.ChunksHedged.Add(float64(open))
 	for _, w := range r.wants {
@@ -294,6 +306,7 @@ func (r *stripeRead) hedge() {
 			w.state = late
 		}
 	}
+	return false
 }
 
 // useRebuilt ends the requests that were late, and puts the rebuilt bytes into
