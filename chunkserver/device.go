@@ -31,10 +31,13 @@ type device struct {
 	// id is given at the first registration, epoch at the first of each boot.
 	id    moraine.DeviceID
 	epoch atomic.Uint64
+	// leave is closed to let it go; left when nothing works on it any more, closed when
+	// it is closed then.
+	leave, left, closed chan struct{}
 }
 
 // fleet is all devices of the host. byID is complete once they are registered,
-// and does not change then.
+// and a fleet does not change then: another takes its place.
 type fleet struct {
 	devices  []*device
 	byID     map[moraine.DeviceID]*device
@@ -158,7 +161,7 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, er
 func (s *Server) newDevice(f *fleet, dir string, uuid moraine.UUID, disk keeper) *device {
 	w := watch(disk, s.deps.Clock, s.cfg.CorruptLimit)
 	return &device{dir: dir, uuid: uuid, tier: f.memory.Over(w, f.cluster), medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond),
-		settle: make(chan struct{}, 1)}
+		settle: make(chan struct{}, 1), leave: make(chan struct{}), left: make(chan struct{}), closed: make(chan struct{})}
 }
 
 // describe is the device as the service is told of it.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/tiers/mem"
@@ -21,8 +23,8 @@ const (
 )
 
 // heartbeats tells the service each interval that the host is alive, and does
-// what it answers, until ctx ends.
-func (s *Server) heartbeats(ctx context.Context, f *fleet) {
+// what it answers, until ctx ends. Devices come and go between two of them: see change.
+func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 	tick := s.deps.Clock.NewTicker(s.cfg.HeartbeatInterval)
 	defer tick.Stop()
 	// Deletions may take longer than an interval; the next heartbeat does not
@@ -33,19 +35,33 @@ func (s *Server) heartbeats(ctx context.Context, f *fleet) {
 	go func() {
 		defer close(done)
 		for deletions := range work {
-			s.delete(ctx, f, deletions)
+			s.delete(ctx, s.fleet.Load(), deletions)
 			<-deleting
 		}
 	}()
 	defer func() { close(work); <-done }()
+	var changing *change
+	defer func() {
+		if changing != nil {
+			changing.abandon(s)
+		}
+	}()
 	for {
+		if changing != nil {
+			switch err := s.apply(ctx, g, changing); {
+			case err == nil:
+				changing = nil
+			case ctx.Err() == nil:
+				s.deps.Log.Warn("the service does not know yet which devices come and go; trying again", "err", err)
+			}
+		}
 		want := uint32(0)
 		select {
 		case deleting <- struct{}{}:
 			want = maxDeletions
 		default:
 		}
-		deletions, err := s.heartbeat(ctx, f, want)
+		deletions, err := s.heartbeat(ctx, s.fleet.Load(), want, changing == nil)
 		s.beaten.Store(err == nil)
 		s.deps.Metrics.Heartbeats.WithLabelValues(outcome(err)).Inc()
 		if err != nil && ctx.Err() == nil {
@@ -62,12 +78,23 @@ func (s *Server) heartbeats(ctx context.Context, f *fleet) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case c := <-s.next(changing):
+			changing = c
 		}
 	}
 }
 
-// heartbeat sends one heartbeat and returns the deletions it was answered with.
-func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.Deletion, error) {
+// next is where changes come from, while none is under way.
+func (s *Server) next(changing *change) <-chan *change {
+	if changing != nil {
+		return nil
+	}
+	return s.changes
+}
+
+// heartbeat sends one heartbeat and returns the deletions it was answered with. mayRegister
+// is false while the host is to be registered with other devices than those of f.
+func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32, mayRegister bool) ([]*wire.Deletion, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
 	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want}
@@ -103,7 +130,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) ([]*wire.
 			}
 		}
 	}
-	if reply.GetRegister() {
+	if reply.GetRegister() && mayRegister {
 		if err := s.register(ctx, f); err != nil {
 			return nil, err
 		}

@@ -41,10 +41,9 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 	if err := s.hear(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
 		return err
 	}
-	first := len(f.byID) == 0
 	for i, w := range reply.Devices {
 		d := f.devices[i]
-		if first {
+		if d.id == 0 {
 			d.id = moraine.DeviceID(w.Id)
 			f.byID[d.id] = d
 		} else if d.id != moraine.DeviceID(w.Id) {

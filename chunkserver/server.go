@@ -15,7 +15,7 @@
 //
 // Run does the rest: it opens the devices, registers them, sends a heartbeat
 // each second, carries out the deletions in its replies, and reports all chunks
-// of each device now and then.
+// of each device now and then. SetDevices changes which devices those are meanwhile.
 package chunkserver
 
 import (
@@ -53,6 +53,9 @@ type Server struct {
 	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
 	seen  mem.Stats
 	ready chan struct{}
+	// changes are devices that come and go; ended is closed when Run returns.
+	changes chan *change
+	ended   chan struct{}
 }
 
 var _ transport.ChunkService = (*Server)(nil)
@@ -67,7 +70,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
 	}
-	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{})}
+	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{})}
 	if deps.Bucket != nil {
 		s.pieces = newPieces(cfg.PieceBytes, deps)
 	}
@@ -83,6 +86,7 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // there is no device at all in a directory of a host that is known, or a disk
 // answers with I/O errors, it serves without, and fails if that leaves none.
 func (s *Server) Run(ctx context.Context) error {
+	defer close(s.ended)
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
 		Prefault: s.cfg.Prefault}, DirtyBytes: s.cfg.DirtyBytes}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
 	if err != nil {
@@ -96,7 +100,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	defer f.close(s.deps.Log)
+	defer func() { f.close(s.deps.Log) }()
 	if err := s.registerUntil(ctx, f); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -106,7 +110,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.fleet.Store(f)
 	// Requests that are under way when Run ends meet closed devices, which
 	// answer Unavailable.
-	defer s.fleet.Store(nil)
+	defer func() { f = s.fleet.Swap(nil) }()
 	g, ctx := errgroup.WithContext(ctx)
 	if s.pieces != nil {
 		ended := s.pieces.start(ctx)
@@ -115,17 +119,12 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	for _, d := range f.devices {
 		d.tier.Admit()
-		// An error names what was acknowledged in memory and could not be written.
-		g.Go(func() error { return d.tier.Run(ctx) })
 	}
 	close(s.ready)
-	g.Go(func() error { s.heartbeats(ctx, f); return nil })
 	for _, d := range f.devices {
-		g.Go(func() error { s.reports(ctx, d); return nil })
-		g.Go(func() error { s.scrubs(ctx, d); return nil })
-		g.Go(func() error { s.watchHealth(ctx, d); return nil })
-		g.Go(func() error { s.settles(ctx, d); return nil })
+		g.Go(func() error { return s.tend(ctx, d) })
 	}
+	g.Go(func() error { s.heartbeats(ctx, g); return nil })
 	return g.Wait()
 }
 

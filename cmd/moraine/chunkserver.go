@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -37,6 +38,8 @@ type chunkserverOptions struct {
 	mover            mover.Config
 	bucket           bucketOptions
 	ready            func() // called when it serves, if set
+	// reload reads the devices anew, when the process gets SIGHUP; nil: it takes none.
+	reload func() ([]chunkserver.DeviceConfig, error)
 }
 
 func (a *app) chunkserverCommand() *cobra.Command {
@@ -50,11 +53,18 @@ best the root of a file system that has a disk of its own. The first start of a
 host formats its empty ones for the cluster; later ones leave out a directory
 without a device, which may be a disk that is not mounted: a disk that is new is
 made a device by "moraine device format DIR". It finds the metadata servers by
---endpoint.`,
+--endpoint.
+
+On SIGHUP it takes up the devices that the settings file names by then: new ones
+come into service, and those that are named no more are let go, if nothing on them
+counts.`,
 		Example: `  moraine chunkserver --id n1 --listen 0.0.0.0:7410 --advertise n1.example:7410 \
     --device /mnt/nvme0 --device /mnt/nvme1 --endpoint host1,host2,host3 --certs /etc/moraine/certs`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runChunkserver(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.reload = func() ([]chunkserver.DeviceConfig, error) { return a.reloadDevices(cmd, uint64(o.capacity)) }
+			return a.runChunkserver(cmd.Context(), o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
@@ -142,6 +152,12 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		return err
 	}
 	log = log.With("node", o.id)
+	var signals chan os.Signal
+	if o.reload != nil {
+		var stop func()
+		signals, stop = hangups()
+		defer stop()
+	}
 	reg := newRegistry()
 	network := transport.NewMetrics(reg)
 	meta := &lateClient{}
@@ -191,7 +207,11 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		}
 		defer c.Close()
 		meta.c = c
-		return runAll(ctx, service.Run, moverOf(c, o.mover, moves, reg, service.Ready()), func(ctx context.Context) error {
+		follow := func(ctx context.Context) error { <-ctx.Done(); return nil }
+		if o.reload != nil {
+			follow = func(ctx context.Context) error { return followDevices(ctx, signals, service, o.reload, log) }
+		}
+		return runAll(ctx, service.Run, follow, moverOf(c, o.mover, moves, reg, service.Ready()), func(ctx context.Context) error {
 			select {
 			case <-service.Ready():
 				log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode, "devices", o.devices)

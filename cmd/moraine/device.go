@@ -85,8 +85,8 @@ func (a *app) deviceFormatCommand() *cobra.Command {
 		Use:   "format DIR...",
 		Short: "Make new devices of empty directories of this host",
 		Long: `Make a new device of each empty directory, for the cluster that --certs are of
-(with --insecure, that --endpoint names). Then name it by --device and start the
-chunkserver again.
+(with --insecure, that --endpoint names). Then name it in the settings file of the
+chunkserver, and send that SIGHUP; or by --device, and start it again.
 
 The first start of a chunkserver formats its devices by itself. Later it does
 not: an empty directory may be the place of a disk that is not mounted. A
@@ -109,7 +109,7 @@ directory that is a device already, or that holds anything else, is refused.`,
 				if err != nil {
 					return err
 				}
-				a.note("%s is device %s of cluster %s: name it by --device, and start the chunkserver again", dir, id.Device, cluster)
+				a.note("%s is device %s of cluster %s: name it in the settings file and send the chunkserver SIGHUP, or by --device and restart it", dir, id.Device, cluster)
 			}
 			return nil
 		},

@@ -115,10 +115,11 @@ func (v *view) hostsAway(but string) ([]string, error) {
 func (m *Machine) HostsAway(r Reader, but string) ([]string, error) { return m.view(r).hostsAway(but) }
 
 // backFromMaintenance ends what was announced of a host that registers after a
-// boot: it is back, whatever time is left. The caller writes the host.
+// boot: it is back, whatever time is left. One that goes on, and has got a device more,
+// knows the boot epochs of the others. The caller writes the host.
 func backFromMaintenance(h *host, w *wire.Host) {
-	booted := slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() == 0 })
-	if h.away != 0 && booted {
+	goesOn := len(w.GetDevices()) == 0 || slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() != 0 })
+	if h.away != 0 && !goesOn {
 		h.away, h.awayWhy = 0, ""
 	}
 }

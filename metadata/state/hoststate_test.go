@@ -151,6 +151,23 @@ func TestMaintenance(t *testing.T) {
 	old.wants(old.hostState("admin", "n1", wire.DeviceState_DEVICE_STATE_DRAINING), moraine.Unimplemented)
 }
 
+// TestADeviceMoreIsNoBoot: a host that goes on, and registers a device that it got, is
+// away for as long as was announced, and what its other devices acknowledged counts on.
+func TestADeviceMoreIsNoBoot(t *testing.T) {
+	b := newCluster(t, 3)
+	b.ok(b.maintenance("n1", 60_000))
+	h := b.hostOf("n1")
+	epoch := h.Devices[0].Epoch
+	h.Devices = append(h.Devices, &wire.Device{Uuid: make([]byte, 16), Capacity: 1 << 40, State: wire.DeviceState_DEVICE_STATE_IN})
+	h.Devices[1].Uuid[0] = 0xdd
+	b.ok(b.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{Host: h}}}))
+	now := b.hostOf("n1")
+	if len(now.Devices) != 2 || now.MaintenanceUntil != 60_000 || now.Devices[0].Epoch != epoch {
+		t.Fatalf("the host is %v", now)
+	}
+	b.check()
+}
+
 // levelBeforeHosts is the last feature level without hosts that are announced away.
 const levelBeforeHosts = 3
 

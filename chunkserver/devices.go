@@ -1,0 +1,262 @@
+package chunkserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Devices come and go while the server runs. Who registers the host is the loop of
+// heartbeats alone: of two registrations at once the older would declare out what the
+// newer one had added. So a change is made ready by SetDevices, which may take as long as
+// it takes to open a device, and handed to the loop, which registers the host with it
+// until the service has answered, and then serves by it. What was let go is closed last,
+// when the service knows that it is not here any more.
+
+// change is a set of devices to come and to go. Once it is handed over it is the loop's.
+type change struct {
+	add, drop []*device
+	nameless  int
+	done      chan struct{} // closed when the host serves by it
+}
+
+// SetDevices has the running server serve the devices that are named, and no others: a
+// directory that is new must be a device already, as at a start of a known host; one that
+// is named no more, or holds another disk by now, is let go and closed, so that its file
+// system can be unmounted. A device that counts is not let go: it must be out or retired,
+// or be drained and empty; nor is what cannot be used taken. The error names each device
+// that was left as it was and why; the others have changed. It returns when the service
+// knows of the change, or ctx has ended: then the change goes on. One call at a time.
+func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
+	cfg := s.cfg
+	cfg.Devices = want
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	f := s.fleet.Load()
+	if f == nil {
+		return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+	}
+	drop, kept := s.surplus(ctx, f, want)
+	if err := s.hand(ctx, &change{drop: drop, nameless: f.nameless}); err != nil {
+		return errors.Join(kept, err)
+	}
+	for _, d := range drop {
+		select {
+		case <-d.closed:
+			s.deps.Log.Info("let a device go: its file system may be unmounted", "device", d.dir, "id", d.id)
+		case <-ctx.Done():
+			return errors.Join(kept, ctx.Err())
+		}
+	}
+	f = s.fleet.Load()
+	if f == nil {
+		return errors.Join(kept, s.ending())
+	}
+	add, refused := s.openNew(f, want)
+	return errors.Join(kept, refused, s.hand(ctx, &change{add: add, nameless: len(want) - len(f.devices) - len(add)}))
+}
+
+// surplus returns the devices of f that are to be let go and may be. The error names those
+// that may not.
+func (s *Server) surplus(ctx context.Context, f *fleet, want []DeviceConfig) (drop []*device, refused error) {
+	var known map[moraine.UUID]*wire.Device
+	for _, d := range f.devices {
+		if slices.ContainsFunc(want, func(c DeviceConfig) bool { return c.Dir == d.dir }) && !s.replaced(d) {
+			continue
+		}
+		if known == nil {
+			var err error
+			if known, err = s.knownDevices(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := mayLeave(d, known[d.uuid]); err != nil {
+			refused = errors.Join(refused, err)
+			continue
+		}
+		drop = append(drop, d)
+	}
+	return drop, refused
+}
+
+// replaced reports whether another device is in the directory of one by now.
+func (s *Server) replaced(d *device) bool {
+	identity, err := disk.ReadIdentity(s.deps.FS, d.dir)
+	return err == nil && identity.Device != d.uuid
+}
+
+// knownDevices are the devices of this host, as the service knows them.
+func (s *Server) knownDevices(ctx context.Context) (map[moraine.UUID]*wire.Device, error) {
+	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[moraine.UUID]*wire.Device)
+	for _, h := range resp.GetCluster().GetTopology().GetHosts() {
+		if h.GetId() != s.cfg.Node {
+			continue
+		}
+		for _, d := range h.GetDevices() {
+			if len(d.GetUuid()) == len(moraine.UUID{}) {
+				out[moraine.UUID(d.GetUuid())] = d
+			}
+		}
+	}
+	return out, nil
+}
+
+// mayLeave returns why a device must not be let go, or nil; known is nil where the
+// service has it on another host, or not at all.
+func mayLeave(d *device, known *wire.Device) error {
+	switch known.GetState() {
+	case wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_RETIRED, wire.DeviceState_DEVICE_STATE_UNSPECIFIED:
+		return nil
+	case wire.DeviceState_DEVICE_STATE_DRAINING:
+		if known.GetClaimed() == 0 {
+			return nil
+		}
+	}
+	return &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Conflict,
+		Err: fmt.Errorf("what it holds counts: drain it first (`moraine device set %d draining`, and wait until nothing is on it), or, to carry its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id)}
+}
+
+// openNew opens the devices that are named and not served yet. The error names those that
+// cannot be used.
+func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused error) {
+	for _, c := range want {
+		if slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == c.Dir }) {
+			continue
+		}
+		d, err := s.openDevice(c, f, false)
+		if err == nil && slices.ContainsFunc(f.devices, func(o *device) bool { return o.uuid == d.uuid }) {
+			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Busy, Err: errors.New("it is served from another directory")}
+		}
+		if err == nil {
+			add = append(add, d)
+			continue
+		}
+		refused = errors.Join(refused, err)
+		if d != nil {
+			s.closeDevice(d)
+		}
+	}
+	return add, refused
+}
+
+func (s *Server) closeDevice(d *device) {
+	if err := d.tier.Close(); err != nil {
+		s.deps.Log.Warn("device did not close cleanly", "device", d.dir, "err", err)
+	}
+}
+
+func (s *Server) ending() error {
+	return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}
+}
+
+// hand gives a change to the loop of heartbeats, and waits until the host serves by it.
+func (s *Server) hand(ctx context.Context, c *change) error {
+	if len(c.add) == 0 && len(c.drop) == 0 {
+		return nil
+	}
+	c.done = make(chan struct{})
+	select {
+	case s.changes <- c:
+	case <-s.ended:
+		c.abandon(s)
+		return s.ending()
+	case <-ctx.Done():
+		c.abandon(s)
+		return ctx.Err()
+	}
+	select {
+	case <-c.done:
+		for _, d := range c.add {
+			s.deps.Log.Info("took a device", "device", d.dir, "id", d.id)
+		}
+		return nil
+	case <-s.ended:
+		return s.ending()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// abandon closes what a change would have added.
+func (c *change) abandon(s *Server) {
+	for _, d := range c.add {
+		s.closeDevice(d)
+	}
+}
+
+// apply registers the host with a change, and serves by it: by the time that the service
+// has chunks put on what is new, it is found here. It is the loop's alone.
+func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error {
+	old := s.fleet.Load()
+	f := &fleet{cluster: old.cluster, memory: old.memory, nameless: max(c.nameless, 0), byID: make(map[moraine.DeviceID]*device)}
+	for _, d := range old.devices {
+		if !slices.Contains(c.drop, d) {
+			f.devices = append(f.devices, d)
+			f.byID[d.id] = d
+		}
+	}
+	f.devices = append(f.devices, c.add...)
+	if err := s.register(ctx, f); err != nil {
+		return err
+	}
+	for _, d := range c.add {
+		d.tier.Admit()
+		g.Go(func() error { return s.tend(ctx, d) })
+	}
+	s.fleet.Store(f)
+	for _, d := range c.drop {
+		close(d.leave)
+		g.Go(func() error {
+			<-d.left
+			s.closeDevice(d)
+			close(d.closed)
+			return nil
+		})
+	}
+	close(c.done)
+	return nil
+}
+
+// tend does what a device needs while it is served, until ctx ends or it is let go, and
+// returns when all of it has ended. An error names what was acknowledged in memory and
+// could not be written.
+func (s *Server) tend(ctx context.Context, d *device) error {
+	defer close(d.left)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var g errgroup.Group
+	g.Go(func() error { return d.tier.Run(ctx) })
+	for _, work := range []func(context.Context, *device){s.reports, s.scrubs, s.watchHealth, s.settles} {
+		g.Go(func() error { work(ctx, d); return nil })
+	}
+	g.Go(func() error {
+		select {
+		case <-d.leave:
+			cancel()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	err := g.Wait()
+	select {
+	case <-d.leave: // nothing on it counts
+		if err != nil {
+			s.deps.Log.Warn("not all that was in memory reached a device that is let go", "device", d.dir, "err", err)
+		}
+		return nil
+	default:
+		return err
+	}
+}

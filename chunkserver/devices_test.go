@@ -1,0 +1,234 @@
+package chunkserver_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// format makes a device of an empty directory.
+func format(t *testing.T, fsys vfs.FS, dir string) {
+	t.Helper()
+	_, err := disk.Format(fsys, dir, cluster, rand.Reader)
+	require.NoError(t, err)
+}
+
+// free holds that nobody has a device open: another process may.
+func free(t *testing.T, fsys vfs.FS, dir string) {
+	t.Helper()
+	d, err := disk.Open(disk.Config{Dir: dir, Cluster: cluster, SegmentBytes: 4 << 20}, disk.Deps{FS: fsys})
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+}
+
+// serves sets what the devices of a host are to be.
+func (h *host) serves(t *testing.T, dirs ...string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return h.SetDevices(ctx, config(dirs...).Devices)
+}
+
+// state has the service know a device in a state.
+func (f *fakeMeta) state(id uint32, to wire.DeviceState, claimed uint64) {
+	f.set(func() {
+		for _, h := range f.hosts {
+			for _, d := range h.Devices {
+				if f.ids[moraine.UUID(d.Uuid)] == id {
+					d.State, d.Claimed = to, claimed
+				}
+			}
+		}
+	})
+}
+
+// registered is how many devices the host named last.
+func (f *fakeMeta) registered() int { return len(f.lastHost().GetDevices()) }
+
+func on(c testChunk, device uint32) testChunk {
+	c.req.Device = device
+	return c
+}
+
+// TestDeviceIsTakenWhileRunning: a device that is made while the server runs comes into
+// service, keeps and serves chunks and is told of, and those that were there go on.
+func TestDeviceIsTakenWhileRunning(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	first := chunk(1, 70_000)
+	_, err := first.put(t, h)
+	require.NoError(t, err)
+
+	require.ErrorIs(t, h.serves(t, "/a", "/b"), moraine.NotFound, "it may be a disk that is not mounted")
+	require.ErrorIs(t, h.serves(t), moraine.InvalidArgument, "a host without any is a mistake")
+	format(t, fsys, "/b")
+	for range 2 { // again changes nothing
+		require.NoError(t, h.serves(t, "/a", "/b"))
+	}
+	require.Equal(t, 2, meta.registered())
+	second := on(chunk(2, 80_000), 2)
+	_, err = second.put(t, h)
+	require.NoError(t, err)
+	second.check(t, h)
+	first.check(t, h)
+	h.waitFor(t, func() bool { d := meta.lastBeat(2); return d[1] != nil && d[1].Chunks == 1 })
+	h.waitFor(t, func() bool { return len(meta.passes[2]) > 0 })
+
+	// The next start finds both.
+	require.NoError(t, h.stop())
+	h = start(t, fsys, meta, config("/a", "/b"))
+	second.check(t, h)
+}
+
+// TestDeviceIsLetGo: a device that is named no more is closed, and no sooner than the
+// service has it drained and empty, out, or retired. A request for it is refused then, and
+// never answered as if its chunks were gone.
+func TestDeviceIsLetGo(t *testing.T) {
+	for name, tt := range map[string]struct {
+		state   wire.DeviceState
+		claimed uint64
+		may     bool
+	}{
+		"in":                   {state: wire.DeviceState_DEVICE_STATE_IN},
+		"draining":             {state: wire.DeviceState_DEVICE_STATE_DRAINING, claimed: 3},
+		"drained":              {state: wire.DeviceState_DEVICE_STATE_DRAINING, may: true},
+		"out, to be carried":   {state: wire.DeviceState_DEVICE_STATE_OUT, claimed: 3, may: true},
+		"retired":              {state: wire.DeviceState_DEVICE_STATE_RETIRED, may: true},
+		"of another host now":  {may: true},
+		"out, and asked twice": {state: wire.DeviceState_DEVICE_STATE_OUT, may: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fsys, meta := vfs.NewMem(1), newFakeMeta()
+			h := start(t, fsys, meta, config("/a", "/b"))
+			c := on(chunk(2, 80_000), 2)
+			_, err := c.put(t, h)
+			require.NoError(t, err)
+			meta.state(2, tt.state, tt.claimed)
+			err = h.serves(t, "/a")
+			if !tt.may {
+				require.ErrorIs(t, err, moraine.Conflict)
+				require.ErrorContains(t, err, "device set 2 draining")
+				require.Equal(t, 2, meta.registered())
+				c.check(t, h)
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, h.serves(t, "/a"))
+			require.Equal(t, 1, meta.registered())
+			free(t, fsys, "/b")
+			_, _, _, err = h.GetChunk(t.Context(), c.get(0, 10))
+			require.ErrorIs(t, err, moraine.Unavailable)
+			_, err = on(chunk(3, 100), 2).put(t, h)
+			require.ErrorIs(t, err, moraine.Unavailable)
+			one := chunk(4, 100)
+			_, err = one.put(t, h)
+			require.NoError(t, err)
+			one.check(t, h)
+		})
+	}
+}
+
+// TestDeviceIsReplacedAndCarried: the disk below a directory is another one by now, and the
+// one that was there goes on on another host, with what it holds.
+func TestDeviceIsReplacedAndCarried(t *testing.T) {
+	meta := newFakeMeta()
+	cfg := config("/disk1", "/disk2")
+	fsys := vfs.NewMem(1)
+	h := start(t, fsys, meta, cfg)
+	c := on(chunk(2, 80_000), 2)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	// The other host runs already, with a disk of its own. It is the same machine, as far
+	// as disks go: what is carried is which directory is named.
+	other := config("/disk3")
+	other.Node = "n2"
+	to := start(t, fsys, meta, other)
+	require.ErrorIs(t, to.serves(t, "/disk3", "/disk2"), moraine.Busy, "it is still open on the first host")
+	meta.state(2, wire.DeviceState_DEVICE_STATE_OUT, 1)
+	require.NoError(t, h.serves(t, "/disk1"))
+	require.NoError(t, to.serves(t, "/disk3", "/disk2"))
+	c.check(t, to)
+	// A new disk in its place.
+	format(t, fsys, "/disk4")
+	require.NoError(t, h.serves(t, "/disk1", "/disk4"))
+	d := on(chunk(5, 1000), 4)
+	_, err = d.put(t, h)
+	require.NoError(t, err)
+	d.check(t, h)
+}
+
+// TestDevicesChangeThoughRepliesAreLost is the fault table: the registration fails a few
+// times, or is carried out while its answer is lost. Meanwhile the host goes on as before,
+// is not registered without what is new, and in the end serves by the change.
+func TestDevicesChangeThoughRepliesAreLost(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost=", lost), func(t *testing.T) {
+			fsys, meta := vfs.NewMem(1), newFakeMeta()
+			h := start(t, fsys, meta, config("/a", "/b"))
+			format(t, fsys, "/c")
+			meta.state(2, wire.DeviceState_DEVICE_STATE_OUT, 0)
+			fails, beats := 0, 0
+			meta.set(func() {
+				meta.fault = func(req *wire.MetaRequest, done bool) error {
+					switch req.Op.(type) {
+					case *wire.MetaRequest_RegisterHost:
+						if done == lost && fails < 6 {
+							fails++
+							meta.unknown = true // heartbeats ask for a registration meanwhile
+							return &moraine.Error{Kind: moraine.Unavailable}
+						}
+					case *wire.MetaRequest_Heartbeat:
+						if done {
+							beats++
+						}
+					}
+					return nil
+				}
+			})
+			require.NoError(t, h.serves(t, "/a", "/c"))
+			require.Equal(t, 2, meta.registered())
+			meta.set(func() {
+				require.Equal(t, 6, fails)
+				require.Greater(t, beats, 3, "it went on to be heard of")
+			})
+			free(t, fsys, "/b")
+			c := on(chunk(2, 80_000), 3)
+			_, err := c.put(t, h)
+			require.NoError(t, err)
+			c.check(t, h)
+		})
+	}
+}
+
+// TestDeviceChangesEndWithTheServer: a change that the service never hears of ends with
+// the server, and leaves nothing open.
+func TestDeviceChangesEndWithTheServer(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	format(t, fsys, "/b")
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, _ bool) error {
+			if _, ok := req.Op.(*wire.MetaRequest_RegisterHost); ok {
+				return &moraine.Error{Kind: moraine.Unavailable}
+			}
+			return nil
+		}
+	})
+	done := make(chan error, 1)
+	go func() { done <- h.SetDevices(t.Context(), config("/a", "/b").Devices) }()
+	h.waitFor(t, func() bool { return len(meta.beats) > 5 })
+	require.NoError(t, h.stop())
+	require.ErrorIs(t, <-done, moraine.Unavailable)
+	free(t, fsys, "/a")
+	free(t, fsys, "/b")
+	require.ErrorIs(t, h.serves(t, "/a"), moraine.Unavailable)
+}

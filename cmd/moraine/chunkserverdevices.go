@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/spf13/cobra"
+)
+
+// A running chunkserver takes up the devices of its settings file on SIGHUP. The file is
+// what its next start goes by too, so that what was changed once stays changed; and a
+// signal can be sent by nobody but the operator of the host, without a port that would
+// have to be guarded.
+
+// reloadDevices reads the devices from the settings file, as a start would. It fails
+// where the command line or the environment names them: those stay what they are.
+func (a *app) reloadDevices(cmd *cobra.Command, capacity uint64) ([]chunkserver.DeviceConfig, error) {
+	f := cmd.Flags().Lookup("device")
+	for _, arg := range a.args {
+		if arg == "--device" || strings.HasPrefix(arg, "--device=") {
+			return nil, errors.New("the command line names the devices: to change them while the server runs, name them in the settings file instead, and restart it once")
+		}
+	}
+	if name := envName(cmd, f); os.Getenv(name) != "" {
+		return nil, fmt.Errorf("%s names the devices: to change them while the server runs, name them in the settings file instead, and restart it once", name)
+	}
+	file, err := readSettings(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if err := file.checkKeys(cmd.Root()); err != nil {
+		return nil, err
+	}
+	v, _ := file.lookup(fileKey(cmd, f))
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		list = []any{v}
+	}
+	var out []chunkserver.DeviceConfig
+	for _, e := range list {
+		dir := fmt.Sprint(e)
+		if err := checkDir("device", dir); err != nil {
+			return nil, err
+		}
+		out = append(out, chunkserver.DeviceConfig{Dir: dir, CapacityBytes: capacity})
+	}
+	return out, nil
+}
+
+// hangups are the SIGHUPs from now on. A process that does not ask for them ends by one,
+// so that it is done first of all.
+func hangups() (signals chan os.Signal, stop func()) {
+	signals = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals, func() { signal.Stop(signals) }
+}
+
+// followDevices has a chunkserver serve the devices of the settings file each time that
+// the process gets SIGHUP, until ctx ends.
+func followDevices(ctx context.Context, signals <-chan os.Signal, service *chunkserver.Server, reload func() ([]chunkserver.DeviceConfig, error), log *slog.Logger) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-signals:
+		}
+		devices, err := reload()
+		if err == nil {
+			err = service.SetDevices(ctx, devices)
+		}
+		if err != nil && ctx.Err() == nil {
+			for _, line := range errorLines(err) {
+				log.Error("SIGHUP: not all devices are as the settings file says", "err", line)
+			}
+			continue
+		}
+		log.Info("SIGHUP: the devices are as the settings file says", "devices", len(devices))
+	}
+}
