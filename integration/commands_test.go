@@ -28,7 +28,9 @@ type listing struct {
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries", optional: "healing"},
+		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries notes", optional: "healing rebalance"},
+	{args: "rebalance status", keys: "state band_percent limit_bytes_per_second mean_percent fullest_percent fullest_device emptiest_percent emptiest_device " +
+		"devices_outside left_bytes moved_chunks moved_bytes bytes_per_second eta_seconds elapsed_seconds"},
 	{args: "host ls", keys: "id alive devices state used_bytes capacity_bytes chunks", optional: "rack maintenance_seconds"},
 	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},

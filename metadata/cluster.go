@@ -62,6 +62,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if reply.StripesBySpare, err = l.machine.StripesBySpare(r); err != nil {
 		return err
 	}
+	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
 	reply.Healing, err = l.healingNow(r, reply.RepairQueued)
 	return err
 }

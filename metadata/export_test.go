@@ -28,3 +28,44 @@ func PlanRepair(hosts []*wire.Host, s *moraine.Stripe, bad uint32) []*wire.Inten
 	t.judge(now.Add(time.Minute), time.Hour, 0)
 	return planRepair(t.view(), s, bad)
 }
+
+// Balanced is a plan of moves between devices, and how far they are from the mean.
+type Balanced struct {
+	Moves              []*wire.Intent
+	Outside            int
+	LeftBytes          uint64
+	Mean, Most, Least  float64
+	FromAfter, ToAfter []float64 // how full the two devices of each move are planned to be
+}
+
+// PlanBalance is balancer over hosts and stripes, for tests: budget bytes to and from
+// each host.
+func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, budget int64) Balanced {
+	t := newTopology(1, time.Second)
+	now := time.Now()
+	t.load(hosts, now)
+	for _, h := range hosts {
+		if h.Alive {
+			t.heard(h.Id, h.Devices, now.Add(time.Minute))
+		}
+	}
+	t.judge(now.Add(time.Minute), time.Hour, 0)
+	v, disks, _ := t.fillings()
+	b := newBalancer(v, disks, band, budget)
+	var out Balanced
+	for _, b.within = range []bool{false, true} {
+		if len(b.sources()) == 0 || len(out.Moves) > 0 {
+			continue
+		}
+		for _, s := range stripes {
+			if in := b.move(s); in != nil {
+				out.Moves = append(out.Moves, in)
+				out.FromAfter = append(out.FromAfter, b.disks[uint32(s.Chunks[in.Index].Device)].fill())
+				out.ToAfter = append(out.ToAfter, b.disks[in.Device].fill())
+			}
+		}
+	}
+	s := b.spread()
+	out.Outside, out.LeftBytes, out.Mean, out.Most, out.Least = s.outside, s.left, s.mean, s.most, s.least
+	return out
+}

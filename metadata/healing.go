@@ -21,9 +21,14 @@ const (
 // healing is the leader's memory of how repair goes, from the moment that the
 // queue was last empty. A new leader begins anew.
 type healing struct {
-	mu      sync.Mutex
-	began   time.Time // zero: the queue is empty
-	done    uint64    // stripes committed since
+	mu    sync.Mutex
+	began time.Time // zero: the queue is empty
+	progress
+}
+
+// progress counts what is done, and says how fast it went of late.
+type progress struct {
+	done    uint64 // stripes committed
 	bytes   uint64
 	samples []healPoint // oldest first
 }
@@ -33,24 +38,42 @@ type healPoint struct {
 	done, bytes uint64
 }
 
+// sample notes how far it is now.
+func (p *progress) sample(now time.Time) {
+	if n := len(p.samples); n > 0 && now.Sub(p.samples[n-1].at) < healSample {
+		return
+	}
+	for len(p.samples) > 1 && now.Sub(p.samples[0].at) > healWindow {
+		p.samples = p.samples[1:]
+	}
+	p.samples = append(p.samples, healPoint{now, p.done, p.bytes})
+}
+
+// rates are stripes and bytes a second; 0 where they are not known.
+func (p *progress) rates(now time.Time) (stripes, bytes float64) {
+	if len(p.samples) == 0 {
+		return 0, 0
+	}
+	first := p.samples[0]
+	over := now.Sub(first.at)
+	if over < healSample || p.done == first.done {
+		return 0, 0
+	}
+	return float64(p.done-first.done) / over.Seconds(), float64(p.bytes-first.bytes) / over.Seconds()
+}
+
 // note takes in how long the queue is.
 func (h *healing) note(now time.Time, queued uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case queued == 0:
-		h.began, h.done, h.bytes, h.samples = time.Time{}, 0, 0, nil
+		h.began, h.progress = time.Time{}, progress{}
 		return
 	case h.began.IsZero():
 		h.began = now
 	}
-	if n := len(h.samples); n > 0 && now.Sub(h.samples[n-1].at) < healSample {
-		return
-	}
-	for len(h.samples) > 1 && now.Sub(h.samples[0].at) > healWindow {
-		h.samples = h.samples[1:]
-	}
-	h.samples = append(h.samples, healPoint{now, h.done, h.bytes})
+	h.sample(now)
 }
 
 // repaired counts stripes that a mover committed.
@@ -72,19 +95,17 @@ func (h *healing) report(now time.Time, queued uint64, scanning uint32) *wire.He
 		return out
 	}
 	out.ElapsedMillis = uint64(now.Sub(h.began).Milliseconds())
-	first := h.samples[0]
-	over := now.Sub(first.at)
-	if over < healSample || h.done == first.done {
+	rate, bytes := h.rates(now)
+	if rate == 0 {
 		return out
 	}
-	rate := float64(h.done-first.done) / over.Seconds()
 	out.PerMinute = uint64(rate * 60)
-	out.BytesPerSecond = uint64(float64(h.bytes-first.bytes) / over.Seconds())
+	out.BytesPerSecond = uint64(bytes)
 	out.EtaMillis = max(uint64(float64(queued)/rate*1000), 1)
 	return out
 }
 
-// commitRepair publishes what a mover rebuilt, and counts it.
+// commitRepair publishes what a mover rebuilt or moved, and counts it.
 func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse, error) {
 	resp, err := l.mutate(ctx, c)
 	if err != nil || resp.GetError() != nil {
@@ -95,8 +116,12 @@ func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse,
 		stale[id] = true
 	}
 	seen := make(map[uint64]bool)
-	var bytes uint64
-	err = l.store.View(func(r state.Reader, _ uint64) error {
+	var bytes, chunks uint64
+	var kind wire.JobKind
+	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
+		if kind, err = l.machine.JobKind(r, moraine.JobID(c.req.GetCommitRepair().GetJob())); err != nil {
+			return err
+		}
 		for _, in := range c.req.GetCommitRepair().GetIntents() {
 			if stale[in.Stripe] {
 				continue
@@ -108,12 +133,19 @@ func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse,
 			}
 			if s != nil {
 				bytes += uint64(s.Scheme.ChunkLen(s.Length))
+				chunks++
 			}
 		}
 		return nil
 	})
 	if err != nil {
 		l.deps.Log.Warn("what was repaired could not be counted", "err", err)
+	}
+	if kind == wire.JobKind_JOB_KIND_REBALANCE {
+		l.deps.Metrics.RebalancedChunks.Add(float64(chunks))
+		l.deps.Metrics.RebalancedBytes.Add(float64(bytes))
+		l.balancing.moved(l.deps.Clock.Now(), chunks, bytes)
+		return resp, nil
 	}
 	l.healing.repaired(uint64(len(seen)), bytes)
 	return resp, nil

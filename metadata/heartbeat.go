@@ -124,11 +124,16 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 // its own devices.
 func (l *leader) deletedChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
 	v := l.topology.view()
+	devices := make(map[uint32]bool)
 	for _, d := range c.req.GetDeletedChunks().GetDeleted() {
 		if err := v.mayReport(c, d.Device); err != nil {
 			return nil, err
 		}
+		devices[d.Device] = true
 	}
+	// Before the tombstones go, for a plan between the two would take what is on the
+	// devices for alive.
+	l.topology.deleted(c.caller.Node, devices)
 	return l.mutate(ctx, c)
 }
 

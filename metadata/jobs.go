@@ -29,7 +29,7 @@ const (
 // moverJobs are the kinds that workers lease, leaderJobs those that the leader
 // runs itself.
 var (
-	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_REBALANCE}
 	// tierJobs are leased by movers that serve a bucket.
 	tierJobs = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT,
 		wire.JobKind_JOB_KIND_DELETE_OBJECT}
@@ -52,6 +52,10 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 	asked.Host, asked.Max = host, min(max(asked.Max, 1), maxLease)
 	if asked.Kinds, err = moverKinds(asked.Kinds, asked.Bucket); err != nil {
 		return nil, err
+	}
+	if slices.Contains(asked.Kinds, wire.JobKind_JOB_KIND_REBALANCE) && l.speaks(ctx, state.LevelRebalance) != nil {
+		// A server of an earlier build would refuse the whole request.
+		asked.Kinds = slices.DeleteFunc(asked.Kinds, func(k wire.JobKind) bool { return k == wire.JobKind_JOB_KIND_REBALANCE })
 	}
 	until := l.waitUntil(ctx, asked.WaitMillis)
 	for {
@@ -104,6 +108,9 @@ func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 // answer that its number got before. The jobs of a lost answer are leased, and
 // the mover that does not hear of them would leave them until the leases end.
 func (l *leader) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready bool, err error) {
+	if len(kinds) == 0 {
+		return false, nil
+	}
 	err = l.store.View(func(r state.Reader, _ uint64) error {
 		jobs, err := l.machine.PendingJobs(r, kinds, 1)
 		if ready = len(jobs) > 0; ready || err != nil || req.Session == 0 {

@@ -31,17 +31,18 @@ type leader struct {
 	store   Store
 	server  *Server
 
-	cluster  clusterID
-	done     chan struct{} // closed when the leadership ends
-	proposer *proposer
-	sessions *sessions
-	topology *topology
-	tokens   *signer
-	reports  *reports
-	healing  healing
-	scrubs   scrubs
-	lease    *leaseTable
-	holds    []state.Hold // of the state, when the leadership began
+	cluster   clusterID
+	done      chan struct{} // closed when the leadership ends
+	proposer  *proposer
+	sessions  *sessions
+	topology  *topology
+	tokens    *signer
+	reports   *reports
+	healing   healing
+	balancing balancing
+	scrubs    scrubs
+	lease     *leaseTable
+	holds     []state.Hold // of the state, when the leadership began
 
 	// routing is the present routing epoch.
 	routing atomic.Uint64
@@ -55,6 +56,7 @@ type leader struct {
 	repairs   poke   // the repair queue, or what can be done about it, changed
 	runnable  poke   // a job for the leader itself may be there
 	hostsRead poke   // hosts or devices in the state changed
+	steered   poke   // an administrator changed how devices are to be filled
 	settled   poke   // chunks that were in memory alone are on their devices, or gone
 
 	claims claims
@@ -71,7 +73,8 @@ func (s *Server) lead(ctx context.Context) error {
 		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
-		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(),
+		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),
+		balancing: balancing{from: map[uint32]moraine.StripeID{}},
 	}
 	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)
 	g, ctx := errgroup.WithContext(ctx)
@@ -101,7 +104,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.raiseLevels} {
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()

@@ -26,23 +26,26 @@ type Metrics struct {
 	RepairQueue   prometheus.Gauge   // stripes
 	RepairRunning prometheus.Gauge   // stripes that jobs work on
 	RepairTasks   prometheus.Counter // stripes given to repair jobs
-	JobPieces     prometheus.Counter // pieces of jobs run by the leader
-	JobsLeased    prometheus.Counter
-	Deletions     prometheus.Counter // sent to chunkservers
-	UnknownChunks prometheus.Counter // reported, and explained by nothing
-	MissingChunks prometheus.Counter // recorded, and not reported by their device
-	DamagedChunks prometheus.Counter // that scrubs found to be others than recorded
-	StepsAborted  prometheus.Counter // checkpoints whose ranks fell silent
-	Leases        prometheus.Gauge
-	LeaseSessions prometheus.Gauge // that hold leases
-	LeasesGranted prometheus.Counter
-	Recalls       prometheus.Counter
-	Holds         prometheus.Gauge   // exclusive leases
-	HoldRecalls   prometheus.Counter // of them, to their holders
-	HoldsLapsed   prometheus.Counter // ended because their holders were not heard of
-	Reclaims      prometheus.Counter // sessions that came back with leases
-	LeasesRanOut  prometheus.Counter // sessions whose leases ended by time
-	LeaseWaits    prometheus.Counter // answers that waited for recalls
+	RebalanceLeft prometheus.Gauge   // bytes
+	// Of what was moved between devices to fill them evenly.
+	RebalancedChunks, RebalancedBytes prometheus.Counter
+	JobPieces                         prometheus.Counter // pieces of jobs run by the leader
+	JobsLeased                        prometheus.Counter
+	Deletions                         prometheus.Counter // sent to chunkservers
+	UnknownChunks                     prometheus.Counter // reported, and explained by nothing
+	MissingChunks                     prometheus.Counter // recorded, and not reported by their device
+	DamagedChunks                     prometheus.Counter // that scrubs found to be others than recorded
+	StepsAborted                      prometheus.Counter // checkpoints whose ranks fell silent
+	Leases                            prometheus.Gauge
+	LeaseSessions                     prometheus.Gauge // that hold leases
+	LeasesGranted                     prometheus.Counter
+	Recalls                           prometheus.Counter
+	Holds                             prometheus.Gauge   // exclusive leases
+	HoldRecalls                       prometheus.Counter // of them, to their holders
+	HoldsLapsed                       prometheus.Counter // ended because their holders were not heard of
+	Reclaims                          prometheus.Counter // sessions that came back with leases
+	LeasesRanOut                      prometheus.Counter // sessions whose leases ended by time
+	LeaseWaits                        prometheus.Counter // answers that waited for recalls
 }
 
 // NewMetrics makes the metrics and registers them with reg, if that is not nil.
@@ -90,6 +93,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Help: "Time to apply one command to the state, by command.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 12)}, []string{"command"})
 	m.ApplyLongest = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_metadata_apply_longest_seconds",
 		Help: "Longest time that one command took to apply since the server started, by command."}, []string{"command"})
+	m.RebalanceLeft = gauge("rebalance_left_bytes", "What must be moved between devices until each is filled within the band.")
+	m.RebalancedChunks = counter("rebalanced_chunks_total", "Chunks moved to emptier devices.")
+	m.RebalancedBytes = counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
 	m.Leases = gauge("leases", "Leases that sessions hold.")
 	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
 	m.LeasesGranted = counter("leases_granted_total", "Leases granted with answers, those held already included.")
@@ -101,6 +107,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	if reg != nil {
+		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
@@ -113,7 +120,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // stopLeading clears the gauges that only a leader knows.
 func (m *Metrics) stopLeading() {
 	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions, m.LiveHosts, m.SilentHosts, m.RepairQueue, m.RepairRunning,
-		m.Leases, m.LeaseSessions} {
+		m.Leases, m.LeaseSessions, m.RebalanceLeft} {
 		g.Set(0)
 	}
 }

@@ -193,6 +193,7 @@ func newOpTable(m *Metrics) *opTable {
 		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: (*leader).settleChunks},
 		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
 		462: reading("list_lost"),
+		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: (*leader).setRebalance},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}

@@ -53,6 +53,7 @@ type host struct {
 // usage is what a heartbeat says of a device.
 type usage struct {
 	capacity, used, chunks uint64
+	stale                  bool // what was on it has been deleted since
 	failed                 bool // its server took it out of service itself
 	distrusted             bool // for good
 	why                    string
@@ -121,6 +122,50 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 		t.changed()
 	}
 	return true
+}
+
+// deleted notes that chunks on devices of a host were deleted: what it said last of how
+// full they are counts them.
+func (t *topology) deleted(id string, devices map[uint32]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.hosts[id]
+	for d := range devices {
+		if h == nil {
+			return
+		}
+		if u, ok := h.usage[d]; ok {
+			u.stale = true
+			h.usage[d] = u
+		}
+	}
+}
+
+// fillings is how full each device is that is in service and answers, as its host said
+// last, and which of them may give and take chunks to be filled evenly. What is drained,
+// out, on a silent host or on one that is announced to be away is left alone. unsure is
+// whether devices are left out that will be heard of soon.
+func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, h := range t.hosts {
+		if !h.alive || h.record.MaintenanceUntil > t.clusterTime {
+			continue
+		}
+		for _, d := range h.record.Devices {
+			u, told := h.usage[d.Id]
+			if d.State != deviceIn || u.failed {
+				continue
+			}
+			if !told || u.capacity == 0 {
+				unsure = unsure || !told
+				continue
+			}
+			unsure = unsure || u.stale
+			out = append(out, filling{id: d.Id, host: id, rack: h.record.Rack, capacity: u.capacity, used: u.used, gives: !u.stale, takes: true})
+		}
+	}
+	return t.view(), out, unsure
 }
 
 // boots forgets that devices of a host had failed: what an earlier boot said of

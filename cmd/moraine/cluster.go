@@ -81,6 +81,9 @@ func (a *app) printStatus(s *clusterStatus) error {
 	for _, f := range s.Survives {
 		a.note("  - %s", f)
 	}
+	for _, f := range s.Notes {
+		a.note("  > %s", f)
+	}
 	a.note("")
 	var rows []table.Row
 	for _, m := range s.Metadata {

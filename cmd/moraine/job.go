@@ -37,6 +37,7 @@ var (
 		wire.JobKind_JOB_KIND_RECOUNT:       "recount",
 		wire.JobKind_JOB_KIND_CLONE_TREE:    "clone-tree",
 		wire.JobKind_JOB_KIND_CONCAT:        "concat",
+		wire.JobKind_JOB_KIND_REBALANCE:     "rebalance",
 		wire.JobKind_JOB_KIND_UNSPECIFIED:   "unknown",
 	}
 	jobStates = map[wire.JobState]string{

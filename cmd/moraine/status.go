@@ -14,6 +14,7 @@ type clusterStatus struct {
 	Health       string           `json:"health"` // green, degraded, or critical
 	Findings     []string         `json:"findings"`
 	Survives     []string         `json:"survives"`
+	Notes        []string         `json:"notes"` // what goes on, and is nothing to worry about
 	Scheme       string           `json:"default_scheme"`
 	FeatureLevel uint64           `json:"feature_level"`
 	Incarnation  uint64           `json:"incarnation"`
@@ -30,6 +31,7 @@ type clusterStatus struct {
 	LeakedBytes  uint64           `json:"leaked_bytes"`
 	LostStripes  uint64           `json:"lost_stripes"`
 	Healing      *healingStatus   `json:"healing,omitempty"`
+	Rebalance    *rebalanceStatus `json:"rebalance,omitempty"`
 	Commands     uint64           `json:"commands"`
 	Entries      uint64           `json:"entries"`
 
@@ -80,7 +82,7 @@ const (
 // judge turns what the leader says into a status with words.
 func judge(c *wire.ClusterReply) *clusterStatus {
 	s := &clusterStatus{
-		Health: healthGreen, Findings: []string{}, Survives: []string{}, Metadata: []metadataStatus{}, Hosts: []hostStatus{},
+		Health: healthGreen, Findings: []string{}, Survives: []string{}, Notes: []string{}, Metadata: []metadataStatus{}, Hosts: []hostStatus{},
 		FeatureLevel: c.FeatureLevel, Incarnation: c.Incarnation,
 		Inodes: c.Inodes, Stripes: c.Stripes, Sessions: c.Sessions,
 		RepairQueued: c.RepairQueued, RepairActive: c.RepairRunning,
@@ -94,6 +96,9 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 	s.judgeHosts(c.Topology.GetHosts(), c.ClusterTimeMillis)
 	s.judgeScheme(c.DefaultScheme)
 	s.judgeStripes(c)
+	if s.Rebalance = describeRebalance(c.Rebalance); s.Rebalance.words() != "" {
+		s.Notes = append(s.Notes, s.Rebalance.words())
+	}
 	return s
 }
 

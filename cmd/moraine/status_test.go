@@ -104,3 +104,25 @@ func TestStatusTellsOfCopiesThatStay(t *testing.T) {
 	c.DefaultScheme = &wire.Scheme{K: 1, M: 2}
 	require.NotContains(t, strings.Join(judge(c).Survives, "\n"), "copies (x2)")
 }
+
+// TestRebalanceIsNoFault: devices that are filled unevenly are told of, and the cluster
+// stays green.
+func TestRebalanceIsNoFault(t *testing.T) {
+	for state, want := range map[wire.RebalanceState]string{
+		wire.RebalanceState_REBALANCE_STATE_MOVING:  "chunks are being moved: 3.0 GiB moved, about 9.0 GiB left, 100 MiB/s, about 1m33s to go",
+		wire.RebalanceState_REBALANCE_STATE_PAUSED:  "paused (`moraine rebalance resume`)",
+		wire.RebalanceState_REBALANCE_STATE_WAITING: "when repairs are done",
+		wire.RebalanceState_REBALANCE_STATE_STUCK:   "add hosts",
+	} {
+		s := judge(&wire.ClusterReply{Rebalance: &wire.Rebalance{State: state, BandPermille: 50, MeanPermille: 400, EmptiestPermille: 20, FullestPermille: 451,
+			Outside: 2, LeftBytes: 9 << 30, MovedBytes: 3 << 30, BytesPerSecond: 100 << 20, EtaMillis: 92_160}})
+		require.Len(t, s.Notes, 1)
+		require.Contains(t, s.Notes[0], "2 devices are filled unevenly (40.0% in the mean, 2.0% to 45.1%)")
+		require.Contains(t, s.Notes[0], want)
+		for _, f := range s.Findings {
+			require.NotContains(t, f, "filled")
+		}
+	}
+	require.Empty(t, judge(&wire.ClusterReply{Rebalance: &wire.Rebalance{State: wire.RebalanceState_REBALANCE_STATE_EVEN}}).Notes)
+	require.Nil(t, judge(&wire.ClusterReply{}).Rebalance)
+}

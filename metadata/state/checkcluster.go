@@ -121,6 +121,9 @@ func (c *checker) repairs() error {
 		if c.stripes[i.stripe] == nil {
 			c.problem("stripe %s waits for repair and does not exist", i.stripe)
 		}
+		if i.balance && i.job == 0 {
+			c.problem("stripe %s is moved by no job", i.stripe)
+		}
 		if i.job == 0 {
 			waiting[string(c.k.repair(i.spare, i.stripe))] = true
 			return nil
@@ -141,7 +144,7 @@ func (c *checker) repairs() error {
 	if err != nil {
 		return err
 	}
-	for _, n := range []counter{cRepairQueued, cRepairRunning, cLostStripes} {
+	for _, n := range []counter{cRepairQueued, cRepairRunning, cLostStripes, cRebalancing} {
 		if have[n] != want[n] {
 			c.problem("counter %d of the repair queue is %d and should be %d", n, have[n], want[n])
 		}

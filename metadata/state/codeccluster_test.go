@@ -75,6 +75,8 @@ var clusterCodecs = []codec{
 		return s.encode(), err
 	}},
 	{"repair-item", (&repairItem{spare: 1, bad: 1<<31 | 1, since: 5000, job: 1<<40 | 7, tries: 2, after: 9000}).encode(), again(func() *repairItem { return &repairItem{} })},
+	{"repair-item-balance", (&repairItem{spare: 2, since: 5000, job: 1<<40 | 7, balance: true}).encode(), again(func() *repairItem { return &repairItem{} })},
+	{"rebalance", RebalanceSettings{Paused: true, BandPermille: 50, BytesPerSecond: 64 << 20}.encode(), again(func() *RebalanceSettings { return &RebalanceSettings{} })},
 	{"intent", (&intent{job: 1<<40 | 7, device: 4, version: 3, base: 2}).encode(), again(func() *intent { return &intent{} })},
 	{"ended-intent", endedIntent{at: 77, since: 5000}.encode(), func(b []byte) ([]byte, error) {
 		e, err := decodeEndedIntent(b)

@@ -58,8 +58,9 @@ const (
 	cFlushes
 	cStages
 	cEvictions
-	cDeletions // live DELETE_OBJECT jobs
-	cHolds     // exclusive leases
+	cDeletions   // live DELETE_OBJECT jobs
+	cHolds       // exclusive leases
+	cRebalancing // stripes that a REBALANCE job works on
 	numCounters
 )
 

@@ -18,6 +18,8 @@ func (m *Machine) mutateCluster(t *tx, req *wire.MetaRequest) (*wire.MetaRespons
 		return m.setHostState(t, op.SetHostState)
 	case *wire.MetaRequest_SetMaintenance:
 		return m.setMaintenance(t, op.SetMaintenance)
+	case *wire.MetaRequest_SetRebalance:
+		return m.setRebalance(t, op.SetRebalance)
 	case *wire.MetaRequest_RaiseRouting:
 		return m.raiseRouting(t, op.RaiseRouting)
 	case *wire.MetaRequest_DeletedChunks:

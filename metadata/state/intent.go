@@ -61,7 +61,7 @@ func (m *Machine) assignIntents(t *tx, op *statepb.AssignIntents) (*wire.MetaRes
 	if err != nil {
 		return nil, err
 	}
-	if j == nil || !j.live() || j.kind != wire.JobKind_JOB_KIND_REPAIR {
+	if j == nil || !j.live() || !ofStripes(j.kind) {
 		return nil, fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no such repair is under way")
 	}
 	return m.recordIntents(t, j, op.GetIntents())
@@ -80,7 +80,7 @@ func (m *Machine) beginRepair(t *tx, op *wire.BeginRepair) (*wire.MetaResponse, 
 
 func (t *tx) heldRepair(op string, id, epoch uint64) (*job, error) {
 	j, err := t.heldJob(op, id, epoch)
-	if err == nil && j.kind != wire.JobKind_JOB_KIND_REPAIR {
+	if err == nil && !ofStripes(j.kind) {
 		err = fail(moraine.InvalidArgument, op, j.id.String(), "not a repair")
 	}
 	return j, err

@@ -302,7 +302,7 @@ func (m *Machine) endJob(t *tx, j *job, state wire.JobState, reason string) erro
 // releaseJob does what the end of a job means to what it was for.
 func (m *Machine) releaseJob(t *tx, j *job, state wire.JobState, reason string) error {
 	switch j.kind {
-	case wire.JobKind_JOB_KIND_REPAIR:
+	case wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_REBALANCE:
 		return m.releaseRepairs(t, j, state == wire.JobState_JOB_STATE_FAILED)
 	case wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT:
 		why := ""

@@ -11,7 +11,7 @@ import (
 // leased reports whether workers lease jobs of a kind; the others the leader
 // runs by itself.
 func leased(kind wire.JobKind) bool {
-	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || ofTier(kind)
+	return ofStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || ofTier(kind)
 }
 
 // leaseJobs gives ready jobs to a worker, and those whose holder let the lease
@@ -266,7 +266,7 @@ func (m *Machine) finishJob(t *tx, op *wire.FinishJob) (*wire.MetaResponse, erro
 	reason := clip(op.GetError(), moraine.MaxNameLen)
 	j.tries++
 	// A repair that failed is planned anew, against what is alive then.
-	if op.GetFinal() || j.tries >= MaxJobTries || j.kind == wire.JobKind_JOB_KIND_REPAIR {
+	if op.GetFinal() || j.tries >= MaxJobTries || ofStripes(j.kind) {
 		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, reason)
 	}
 	j.err = reason

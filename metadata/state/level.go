@@ -63,6 +63,9 @@ const (
 	// LevelMemory: chunks may be committed that are in memory alone; which they are, and
 	// which files are below level nvme, has tables (SettleChunks, RaiseLevels).
 	LevelMemory = 4
+	// LevelRebalance: chunks of sound stripes are moved between devices (REBALANCE jobs,
+	// SetRebalance).
+	LevelRebalance = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -22,12 +22,22 @@ type repairItem struct {
 	job    moraine.JobID
 	tries  uint32 // jobs that gave up on it
 	after  uint64 // not before: cluster time
+	// balance: nothing is wrong with it, a REBALANCE job moves it. Kept by the version.
+	balance bool
 }
 
-const repairVersion = 1
+// repairVersion is that of items, and of those that a REBALANCE job has.
+const (
+	repairVersion        = 1
+	repairVersionBalance = 2
+)
 
 func (i *repairItem) encode() []byte {
-	b := putUvarint([]byte{repairVersion, i.spare}, uint64(i.bad))
+	version := byte(repairVersion)
+	if i.balance {
+		version = repairVersionBalance
+	}
+	b := putUvarint([]byte{version, i.spare}, uint64(i.bad))
 	b = putUvarint(b, i.since)
 	b = putFixed64(b, uint64(i.job))
 	b = putUvarint(b, uint64(i.tries))
@@ -36,7 +46,7 @@ func (i *repairItem) encode() []byte {
 
 func (i *repairItem) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(repairVersion)
+	i.balance = d.version(repairVersionBalance) == repairVersionBalance
 	i.spare = d.byte()
 	i.bad = d.u32()
 	i.since = d.uvarint()
@@ -60,6 +70,10 @@ func (v *view) repairOf(id moraine.StripeID) (*repairItem, error) {
 // and -1 for one that goes.
 func (t *tx) countRepair(i *repairItem, by int) {
 	bump := func(c counter) { t.count[c] += uint64(by) }
+	if i.balance {
+		bump(cRebalancing)
+		return
+	}
 	bump(cRepairQueued)
 	if i.job != 0 {
 		bump(cRepairRunning)
@@ -118,6 +132,11 @@ func (m *Machine) queueRepair(t *tx, s *moraine.Stripe, bad uint32) error {
 		}
 		return nil
 	}
+	if item.balance && !h.sound(s) {
+		if err := m.unbalance(t, s, &item); err != nil {
+			return err
+		}
+	}
 	item.spare = h.spare()
 	if old == nil || *old != item {
 		t.putRepair(old, &item)
@@ -158,6 +177,10 @@ func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
 			return &moraine.Error{Op: "release repair", Ref: id.String(), Kind: moraine.Corrupt}
 		}
 		item := *old
+		if item.balance { // nothing was wrong with it, or the job would have lost it
+			t.delRepair(old)
+			continue
+		}
 		item.job = 0
 		if failed {
 			item.tries++
@@ -171,19 +194,24 @@ func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
 	return nil
 }
 
-// createJobs makes the jobs that the leader decides on: repairs. A repair takes
+// createJobs makes the jobs that the leader decides on: repairs, and moves that fill
+// devices evenly. A repair takes
 // those of its stripes that wait on the queue, with the intents that it names;
 // a job that would have none is not made.
 func (m *Machine) createJobs(t *tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) {
 	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
 	for _, w := range op.GetJobs() {
-		if w.GetKind() != wire.JobKind_JOB_KIND_REPAIR {
+		if !ofStripes(w.GetKind()) {
 			return nil, fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "jobs of this kind are made by what needs them")
 		}
 		if len(w.GetRepairs()) > MaxRepairStripes {
 			return nil, fail(moraine.TooLarge, "create jobs", "", "%d stripes, %d at most", len(w.GetRepairs()), MaxRepairStripes)
 		}
-		j, err := m.createRepair(t, w)
+		create := m.createRepair
+		if w.GetKind() == wire.JobKind_JOB_KIND_REBALANCE {
+			create = m.createRebalance
+		}
+		j, err := create(t, w)
 		if err != nil {
 			return nil, err
 		}
@@ -195,36 +223,46 @@ func (m *Machine) createJobs(t *tx, op *statepb.CreateJobs) (*wire.MetaResponse,
 }
 
 func (m *Machine) createRepair(t *tx, w *wire.Job) (*wire.Job, error) {
-	var claimed []moraine.StripeID
-	var old []*repairItem
+	var claimed []stripeClaim
 	var intents []*wire.Intent
 	for _, task := range w.GetRepairs() {
-		id := moraine.StripeID(task.GetStripe().GetId())
-		item, err := t.repairOf(id)
+		item, err := t.repairOf(moraine.StripeID(task.GetStripe().GetId()))
 		if err != nil {
 			return nil, err
 		}
 		if item == nil || item.job != 0 {
 			continue
 		}
-		claimed, old = append(claimed, id), append(old, item)
+		mine := *item
+		claimed = append(claimed, stripeClaim{old: item, item: &mine})
 		intents = append(intents, task.GetIntents()...)
 	}
+	return m.createStripeJob(t, w, claimed, intents)
+}
+
+// stripeClaim is an item of the queue that a new job takes; old is what the queue had,
+// nil if nothing.
+type stripeClaim struct{ old, item *repairItem }
+
+// createStripeJob makes a job of what was claimed for it, nil where that is nothing.
+func (m *Machine) createStripeJob(t *tx, w *wire.Job, claimed []stripeClaim, intents []*wire.Intent) (*wire.Job, error) {
 	if len(claimed) == 0 {
 		return nil, nil
 	}
-	subject := clip(w.GetSubject(), moraine.MaxNameLen)
-	if subject == "" {
-		subject = utoa(uint64(len(claimed))) + " stripes"
+	spec := jobSpec{kind: w.GetKind(), subject: clip(w.GetSubject(), moraine.MaxNameLen), total: uint64(len(claimed))}
+	if spec.subject == "" {
+		spec.subject = utoa(uint64(len(claimed))) + " stripes"
 	}
-	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REPAIR, subject: subject, stripes: claimed, total: uint64(len(claimed))})
+	for _, c := range claimed {
+		spec.stripes = append(spec.stripes, c.item.stripe)
+	}
+	id, err := m.addJob(t, spec)
 	if err != nil {
 		return nil, err
 	}
-	for _, item := range old {
-		mine := *item
-		mine.job = id
-		t.putRepair(item, &mine)
+	for _, c := range claimed {
+		c.item.job = id
+		t.putRepair(c.old, c.item)
 	}
 	j, err := t.job(id)
 	if err != nil {
@@ -275,6 +313,9 @@ func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
 		return nil, err
 	}
 	task := &wire.RepairTask{Stripe: stripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving}
+	if item.balance {
+		task.Reason = "balance"
+	}
 	for i := range s.Chunks {
 		in, err := v.intent(moraine.ChunkID{Stripe: s.ID, Index: uint8(i)})
 		if err != nil {

@@ -32,6 +32,9 @@ func TestGarbageModel(t *testing.T) {
 			}
 			w.settle()
 			w.replays()
+			if w.balanced < 10 {
+				t.Errorf("%d stripes were moved between devices", w.balanced)
+			}
 		})
 	}
 }
@@ -50,6 +53,8 @@ type world struct {
 	named   int
 	movers  []*mover
 	deletes []*wire.Deletion // on their way
+	// balanced counts stripes that moves were made of.
+	balanced int
 }
 
 // mover works on one job, and may have lost it long ago.
@@ -84,8 +89,10 @@ func (w *world) step() {
 		w.remove()
 	case n < 28:
 		w.abandon()
-	case n < 40:
+	case n < 37:
 		w.plan()
+	case n < 40:
+		w.balance()
 	case n < 52:
 		w.lease()
 	case n < 72:
@@ -198,6 +205,29 @@ func (w *world) plan() {
 	}
 }
 
+// balance makes a job that moves chunks for no fault of their stripes, as the leader
+// does to fill devices evenly: of any stripes, also some that it must not have.
+func (w *world) balance() {
+	job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REBALANCE}
+	for range 1 + w.rng.IntN(4) {
+		chunks, err := w.m.ExpectedChunks(w.kv, moraine.DeviceID(w.rng.IntN(9)+1), 0, 0, 64)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if devices := w.in(); len(chunks) > 0 && len(devices) > 0 {
+			c := chunks[w.rng.IntN(len(chunks))].Chunk
+			job.Repairs = append(job.Repairs, &wire.RepairTask{Stripe: &wire.Stripe{Id: uint64(c.Stripe)}, Intents: []*wire.Intent{
+				{Stripe: uint64(c.Stripe), Index: uint32(c.Index), Device: devices[w.rng.IntN(len(devices))]}}})
+		}
+	}
+	w.ok(w.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response)
+	for _, in := range job.Repairs {
+		if queued, err := w.m.Queued(w.kv, moraine.StripeID(in.Stripe.Id)); err == nil && queued {
+			w.balanced++
+		}
+	}
+}
+
 // targets chooses new places for the chunks of a stripe that need one.
 func (w *world) targets(task *wire.RepairTask) []*wire.Intent {
 	used := map[uint32]bool{}
@@ -221,7 +251,7 @@ func (w *world) targets(task *wire.RepairTask) []*wire.Intent {
 
 func (w *world) lease() {
 	resp := w.ok(w.as("m", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
-		Host: "m", Kinds: []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR}, Max: 2}}}))
+		Host: "m", Kinds: []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_REBALANCE}, Max: 2}}}))
 	for _, j := range resp.GetJobs().GetJobs() {
 		w.movers = append(w.movers, &mover{job: j})
 	}

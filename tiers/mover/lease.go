@@ -30,7 +30,10 @@ const (
 	reportPart  = 4
 )
 
-var kinds = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+var (
+	kinds        = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+	balanceKinds = []wire.JobKind{wire.JobKind_JOB_KIND_REBALANCE}
+)
 
 // errLeaseLost is the cause of a job's context once its lease is not ours.
 var errLeaseLost = &moraine.Error{Op: "mover", Kind: moraine.Fenced, Err: errors.New("the lease was lost")}
@@ -45,6 +48,8 @@ func (m *Mover) Run(ctx context.Context) error {
 	if m.deps.Bucket != nil {
 		lanes.Go(func() { m.runLane(ctx, moveKinds, m.cfg.Moves) })
 	}
+	// Nor must moves between devices, which nobody waits for.
+	lanes.Go(func() { m.runLane(ctx, balanceKinds, 1) })
 	m.runLane(ctx, kinds, m.cfg.Jobs)
 	return nil
 }
@@ -182,6 +187,8 @@ func kindName(k wire.JobKind) string {
 	switch k {
 	case wire.JobKind_JOB_KIND_REPAIR:
 		return "repair"
+	case wire.JobKind_JOB_KIND_REBALANCE:
+		return "rebalance"
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return "commit-step"
 	}
@@ -204,7 +211,7 @@ func moveName(k wire.JobKind) string {
 
 func (w *work) do(ctx context.Context) error {
 	switch w.job.GetKind() {
-	case wire.JobKind_JOB_KIND_REPAIR:
+	case wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_REBALANCE:
 		return w.repair(ctx)
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return w.commitStep(ctx)

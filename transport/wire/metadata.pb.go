@@ -21,6 +21,64 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type RebalanceState int32
+
+const (
+	RebalanceState_REBALANCE_STATE_UNSPECIFIED RebalanceState = 0 // not judged yet, or the feature level does not have it
+	RebalanceState_REBALANCE_STATE_EVEN        RebalanceState = 1 // every device is within the band
+	RebalanceState_REBALANCE_STATE_MOVING      RebalanceState = 2
+	RebalanceState_REBALANCE_STATE_PAUSED      RebalanceState = 3
+	RebalanceState_REBALANCE_STATE_WAITING     RebalanceState = 4 // for repairs, which go first
+	RebalanceState_REBALANCE_STATE_STUCK       RebalanceState = 5 // no chunk can go to an emptier device without being less safe there
+)
+
+// Enum value maps for RebalanceState.
+var (
+	RebalanceState_name = map[int32]string{
+		0: "REBALANCE_STATE_UNSPECIFIED",
+		1: "REBALANCE_STATE_EVEN",
+		2: "REBALANCE_STATE_MOVING",
+		3: "REBALANCE_STATE_PAUSED",
+		4: "REBALANCE_STATE_WAITING",
+		5: "REBALANCE_STATE_STUCK",
+	}
+	RebalanceState_value = map[string]int32{
+		"REBALANCE_STATE_UNSPECIFIED": 0,
+		"REBALANCE_STATE_EVEN":        1,
+		"REBALANCE_STATE_MOVING":      2,
+		"REBALANCE_STATE_PAUSED":      3,
+		"REBALANCE_STATE_WAITING":     4,
+		"REBALANCE_STATE_STUCK":       5,
+	}
+)
+
+func (x RebalanceState) Enum() *RebalanceState {
+	p := new(RebalanceState)
+	*p = x
+	return p
+}
+
+func (x RebalanceState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RebalanceState) Descriptor() protoreflect.EnumDescriptor {
+	return file_metadata_proto_enumTypes[0].Descriptor()
+}
+
+func (RebalanceState) Type() protoreflect.EnumType {
+	return &file_metadata_proto_enumTypes[0]
+}
+
+func (x RebalanceState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RebalanceState.Descriptor instead.
+func (RebalanceState) EnumDescriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{0}
+}
+
 type SetAttrField int32
 
 const (
@@ -66,11 +124,11 @@ func (x SetAttrField) String() string {
 }
 
 func (SetAttrField) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[0].Descriptor()
+	return file_metadata_proto_enumTypes[1].Descriptor()
 }
 
 func (SetAttrField) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[0]
+	return &file_metadata_proto_enumTypes[1]
 }
 
 func (x SetAttrField) Number() protoreflect.EnumNumber {
@@ -79,7 +137,7 @@ func (x SetAttrField) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SetAttrField.Descriptor instead.
 func (SetAttrField) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{0}
+	return file_metadata_proto_rawDescGZIP(), []int{1}
 }
 
 type CommitMode int32
@@ -118,11 +176,11 @@ func (x CommitMode) String() string {
 }
 
 func (CommitMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[1].Descriptor()
+	return file_metadata_proto_enumTypes[2].Descriptor()
 }
 
 func (CommitMode) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[1]
+	return &file_metadata_proto_enumTypes[2]
 }
 
 func (x CommitMode) Number() protoreflect.EnumNumber {
@@ -131,7 +189,7 @@ func (x CommitMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CommitMode.Descriptor instead.
 func (CommitMode) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{1}
+	return file_metadata_proto_rawDescGZIP(), []int{2}
 }
 
 type JobKind int32
@@ -151,6 +209,7 @@ const (
 	JobKind_JOB_KIND_CLONE_TREE    JobKind = 221 // clone all that is below a directory (the leader)
 	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // count what is below each directory anew (the leader)
 	JobKind_JOB_KIND_CONCAT        JobKind = 222 // make one file of ranges of many (the leader)
+	JobKind_JOB_KIND_REBALANCE     JobKind = 230 // move chunks of sound stripes to emptier devices (movers)
 )
 
 // Enum value maps for JobKind.
@@ -170,6 +229,7 @@ var (
 		221: "JOB_KIND_CLONE_TREE",
 		220: "JOB_KIND_RECOUNT",
 		222: "JOB_KIND_CONCAT",
+		230: "JOB_KIND_REBALANCE",
 	}
 	JobKind_value = map[string]int32{
 		"JOB_KIND_UNSPECIFIED":   0,
@@ -186,6 +246,7 @@ var (
 		"JOB_KIND_CLONE_TREE":    221,
 		"JOB_KIND_RECOUNT":       220,
 		"JOB_KIND_CONCAT":        222,
+		"JOB_KIND_REBALANCE":     230,
 	}
 )
 
@@ -200,11 +261,11 @@ func (x JobKind) String() string {
 }
 
 func (JobKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[2].Descriptor()
+	return file_metadata_proto_enumTypes[3].Descriptor()
 }
 
 func (JobKind) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[2]
+	return &file_metadata_proto_enumTypes[3]
 }
 
 func (x JobKind) Number() protoreflect.EnumNumber {
@@ -213,7 +274,7 @@ func (x JobKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JobKind.Descriptor instead.
 func (JobKind) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{2}
+	return file_metadata_proto_rawDescGZIP(), []int{3}
 }
 
 type JobState int32
@@ -258,11 +319,11 @@ func (x JobState) String() string {
 }
 
 func (JobState) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[3].Descriptor()
+	return file_metadata_proto_enumTypes[4].Descriptor()
 }
 
 func (JobState) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[3]
+	return &file_metadata_proto_enumTypes[4]
 }
 
 func (x JobState) Number() protoreflect.EnumNumber {
@@ -271,7 +332,7 @@ func (x JobState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JobState.Descriptor instead.
 func (JobState) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{3}
+	return file_metadata_proto_rawDescGZIP(), []int{4}
 }
 
 type WatchKind int32
@@ -313,11 +374,11 @@ func (x WatchKind) String() string {
 }
 
 func (WatchKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[4].Descriptor()
+	return file_metadata_proto_enumTypes[5].Descriptor()
 }
 
 func (WatchKind) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[4]
+	return &file_metadata_proto_enumTypes[5]
 }
 
 func (x WatchKind) Number() protoreflect.EnumNumber {
@@ -326,7 +387,7 @@ func (x WatchKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchKind.Descriptor instead.
 func (WatchKind) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{4}
+	return file_metadata_proto_rawDescGZIP(), []int{5}
 }
 
 // MemberStage is how far a server has come towards taking part.
@@ -366,11 +427,11 @@ func (x MemberStage) String() string {
 }
 
 func (MemberStage) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[5].Descriptor()
+	return file_metadata_proto_enumTypes[6].Descriptor()
 }
 
 func (MemberStage) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[5]
+	return &file_metadata_proto_enumTypes[6]
 }
 
 func (x MemberStage) Number() protoreflect.EnumNumber {
@@ -379,7 +440,7 @@ func (x MemberStage) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemberStage.Descriptor instead.
 func (MemberStage) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{5}
+	return file_metadata_proto_rawDescGZIP(), []int{6}
 }
 
 // MetaRequest is any request to the metadata service. A mutation carries
@@ -481,6 +542,7 @@ type MetaRequest struct {
 	//	*MetaRequest_SettleChunks
 	//	*MetaRequest_ListMemory
 	//	*MetaRequest_ListLost
+	//	*MetaRequest_SetRebalance
 	//	*MetaRequest_Hold
 	//	*MetaRequest_EndHold
 	//	*MetaRequest_Batch
@@ -1324,6 +1386,15 @@ func (x *MetaRequest) GetListLost() *ListLost {
 	return nil
 }
 
+func (x *MetaRequest) GetSetRebalance() *SetRebalance {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetRebalance); ok {
+			return x.SetRebalance
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetHold() *Hold {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Hold); ok {
@@ -1704,6 +1775,11 @@ type MetaRequest_ListLost struct {
 	ListLost *ListLost `protobuf:"bytes,462,opt,name=list_lost,json=listLost,proto3,oneof"`
 }
 
+type MetaRequest_SetRebalance struct {
+	// How full devices are, against each other.
+	SetRebalance *SetRebalance `protobuf:"bytes,470,opt,name=set_rebalance,json=setRebalance,proto3,oneof"`
+}
+
 type MetaRequest_Hold struct {
 	// Exclusive leases.
 	Hold *Hold `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
@@ -1884,6 +1960,8 @@ func (*MetaRequest_SettleChunks) isMetaRequest_Op() {}
 func (*MetaRequest_ListMemory) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListLost) isMetaRequest_Op() {}
+
+func (*MetaRequest_SetRebalance) isMetaRequest_Op() {}
 
 func (*MetaRequest_Hold) isMetaRequest_Op() {}
 
@@ -3103,6 +3181,7 @@ type ClusterReply struct {
 	LostStripes       uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes,proto3" json:"lost_stripes,omitempty"` // fewer than k chunks left
 	Healing           *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
 	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	Rebalance         *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -3277,6 +3356,13 @@ func (x *ClusterReply) GetRoutingEpoch() uint64 {
 	return 0
 }
 
+func (x *ClusterReply) GetRebalance() *Rebalance {
+	if x != nil {
+		return x.Rebalance
+	}
+	return nil
+}
+
 // Healing is how the repair goes, as the leader has seen it since the queue was
 // last empty.
 type Healing struct {
@@ -3371,6 +3457,226 @@ func (x *Healing) GetScanning() uint32 {
 	return 0
 }
 
+// SetRebalance steers the moves of chunks from the fullest devices to the emptiest.
+// What is not given stays as it is.
+type SetRebalance struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Paused         *bool                  `protobuf:"varint,1,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
+	BandPermille   *uint32                `protobuf:"varint,2,opt,name=band_permille,json=bandPermille,proto3,oneof" json:"band_permille,omitempty"`         // of its capacity that a device may be fuller or emptier than the mean
+	BytesPerSecond *uint64                `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3,oneof" json:"bytes_per_second,omitempty"` // that are moved to, and that are moved from, each host
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SetRebalance) Reset() {
+	*x = SetRebalance{}
+	mi := &file_metadata_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetRebalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetRebalance) ProtoMessage() {}
+
+func (x *SetRebalance) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetRebalance.ProtoReflect.Descriptor instead.
+func (*SetRebalance) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SetRebalance) GetPaused() bool {
+	if x != nil && x.Paused != nil {
+		return *x.Paused
+	}
+	return false
+}
+
+func (x *SetRebalance) GetBandPermille() uint32 {
+	if x != nil && x.BandPermille != nil {
+		return *x.BandPermille
+	}
+	return 0
+}
+
+func (x *SetRebalance) GetBytesPerSecond() uint64 {
+	if x != nil && x.BytesPerSecond != nil {
+		return *x.BytesPerSecond
+	}
+	return 0
+}
+
+// Rebalance is how evenly the devices are filled, and how the moves of chunks go that
+// make it so, as the leader has seen it since it began to move.
+type Rebalance struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	State               RebalanceState         `protobuf:"varint,1,opt,name=state,proto3,enum=moraine.wire.RebalanceState" json:"state,omitempty"`
+	BandPermille        uint32                 `protobuf:"varint,2,opt,name=band_permille,json=bandPermille,proto3" json:"band_permille,omitempty"` // the settings
+	LimitBytesPerSecond uint64                 `protobuf:"varint,3,opt,name=limit_bytes_per_second,json=limitBytesPerSecond,proto3" json:"limit_bytes_per_second,omitempty"`
+	MeanPermille        uint32                 `protobuf:"varint,4,opt,name=mean_permille,json=meanPermille,proto3" json:"mean_permille,omitempty"` // how full the devices are together
+	FullestPermille     uint32                 `protobuf:"varint,5,opt,name=fullest_permille,json=fullestPermille,proto3" json:"fullest_permille,omitempty"`
+	FullestDevice       uint32                 `protobuf:"varint,6,opt,name=fullest_device,json=fullestDevice,proto3" json:"fullest_device,omitempty"`
+	EmptiestPermille    uint32                 `protobuf:"varint,7,opt,name=emptiest_permille,json=emptiestPermille,proto3" json:"emptiest_permille,omitempty"`
+	EmptiestDevice      uint32                 `protobuf:"varint,8,opt,name=emptiest_device,json=emptiestDevice,proto3" json:"emptiest_device,omitempty"`
+	Outside             uint32                 `protobuf:"varint,9,opt,name=outside,proto3" json:"outside,omitempty"`                       // devices further from the mean than the band
+	LeftBytes           uint64                 `protobuf:"varint,10,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"` // to be moved until none is
+	MovedChunks         uint64                 `protobuf:"varint,11,opt,name=moved_chunks,json=movedChunks,proto3" json:"moved_chunks,omitempty"`
+	MovedBytes          uint64                 `protobuf:"varint,12,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
+	BytesPerSecond      uint64                 `protobuf:"varint,13,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // of late
+	EtaMillis           uint64                 `protobuf:"varint,14,opt,name=eta_millis,json=etaMillis,proto3" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
+	ElapsedMillis       uint64                 `protobuf:"varint,15,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *Rebalance) Reset() {
+	*x = Rebalance{}
+	mi := &file_metadata_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rebalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rebalance) ProtoMessage() {}
+
+func (x *Rebalance) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
+func (*Rebalance) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Rebalance) GetState() RebalanceState {
+	if x != nil {
+		return x.State
+	}
+	return RebalanceState_REBALANCE_STATE_UNSPECIFIED
+}
+
+func (x *Rebalance) GetBandPermille() uint32 {
+	if x != nil {
+		return x.BandPermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetLimitBytesPerSecond() uint64 {
+	if x != nil {
+		return x.LimitBytesPerSecond
+	}
+	return 0
+}
+
+func (x *Rebalance) GetMeanPermille() uint32 {
+	if x != nil {
+		return x.MeanPermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetFullestPermille() uint32 {
+	if x != nil {
+		return x.FullestPermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetFullestDevice() uint32 {
+	if x != nil {
+		return x.FullestDevice
+	}
+	return 0
+}
+
+func (x *Rebalance) GetEmptiestPermille() uint32 {
+	if x != nil {
+		return x.EmptiestPermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetEmptiestDevice() uint32 {
+	if x != nil {
+		return x.EmptiestDevice
+	}
+	return 0
+}
+
+func (x *Rebalance) GetOutside() uint32 {
+	if x != nil {
+		return x.Outside
+	}
+	return 0
+}
+
+func (x *Rebalance) GetLeftBytes() uint64 {
+	if x != nil {
+		return x.LeftBytes
+	}
+	return 0
+}
+
+func (x *Rebalance) GetMovedChunks() uint64 {
+	if x != nil {
+		return x.MovedChunks
+	}
+	return 0
+}
+
+func (x *Rebalance) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+func (x *Rebalance) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Rebalance) GetEtaMillis() uint64 {
+	if x != nil {
+		return x.EtaMillis
+	}
+	return 0
+}
+
+func (x *Rebalance) GetElapsedMillis() uint64 {
+	if x != nil {
+		return x.ElapsedMillis
+	}
+	return 0
+}
+
 // SetMaintenance announces that a host will be away: for that long its silence
 // has nothing rebuilt, and nothing new is put on it. It ends when the host
 // registers after a boot. Refused where a stripe would be left without a chunk to
@@ -3388,7 +3694,7 @@ type SetMaintenance struct {
 
 func (x *SetMaintenance) Reset() {
 	*x = SetMaintenance{}
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3400,7 +3706,7 @@ func (x *SetMaintenance) String() string {
 func (*SetMaintenance) ProtoMessage() {}
 
 func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3413,7 +3719,7 @@ func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
 func (*SetMaintenance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{11}
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetMaintenance) GetHost() string {
@@ -3463,7 +3769,7 @@ type StartScrub struct {
 
 func (x *StartScrub) Reset() {
 	*x = StartScrub{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3475,7 +3781,7 @@ func (x *StartScrub) String() string {
 func (*StartScrub) ProtoMessage() {}
 
 func (x *StartScrub) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3488,7 +3794,7 @@ func (x *StartScrub) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartScrub.ProtoReflect.Descriptor instead.
 func (*StartScrub) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StartScrub) GetHost() string {
@@ -3518,7 +3824,7 @@ type SetHostState struct {
 
 func (x *SetHostState) Reset() {
 	*x = SetHostState{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3530,7 +3836,7 @@ func (x *SetHostState) String() string {
 func (*SetHostState) ProtoMessage() {}
 
 func (x *SetHostState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3543,7 +3849,7 @@ func (x *SetHostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
 func (*SetHostState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetHostState) GetHost() string {
@@ -3576,7 +3882,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3894,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3907,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -3621,7 +3927,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3633,7 +3939,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3646,7 +3952,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -3672,7 +3978,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3684,7 +3990,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3697,7 +4003,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -3720,7 +4026,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3732,7 +4038,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3745,7 +4051,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -3789,7 +4095,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3801,7 +4107,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3814,7 +4120,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -3863,7 +4169,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3875,7 +4181,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3888,7 +4194,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -3921,7 +4227,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3933,7 +4239,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3946,7 +4252,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -3967,7 +4273,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4285,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4298,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -4026,7 +4332,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4038,7 +4344,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4051,7 +4357,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DirEntry) GetName() string {
@@ -4078,7 +4384,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4090,7 +4396,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4103,7 +4409,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -4142,7 +4448,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4154,7 +4460,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4167,7 +4473,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -4262,7 +4568,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4274,7 +4580,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4287,7 +4593,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -4352,7 +4658,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4364,7 +4670,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4377,7 +4683,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -4417,7 +4723,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4429,7 +4735,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4442,7 +4748,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -4464,7 +4770,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4476,7 +4782,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4489,7 +4795,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -4524,7 +4830,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4536,7 +4842,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4549,7 +4855,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -4574,7 +4880,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4586,7 +4892,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4599,7 +4905,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -4655,7 +4961,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4667,7 +4973,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4680,7 +4986,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -4707,7 +5013,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4719,7 +5025,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4732,7 +5038,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -4760,7 +5066,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4772,7 +5078,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4785,7 +5091,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -4818,7 +5124,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4830,7 +5136,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4843,7 +5149,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -4917,7 +5223,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4929,7 +5235,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4942,7 +5248,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -4994,7 +5300,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5006,7 +5312,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5019,7 +5325,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -5074,7 +5380,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5086,7 +5392,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5099,7 +5405,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -5123,7 +5429,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5135,7 +5441,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5148,7 +5454,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -5195,7 +5501,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5207,7 +5513,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5220,7 +5526,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -5252,7 +5558,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5264,7 +5570,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5277,7 +5583,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -5376,7 +5682,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5388,7 +5694,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5401,7 +5707,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -5452,7 +5758,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5464,7 +5770,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5477,7 +5783,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -5541,7 +5847,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5553,7 +5859,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5566,7 +5872,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -5608,7 +5914,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5620,7 +5926,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5633,7 +5939,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -5669,7 +5975,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5681,7 +5987,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5694,7 +6000,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -5738,7 +6044,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5750,7 +6056,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5763,7 +6069,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -5811,7 +6117,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5823,7 +6129,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5836,7 +6142,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -5859,7 +6165,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5871,7 +6177,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5884,7 +6190,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -5934,7 +6240,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5946,7 +6252,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5959,7 +6265,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -6004,7 +6310,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6016,7 +6322,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6029,7 +6335,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -6087,7 +6393,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6099,7 +6405,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6112,7 +6418,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -6168,7 +6474,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6180,7 +6486,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6193,7 +6499,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -6280,7 +6586,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6292,7 +6598,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6305,7 +6611,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -6346,7 +6652,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6358,7 +6664,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6371,7 +6677,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -6402,7 +6708,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6414,7 +6720,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6427,7 +6733,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -6464,7 +6770,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6476,7 +6782,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6489,7 +6795,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -6539,7 +6845,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6551,7 +6857,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6564,7 +6870,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -6591,7 +6897,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6603,7 +6909,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6616,7 +6922,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -6645,7 +6951,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6657,7 +6963,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6670,7 +6976,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -6711,7 +7017,7 @@ type ByteRange struct {
 
 func (x *ByteRange) Reset() {
 	*x = ByteRange{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6723,7 +7029,7 @@ func (x *ByteRange) String() string {
 func (*ByteRange) ProtoMessage() {}
 
 func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6736,7 +7042,7 @@ func (x *ByteRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
 func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ByteRange) GetOffset() uint64 {
@@ -6766,7 +7072,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6778,7 +7084,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6791,7 +7097,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -6832,7 +7138,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6844,7 +7150,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6857,7 +7163,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -6882,7 +7188,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6894,7 +7200,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6907,7 +7213,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -6965,7 +7271,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6977,7 +7283,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6990,7 +7296,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -7040,7 +7346,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7052,7 +7358,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7065,7 +7371,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -7108,7 +7414,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7120,7 +7426,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7133,7 +7439,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -7194,7 +7500,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7206,7 +7512,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7219,7 +7525,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Job) GetId() uint64 {
@@ -7389,7 +7695,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7401,7 +7707,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7414,7 +7720,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -7465,7 +7771,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7477,7 +7783,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7490,7 +7796,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -7535,7 +7841,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7547,7 +7853,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7560,7 +7866,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -7616,7 +7922,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7628,7 +7934,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7641,7 +7947,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -7677,7 +7983,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7689,7 +7995,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7702,7 +8008,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -7745,7 +8051,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7757,7 +8063,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7770,7 +8076,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -7813,7 +8119,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7825,7 +8131,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7838,7 +8144,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -7878,7 +8184,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7890,7 +8196,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7903,7 +8209,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -7926,7 +8232,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7938,7 +8244,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7951,7 +8257,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -7980,7 +8286,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7992,7 +8298,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8005,7 +8311,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -8038,7 +8344,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8050,7 +8356,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8063,7 +8369,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -8086,7 +8392,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8098,7 +8404,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8111,7 +8417,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -8145,7 +8451,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8157,7 +8463,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8170,7 +8476,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -8197,7 +8503,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8209,7 +8515,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8222,7 +8528,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -8249,7 +8555,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8261,7 +8567,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8274,7 +8580,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -8328,7 +8634,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8340,7 +8646,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8353,7 +8659,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -8376,7 +8682,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8388,7 +8694,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8401,7 +8707,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -8451,7 +8757,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8463,7 +8769,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8476,7 +8782,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -8510,7 +8816,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8522,7 +8828,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8535,7 +8841,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -8563,7 +8869,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8575,7 +8881,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8588,7 +8894,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -8622,7 +8928,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8634,7 +8940,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8647,7 +8953,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -8672,7 +8978,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8684,7 +8990,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8697,7 +9003,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -8778,7 +9084,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8790,7 +9096,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8803,7 +9109,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -8856,7 +9162,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8868,7 +9174,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8881,7 +9187,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -8926,7 +9232,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8938,7 +9244,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8951,7 +9257,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -8997,7 +9303,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9009,7 +9315,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9022,7 +9328,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -9059,7 +9365,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9071,7 +9377,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9084,7 +9390,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -9134,7 +9440,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9146,7 +9452,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9159,7 +9465,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -9187,7 +9493,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9199,7 +9505,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9212,7 +9518,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -9231,7 +9537,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9243,7 +9549,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9256,7 +9562,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -9279,7 +9585,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9291,7 +9597,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9304,7 +9610,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -9348,7 +9654,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9360,7 +9666,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9373,7 +9679,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -9418,7 +9724,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9430,7 +9736,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9443,7 +9749,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -9500,7 +9806,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9512,7 +9818,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9525,7 +9831,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -9566,7 +9872,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9578,7 +9884,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9591,7 +9897,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -9623,7 +9929,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9635,7 +9941,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9648,7 +9954,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -9703,7 +10009,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9715,7 +10021,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9728,7 +10034,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -9817,7 +10123,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9829,7 +10135,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9842,7 +10148,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -9957,7 +10263,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9969,7 +10275,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9982,7 +10288,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -10021,7 +10327,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10033,7 +10339,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10046,7 +10352,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 type Member struct {
@@ -10069,7 +10375,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10081,7 +10387,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10094,7 +10400,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Member) GetId() string {
@@ -10199,7 +10505,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10211,7 +10517,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10224,7 +10530,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -10308,7 +10614,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10320,7 +10626,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10333,7 +10639,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *CommandCount) GetName() string {
@@ -10369,7 +10675,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10381,7 +10687,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10394,7 +10700,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *AddMember) GetId() string {
@@ -10421,7 +10727,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10433,7 +10739,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10446,7 +10752,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -10466,7 +10772,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10478,7 +10784,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10491,7 +10797,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -10514,7 +10820,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10526,7 +10832,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10539,7 +10845,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -10581,7 +10887,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10593,7 +10899,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10606,7 +10912,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -10655,7 +10961,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10667,7 +10973,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10680,7 +10986,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -10702,7 +11008,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10714,7 +11020,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10727,7 +11033,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -10759,7 +11065,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10771,7 +11077,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10784,7 +11090,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -10845,7 +11151,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10857,7 +11163,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10870,7 +11176,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 type LeaderReply struct {
@@ -10885,7 +11191,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10897,7 +11203,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10910,7 +11216,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -10955,7 +11261,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10967,7 +11273,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10980,7 +11286,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -11025,7 +11331,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11037,7 +11343,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11050,7 +11356,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -11107,7 +11413,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11119,7 +11425,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11132,7 +11438,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -11167,7 +11473,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x9f)\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe3)\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -11289,7 +11595,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\rsettle_chunks\x18\xcc\x03 \x01(\v2\x1a.moraine.wire.SettleChunksH\x00R\fsettleChunks\x12<\n" +
 	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryH\x00R\n" +
 	"listMemory\x126\n" +
-	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12)\n" +
+	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12B\n" +
+	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12)\n" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
 	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
@@ -11381,7 +11688,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\x85\x06\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xbd\x06\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -11403,7 +11710,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\aentries\x18\x11 \x01(\x04R\aentries\x12!\n" +
 	"\flost_stripes\x18\x12 \x01(\x04R\vlostStripes\x120\n" +
 	"\ahealing\x18\xc2\x03 \x01(\v2\x15.moraine.wire.HealingR\ahealing\x12$\n" +
-	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\"\xde\x01\n" +
+	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x126\n" +
+	"\trebalance\x18\xd6\x03 \x01(\v2\x17.moraine.wire.RebalanceR\trebalance\"\xde\x01\n" +
 	"\aHealing\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1d\n" +
@@ -11413,7 +11721,34 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"eta_millis\x18\x05 \x01(\x04R\tetaMillis\x12%\n" +
 	"\x0eelapsed_millis\x18\x06 \x01(\x04R\relapsedMillis\x12\x1a\n" +
-	"\bscanning\x18\a \x01(\rR\bscanning\"\x82\x01\n" +
+	"\bscanning\x18\a \x01(\rR\bscanning\"\xb6\x01\n" +
+	"\fSetRebalance\x12\x1b\n" +
+	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12(\n" +
+	"\rband_permille\x18\x02 \x01(\rH\x01R\fbandPermille\x88\x01\x01\x12-\n" +
+	"\x10bytes_per_second\x18\x03 \x01(\x04H\x02R\x0ebytesPerSecond\x88\x01\x01B\t\n" +
+	"\a_pausedB\x10\n" +
+	"\x0e_band_permilleB\x13\n" +
+	"\x11_bytes_per_second\"\xd3\x04\n" +
+	"\tRebalance\x122\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1c.moraine.wire.RebalanceStateR\x05state\x12#\n" +
+	"\rband_permille\x18\x02 \x01(\rR\fbandPermille\x123\n" +
+	"\x16limit_bytes_per_second\x18\x03 \x01(\x04R\x13limitBytesPerSecond\x12#\n" +
+	"\rmean_permille\x18\x04 \x01(\rR\fmeanPermille\x12)\n" +
+	"\x10fullest_permille\x18\x05 \x01(\rR\x0ffullestPermille\x12%\n" +
+	"\x0efullest_device\x18\x06 \x01(\rR\rfullestDevice\x12+\n" +
+	"\x11emptiest_permille\x18\a \x01(\rR\x10emptiestPermille\x12'\n" +
+	"\x0femptiest_device\x18\b \x01(\rR\x0eemptiestDevice\x12\x18\n" +
+	"\aoutside\x18\t \x01(\rR\aoutside\x12\x1d\n" +
+	"\n" +
+	"left_bytes\x18\n" +
+	" \x01(\x04R\tleftBytes\x12!\n" +
+	"\fmoved_chunks\x18\v \x01(\x04R\vmovedChunks\x12\x1f\n" +
+	"\vmoved_bytes\x18\f \x01(\x04R\n" +
+	"movedBytes\x12(\n" +
+	"\x10bytes_per_second\x18\r \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
+	"\n" +
+	"eta_millis\x18\x0e \x01(\x04R\tetaMillis\x12%\n" +
+	"\x0eelapsed_millis\x18\x0f \x01(\x04R\relapsedMillis\"\x82\x01\n" +
 	"\x0eSetMaintenance\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06millis\x18\x02 \x01(\x04R\x06millis\x12\x16\n" +
@@ -12040,7 +12375,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1f\n" +
 	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
 	"totalBytes\x12%\n" +
-	"\x0eunlisted_bytes\x18\x05 \x01(\x04R\runlistedBytes*\x93\x01\n" +
+	"\x0eunlisted_bytes\x18\x05 \x01(\x04R\runlistedBytes*\xbb\x01\n" +
+	"\x0eRebalanceState\x12\x1f\n" +
+	"\x1bREBALANCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14REBALANCE_STATE_EVEN\x10\x01\x12\x1a\n" +
+	"\x16REBALANCE_STATE_MOVING\x10\x02\x12\x1a\n" +
+	"\x16REBALANCE_STATE_PAUSED\x10\x03\x12\x1b\n" +
+	"\x17REBALANCE_STATE_WAITING\x10\x04\x12\x19\n" +
+	"\x15REBALANCE_STATE_STUCK\x10\x05*\x93\x01\n" +
 	"\fSetAttrField\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -12054,7 +12396,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17COMMIT_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13COMMIT_MODE_OVERLAY\x10\x01\x12\x17\n" +
 	"\x13COMMIT_MODE_REPLACE\x10\x02\x12\x16\n" +
-	"\x12COMMIT_MODE_APPEND\x10\x03*\xd7\x02\n" +
+	"\x12COMMIT_MODE_APPEND\x10\x03*\xf0\x02\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -12070,7 +12412,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x12\x18\n" +
 	"\x13JOB_KIND_CLONE_TREE\x10\xdd\x01\x12\x15\n" +
 	"\x10JOB_KIND_RECOUNT\x10\xdc\x01\x12\x14\n" +
-	"\x0fJOB_KIND_CONCAT\x10\xde\x01*\x95\x01\n" +
+	"\x0fJOB_KIND_CONCAT\x10\xde\x01\x12\x17\n" +
+	"\x12JOB_KIND_REBALANCE\x10\xe6\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -12102,403 +12445,409 @@ func file_metadata_proto_rawDescGZIP() []byte {
 	return file_metadata_proto_rawDescData
 }
 
-var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
+var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
 var file_metadata_proto_goTypes = []any{
-	(SetAttrField)(0),         // 0: moraine.wire.SetAttrField
-	(CommitMode)(0),           // 1: moraine.wire.CommitMode
-	(JobKind)(0),              // 2: moraine.wire.JobKind
-	(JobState)(0),             // 3: moraine.wire.JobState
-	(WatchKind)(0),            // 4: moraine.wire.WatchKind
-	(MemberStage)(0),          // 5: moraine.wire.MemberStage
-	(*MetaRequest)(nil),       // 6: moraine.wire.MetaRequest
-	(*MetaResponse)(nil),      // 7: moraine.wire.MetaResponse
-	(*Done)(nil),              // 8: moraine.wire.Done
-	(*OpenSession)(nil),       // 9: moraine.wire.OpenSession
-	(*RenewSession)(nil),      // 10: moraine.wire.RenewSession
-	(*CloseSession)(nil),      // 11: moraine.wire.CloseSession
-	(*SessionReply)(nil),      // 12: moraine.wire.SessionReply
-	(*GetCluster)(nil),        // 13: moraine.wire.GetCluster
-	(*MetadataNode)(nil),      // 14: moraine.wire.MetadataNode
-	(*ClusterReply)(nil),      // 15: moraine.wire.ClusterReply
-	(*Healing)(nil),           // 16: moraine.wire.Healing
-	(*SetMaintenance)(nil),    // 17: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 18: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 19: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 20: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 21: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 22: moraine.wire.EntryReply
-	(*Walk)(nil),              // 23: moraine.wire.Walk
-	(*WalkReply)(nil),         // 24: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 25: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 26: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 27: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 28: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 29: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 30: moraine.wire.Create
-	(*Rename)(nil),            // 31: moraine.wire.Rename
-	(*Remove)(nil),            // 32: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 33: moraine.wire.RemoveReply
-	(*Link)(nil),              // 34: moraine.wire.Link
-	(*Release)(nil),           // 35: moraine.wire.Release
-	(*SetXattr)(nil),          // 36: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 37: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 38: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 39: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 40: moraine.wire.SetAttr
-	(*Grant)(nil),             // 41: moraine.wire.Grant
-	(*GrantReply)(nil),        // 42: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 43: moraine.wire.EndGrant
-	(*Place)(nil),             // 44: moraine.wire.Place
-	(*PlaceReply)(nil),        // 45: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 46: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 47: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 48: moraine.wire.Clone
-	(*CloneRange)(nil),        // 49: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 50: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 51: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 52: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 53: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 54: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 55: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 56: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 57: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 58: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 59: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 60: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 61: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 62: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 63: moraine.wire.ListLost
-	(*LostReply)(nil),         // 64: moraine.wire.LostReply
-	(*LostFile)(nil),          // 65: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 66: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 67: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 68: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 69: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 70: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 71: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 72: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 73: moraine.wire.Job
-	(*RepairTask)(nil),        // 74: moraine.wire.RepairTask
-	(*Intent)(nil),            // 75: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 76: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 77: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 78: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 79: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 80: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 81: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 82: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 83: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 84: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 85: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 86: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 87: moraine.wire.EndIntents
-	(*Usage)(nil),             // 88: moraine.wire.Usage
-	(*GetUsage)(nil),          // 89: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 90: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 91: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 92: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 93: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 94: moraine.wire.Recount
-	(*Leases)(nil),            // 95: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 96: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 97: moraine.wire.Recall
-	(*Touch)(nil),             // 98: moraine.wire.Touch
-	(*Hold)(nil),              // 99: moraine.wire.Hold
-	(*HoldReply)(nil),         // 100: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 101: moraine.wire.EndHold
-	(*Batch)(nil),             // 102: moraine.wire.Batch
-	(*BatchReply)(nil),        // 103: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 104: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 105: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 106: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 107: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 108: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 109: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 110: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 111: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 112: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 113: moraine.wire.GetMembers
-	(*Member)(nil),            // 114: moraine.wire.Member
-	(*MembersReply)(nil),      // 115: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 116: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 117: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 118: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 119: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 120: moraine.wire.CloneTree
-	(*Concat)(nil),            // 121: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 122: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 123: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 124: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 125: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 126: moraine.wire.LeaderReply
-	(*ListQuarantine)(nil),    // 127: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 128: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 129: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 130: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 131: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 132: moraine.wire.SealPart
-	(*GetStep)(nil),           // 133: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 134: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 135: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 136: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 137: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 138: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 139: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 140: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 141: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 142: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 143: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 144: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 145: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 146: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 147: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 148: moraine.wire.GetObject
-	(*GetTier)(nil),           // 149: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 150: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 151: moraine.wire.GetPolicy
-	(*Error)(nil),             // 152: moraine.wire.Error
-	(*Topology)(nil),          // 153: moraine.wire.Topology
-	(*RunReply)(nil),          // 154: moraine.wire.RunReply
-	(*StepReply)(nil),         // 155: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 156: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 157: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 158: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 159: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 160: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 161: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 162: moraine.wire.Scheme
-	(DeviceState)(0),          // 163: moraine.wire.DeviceState
-	(*Attr)(nil),              // 164: moraine.wire.Attr
-	(FileType)(0),             // 165: moraine.wire.FileType
-	(*Placement)(nil),         // 166: moraine.wire.Placement
-	(*Stripe)(nil),            // 167: moraine.wire.Stripe
-	(*Extent)(nil),            // 168: moraine.wire.Extent
-	(*Object)(nil),            // 169: moraine.wire.Object
-	(*Host)(nil),              // 170: moraine.wire.Host
-	(*Device)(nil),            // 171: moraine.wire.Device
-	(*SigningKey)(nil),        // 172: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 173: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 174: moraine.wire.MoveTask
+	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
+	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
+	(CommitMode)(0),           // 2: moraine.wire.CommitMode
+	(JobKind)(0),              // 3: moraine.wire.JobKind
+	(JobState)(0),             // 4: moraine.wire.JobState
+	(WatchKind)(0),            // 5: moraine.wire.WatchKind
+	(MemberStage)(0),          // 6: moraine.wire.MemberStage
+	(*MetaRequest)(nil),       // 7: moraine.wire.MetaRequest
+	(*MetaResponse)(nil),      // 8: moraine.wire.MetaResponse
+	(*Done)(nil),              // 9: moraine.wire.Done
+	(*OpenSession)(nil),       // 10: moraine.wire.OpenSession
+	(*RenewSession)(nil),      // 11: moraine.wire.RenewSession
+	(*CloseSession)(nil),      // 12: moraine.wire.CloseSession
+	(*SessionReply)(nil),      // 13: moraine.wire.SessionReply
+	(*GetCluster)(nil),        // 14: moraine.wire.GetCluster
+	(*MetadataNode)(nil),      // 15: moraine.wire.MetadataNode
+	(*ClusterReply)(nil),      // 16: moraine.wire.ClusterReply
+	(*Healing)(nil),           // 17: moraine.wire.Healing
+	(*SetRebalance)(nil),      // 18: moraine.wire.SetRebalance
+	(*Rebalance)(nil),         // 19: moraine.wire.Rebalance
+	(*SetMaintenance)(nil),    // 20: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 21: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 22: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 23: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 24: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 25: moraine.wire.EntryReply
+	(*Walk)(nil),              // 26: moraine.wire.Walk
+	(*WalkReply)(nil),         // 27: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 28: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 29: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 30: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 31: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 32: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 33: moraine.wire.Create
+	(*Rename)(nil),            // 34: moraine.wire.Rename
+	(*Remove)(nil),            // 35: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 36: moraine.wire.RemoveReply
+	(*Link)(nil),              // 37: moraine.wire.Link
+	(*Release)(nil),           // 38: moraine.wire.Release
+	(*SetXattr)(nil),          // 39: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 40: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 41: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 42: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 43: moraine.wire.SetAttr
+	(*Grant)(nil),             // 44: moraine.wire.Grant
+	(*GrantReply)(nil),        // 45: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 46: moraine.wire.EndGrant
+	(*Place)(nil),             // 47: moraine.wire.Place
+	(*PlaceReply)(nil),        // 48: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 49: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 50: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 51: moraine.wire.Clone
+	(*CloneRange)(nil),        // 52: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 53: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 54: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 55: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 56: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 57: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 58: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 59: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 60: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 61: moraine.wire.HeartbeatReply
+	(*ListMemory)(nil),        // 62: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 63: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 64: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 65: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 66: moraine.wire.ListLost
+	(*LostReply)(nil),         // 67: moraine.wire.LostReply
+	(*LostFile)(nil),          // 68: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 69: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 70: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 71: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 72: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 73: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 74: moraine.wire.ReportChunksReply
+	(*SetDeviceState)(nil),    // 75: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 76: moraine.wire.Job
+	(*RepairTask)(nil),        // 77: moraine.wire.RepairTask
+	(*Intent)(nil),            // 78: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 79: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 80: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 81: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 82: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 83: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 84: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 85: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 86: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 87: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 88: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 89: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 90: moraine.wire.EndIntents
+	(*Usage)(nil),             // 91: moraine.wire.Usage
+	(*GetUsage)(nil),          // 92: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 93: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 94: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 95: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 96: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 97: moraine.wire.Recount
+	(*Leases)(nil),            // 98: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 99: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 100: moraine.wire.Recall
+	(*Touch)(nil),             // 101: moraine.wire.Touch
+	(*Hold)(nil),              // 102: moraine.wire.Hold
+	(*HoldReply)(nil),         // 103: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 104: moraine.wire.EndHold
+	(*Batch)(nil),             // 105: moraine.wire.Batch
+	(*BatchReply)(nil),        // 106: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 107: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 108: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 109: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 110: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 111: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 112: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 113: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 114: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 115: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 116: moraine.wire.GetMembers
+	(*Member)(nil),            // 117: moraine.wire.Member
+	(*MembersReply)(nil),      // 118: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 119: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 120: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 121: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 122: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 123: moraine.wire.CloneTree
+	(*Concat)(nil),            // 124: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 125: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 126: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 127: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 128: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 129: moraine.wire.LeaderReply
+	(*ListQuarantine)(nil),    // 130: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 131: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 132: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 133: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 134: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 135: moraine.wire.SealPart
+	(*GetStep)(nil),           // 136: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 137: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 138: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 139: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 140: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 141: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 142: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 143: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 144: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 145: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 146: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 147: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 148: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 149: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 150: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 151: moraine.wire.GetObject
+	(*GetTier)(nil),           // 152: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 153: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 154: moraine.wire.GetPolicy
+	(*Error)(nil),             // 155: moraine.wire.Error
+	(*Topology)(nil),          // 156: moraine.wire.Topology
+	(*RunReply)(nil),          // 157: moraine.wire.RunReply
+	(*StepReply)(nil),         // 158: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 159: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 160: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 161: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 162: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 163: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 164: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 165: moraine.wire.Scheme
+	(DeviceState)(0),          // 166: moraine.wire.DeviceState
+	(*Attr)(nil),              // 167: moraine.wire.Attr
+	(FileType)(0),             // 168: moraine.wire.FileType
+	(*Placement)(nil),         // 169: moraine.wire.Placement
+	(*Stripe)(nil),            // 170: moraine.wire.Stripe
+	(*Extent)(nil),            // 171: moraine.wire.Extent
+	(*Object)(nil),            // 172: moraine.wire.Object
+	(*Host)(nil),              // 173: moraine.wire.Host
+	(*Device)(nil),            // 174: moraine.wire.Device
+	(*SigningKey)(nil),        // 175: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 176: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 177: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
-	9,   // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
-	10,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
-	11,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
-	13,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	20,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	21,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	23,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	26,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	27,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	30,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	31,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	32,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	40,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	39,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	34,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	35,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	36,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	37,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	41,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	43,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	44,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	46,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	51,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	53,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	48,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	55,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	57,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	69,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	68,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	72,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	76,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	78,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	79,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	80,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	81,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	83,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	85,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	87,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	130, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	131, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	132, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	133, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	134, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	135, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	136, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	137, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	138, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	139, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	140, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	82,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	141, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	142, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	143, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	144, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	145, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	146, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	147, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	148, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	149, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	150, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	151, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	89,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	91,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	92,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	94,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	120, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	121, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	122, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	95,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	105, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	109, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	113, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	117, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	118, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	119, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	123, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	17,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	19,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	18,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	125, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	127, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	61,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	59,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	63,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	99,  // 84: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	101, // 85: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	102, // 86: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	152, // 87: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	104, // 88: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	12,  // 89: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	15,  // 90: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	153, // 91: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	22,  // 92: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	24,  // 93: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	29,  // 94: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	33,  // 95: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	42,  // 96: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	45,  // 97: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	50,  // 98: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	52,  // 99: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	56,  // 100: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	58,  // 101: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	71,  // 102: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	77,  // 103: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	84,  // 104: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	86,  // 105: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	154, // 106: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	155, // 107: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	156, // 108: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	157, // 109: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	158, // 110: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	38,  // 111: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	159, // 112: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	160, // 113: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	161, // 114: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	90,  // 115: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	93,  // 116: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	110, // 117: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	115, // 118: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	124, // 119: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	126, // 120: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	129, // 121: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	8,   // 122: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	96,  // 123: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	107, // 124: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	100, // 125: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	103, // 126: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	60,  // 127: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	64,  // 128: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	108, // 129: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	14,  // 130: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	153, // 131: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	162, // 132: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	16,  // 133: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	163, // 134: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	164, // 135: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	164, // 136: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	25,  // 137: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	164, // 138: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	164, // 139: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	28,  // 140: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	165, // 141: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	162, // 142: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	166, // 143: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	162, // 144: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	162, // 145: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	166, // 146: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	167, // 147: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	168, // 148: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	1,   // 149: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	47,  // 150: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	30,  // 151: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	1,   // 152: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	49,  // 153: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	47,  // 154: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	164, // 155: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	164, // 156: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	168, // 157: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	167, // 158: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	169, // 159: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	54,  // 160: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	170, // 161: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	171, // 162: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	172, // 163: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	171, // 164: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	67,  // 165: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	172, // 166: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	62,  // 167: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	62,  // 168: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	65,  // 169: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	66,  // 170: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	67,  // 171: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	70,  // 172: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	67,  // 173: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	163, // 174: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	2,   // 175: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	3,   // 176: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	74,  // 177: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	173, // 178: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	174, // 179: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	2,   // 180: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	167, // 181: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	75,  // 182: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	2,   // 183: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	73,  // 184: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	2,   // 185: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	75,  // 186: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	75,  // 187: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	75,  // 188: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	75,  // 189: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	88,  // 190: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	88,  // 191: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	88,  // 192: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	97,  // 193: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	98,  // 194: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	164, // 195: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	6,   // 196: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	7,   // 197: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	98,  // 198: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	4,   // 199: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	165, // 200: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	106, // 201: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	111, // 202: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	5,   // 203: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	112, // 204: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	112, // 205: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	111, // 206: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	114, // 207: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	116, // 208: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	49,  // 209: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	47,  // 210: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	128, // 211: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	212, // [212:212] is the sub-list for method output_type
-	212, // [212:212] is the sub-list for method input_type
-	212, // [212:212] is the sub-list for extension type_name
-	212, // [212:212] is the sub-list for extension extendee
-	0,   // [0:212] is the sub-list for field type_name
+	10,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
+	11,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
+	12,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
+	14,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
+	23,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	24,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	26,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	29,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	30,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	33,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	34,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	35,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	43,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	42,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	37,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	38,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	39,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	40,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	44,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	46,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	47,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	49,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	54,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	56,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	51,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	58,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	60,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	72,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	71,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	75,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	79,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	81,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	82,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	83,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	84,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	86,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	88,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	90,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	133, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	134, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	135, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	136, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	137, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	138, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	139, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	140, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	141, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	142, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	143, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	85,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	144, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	145, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	146, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	147, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	148, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	149, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	150, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	151, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	152, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	153, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	154, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	92,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	94,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	95,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	97,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	123, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	124, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	125, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	98,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	108, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	112, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	116, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	120, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	121, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	122, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	126, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	20,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	22,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	21,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	128, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	130, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	64,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	62,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	66,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	18,  // 84: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	102, // 85: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	104, // 86: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	105, // 87: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	155, // 88: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	107, // 89: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	13,  // 90: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	16,  // 91: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	156, // 92: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	25,  // 93: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	27,  // 94: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	32,  // 95: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	36,  // 96: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	45,  // 97: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	48,  // 98: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	53,  // 99: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	55,  // 100: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	59,  // 101: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	61,  // 102: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	74,  // 103: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	80,  // 104: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	87,  // 105: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	89,  // 106: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	157, // 107: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	158, // 108: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	159, // 109: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	160, // 110: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	161, // 111: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	41,  // 112: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	162, // 113: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	163, // 114: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	164, // 115: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	93,  // 116: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	96,  // 117: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	113, // 118: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	118, // 119: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	127, // 120: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	129, // 121: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	132, // 122: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	9,   // 123: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	99,  // 124: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	110, // 125: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	103, // 126: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	106, // 127: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	63,  // 128: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	67,  // 129: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	111, // 130: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	15,  // 131: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	156, // 132: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	165, // 133: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	17,  // 134: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	19,  // 135: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	0,   // 136: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	166, // 137: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	167, // 138: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	167, // 139: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	28,  // 140: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	167, // 141: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	167, // 142: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	31,  // 143: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	168, // 144: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	165, // 145: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	169, // 146: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	165, // 147: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	165, // 148: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	169, // 149: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	170, // 150: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	171, // 151: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 152: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	50,  // 153: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	33,  // 154: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	2,   // 155: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	52,  // 156: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	50,  // 157: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	167, // 158: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	167, // 159: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	171, // 160: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	170, // 161: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	172, // 162: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	57,  // 163: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	173, // 164: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	174, // 165: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	175, // 166: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	174, // 167: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	70,  // 168: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	175, // 169: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	65,  // 170: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	65,  // 171: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	68,  // 172: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	69,  // 173: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	70,  // 174: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	73,  // 175: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	70,  // 176: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	166, // 177: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	3,   // 178: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	4,   // 179: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	77,  // 180: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	176, // 181: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	177, // 182: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	3,   // 183: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	170, // 184: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	78,  // 185: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	3,   // 186: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	76,  // 187: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	3,   // 188: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	78,  // 189: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	78,  // 190: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	78,  // 191: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	78,  // 192: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	91,  // 193: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	91,  // 194: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	91,  // 195: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	100, // 196: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	101, // 197: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	167, // 198: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	7,   // 199: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	8,   // 200: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	101, // 201: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	5,   // 202: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	168, // 203: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	109, // 204: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	114, // 205: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	6,   // 206: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	115, // 207: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	115, // 208: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	114, // 209: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	117, // 210: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	119, // 211: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	52,  // 212: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	50,  // 213: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	131, // 214: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	215, // [215:215] is the sub-list for method output_type
+	215, // [215:215] is the sub-list for method input_type
+	215, // [215:215] is the sub-list for extension type_name
+	215, // [215:215] is the sub-list for extension extendee
+	0,   // [0:215] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -12595,6 +12944,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_SettleChunks)(nil),
 		(*MetaRequest_ListMemory)(nil),
 		(*MetaRequest_ListLost)(nil),
+		(*MetaRequest_SetRebalance)(nil),
 		(*MetaRequest_Hold)(nil),
 		(*MetaRequest_EndHold)(nil),
 		(*MetaRequest_Batch)(nil),
@@ -12641,13 +12991,14 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Memory)(nil),
 		(*MetaResponse_Lost)(nil),
 	}
+	file_metadata_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   124,
+			NumEnums:      7,
+			NumMessages:   126,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,229 @@
+package metadata
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// balanceTargets is how many of the devices that were the emptiest when a plan began
+	// are thought of for each chunk of it.
+	balanceTargets = 1024
+	// balanceReserve is the part of a device, 1 of so many, that moves leave free: the
+	// last 2% are for repair, and as much again for what is being written.
+	balanceReserve = 25
+)
+
+// filling is one device, as moves between devices look at it. used is what is on it,
+// without what is dead and not deleted yet, and with what was planned to come and go.
+type filling struct {
+	id             uint32
+	host, rack     string
+	capacity, used uint64
+	gives, takes   bool
+}
+
+func (f *filling) fill() float64 { return float64(f.used) / float64(max(f.capacity, 1)) }
+
+// after is the fill with n bytes more, or, where n is negative, less.
+func (f *filling) after(n int64) float64 {
+	return float64(max(int64(f.used)+n, 0)) / float64(max(f.capacity, 1))
+}
+
+// balancer plans moves of chunks that bring the fill of devices nearer to each other. It
+// is a pure function of what it was made of, step by step: each move is planned on top
+// of those before. A move goes from a device that is fuller than the mean to one that is
+// emptier, one of them further from it than the band, and never so far that the two
+// change places: so the sum of the squares of what devices are off falls with each, and
+// no chunk goes back.
+//
+// Where nothing can be moved so, since each stripe has a chunk on every host that could
+// take one, what is on a host is spread over its devices all the same (within).
+type balancer struct {
+	view   *topologyView
+	disks  map[uint32]*filling
+	sorted []*filling // by id, so that the plan is the same for the same question
+	low    []*filling // those that take chunks and were below the mean, the emptiest first
+	mean   float64
+	band   float64
+	within bool
+	// in and out are how many bytes of budget each host may still be given, and give.
+	budget  int64
+	in, out map[string]int64
+}
+
+// newBalancer begins a plan of moves of budget bytes to, and from, each host.
+func newBalancer(v *topologyView, disks []filling, band float64, budget int64) *balancer {
+	b := &balancer{view: v, disks: make(map[uint32]*filling, len(disks)), band: band, budget: budget, in: make(map[string]int64), out: make(map[string]int64)}
+	var used, capacity float64
+	for i := range disks {
+		d := &disks[i]
+		b.disks[d.id], b.sorted = d, append(b.sorted, d)
+		b.in[d.host], b.out[d.host] = budget, budget
+		used, capacity = used+float64(d.used), capacity+float64(d.capacity)
+	}
+	slices.SortFunc(b.sorted, func(x, y *filling) int { return cmp.Compare(x.id, y.id) })
+	if capacity > 0 {
+		b.mean = used / capacity
+	}
+	for _, d := range b.sorted {
+		if d.takes && d.fill() < b.mean {
+			b.low = append(b.low, d)
+		}
+	}
+	slices.SortStableFunc(b.low, byFill)
+	return b
+}
+
+// spread is how far devices are from the mean.
+type spread struct {
+	mean, most, least float64
+	fullest, emptiest uint32
+	outside           int    // devices further from it than the band
+	left              uint64 // bytes that must be moved until none is
+}
+
+// spread judges the devices as they are planned to be.
+func (b *balancer) spread() spread {
+	s := spread{mean: b.mean, least: 1}
+	var over, under float64
+	for _, d := range b.sorted {
+		f := d.fill()
+		if f >= s.most {
+			s.most, s.fullest = f, d.id
+		}
+		if f <= s.least {
+			s.least, s.emptiest = f, d.id
+		}
+		if f > b.mean+b.band {
+			s.outside++
+			over += (f - b.mean - b.band) * float64(d.capacity)
+		}
+		if f < b.mean-b.band {
+			s.outside++
+			under += (b.mean - b.band - f) * float64(d.capacity)
+		}
+	}
+	s.left = uint64(max(over, under))
+	return s
+}
+
+// sources are the devices that may give, the fullest first.
+func (b *balancer) sources() []*filling {
+	low := make(map[string]bool) // hosts with a device that is to be given chunks; "": any has
+	for _, d := range b.low {
+		if d.fill() < b.mean-b.band {
+			low[""], low[d.host] = true, true
+		}
+	}
+	var out []*filling
+	for _, d := range b.sorted {
+		f := d.fill()
+		if d.gives && b.out[d.host] > 0 && (f > b.mean+b.band || low[""] && f > b.mean || b.within && low[d.host]) {
+			out = append(out, d)
+		}
+	}
+	slices.SortStableFunc(out, func(x, y *filling) int { return byFill(y, x) })
+	return out
+}
+
+// move plans the move of one chunk of a stripe, of the fullest device that one can be
+// moved from, and returns where to; nil where there is nothing to gain by it, or nowhere
+// that is as safe. All chunks of the stripe must be there.
+func (b *balancer) move(s *moraine.Stripe) *wire.Intent {
+	if !b.whole(s) {
+		return nil
+	}
+	size := s.Scheme.ChunkLen(s.Length)
+	for _, index := range b.givers(s) {
+		from := b.disks[uint32(s.Chunks[index].Device)]
+		for _, to := range b.targets(from, size) {
+			if !b.asSafe(s, index, to) {
+				continue
+			}
+			from.used -= min(from.used, uint64(size))
+			to.used += uint64(size)
+			b.out[from.host] -= size
+			b.in[to.host] -= size
+			return &wire.Intent{Stripe: uint64(s.ID), Index: uint32(index), Device: to.id, Version: uint32(s.Version) + 1}
+		}
+	}
+	return nil
+}
+
+// givers returns the chunks of a stripe on devices that may give: those that are fuller
+// than the mean, the fullest first, or, within hosts, all.
+func (b *balancer) givers(s *moraine.Stripe) []int {
+	var out []int
+	for i, c := range s.Chunks {
+		d := b.disks[uint32(c.Device)]
+		if d != nil && d.gives && b.out[d.host] > 0 && (b.within || d.fill() > b.mean) {
+			out = append(out, i)
+		}
+	}
+	at := func(i int) *filling { return b.disks[uint32(s.Chunks[i].Device)] }
+	slices.SortStableFunc(out, func(i, j int) int { return byFill(at(j), at(i)) })
+	return out
+}
+
+// targets are the devices that a chunk of a size may go to from another, the emptiest
+// first. Those of the same host are always among them: there it is as safe as before.
+func (b *balancer) targets(from *filling, size int64) []*filling {
+	over := !b.within && from.fill() > b.mean+b.band
+	var out []*filling
+	for i, d := range b.low {
+		room := d.capacity - min(d.capacity, d.used)
+		if (i < balanceTargets && !b.within || d.host == from.host) && (over || d.fill() < b.mean-b.band) && d.fill() < b.mean &&
+			d != from && b.in[d.host] > 0 && room >= uint64(size)+d.capacity/balanceReserve && from.after(-size) >= d.after(size) {
+			out = append(out, d)
+		}
+	}
+	slices.SortStableFunc(out, byFill)
+	return out
+}
+
+func byFill(x, y *filling) int { return cmp.Compare(x.fill(), y.fill()) }
+
+// whole reports whether each chunk of a stripe is where it should be, on a device that
+// is in service and answers, and not in memory alone.
+func (b *balancer) whole(s *moraine.Stripe) bool {
+	for _, c := range s.Chunks {
+		d := b.view.devices[uint32(c.Device)]
+		if d == nil || d.State != deviceIn || !d.Alive || c.Level == moraine.Memory {
+			return false
+		}
+	}
+	return true
+}
+
+// asSafe reports whether a stripe survives as much with a chunk on another device: of
+// hosts and devices, and of racks no more of it is in any one.
+func (b *balancer) asSafe(s *moraine.Stripe, index int, to *filling) bool {
+	now := s.Layout().Devices
+	moved := slices.Clone(now)
+	moved[index] = moraine.DeviceID(to.id)
+	if slices.Contains(now, moved[index]) || b.view.safety(s.Scheme, now).better(b.view.safety(s.Scheme, moved)) {
+		return false
+	}
+	return b.inRack(moved, to.rack) <= max(b.inRack(now, b.rack(now[index])), b.inRack(now, to.rack))
+}
+
+// inRack counts the chunks in a rack.
+func (b *balancer) inRack(devices []moraine.DeviceID, rack string) (n int) {
+	for _, d := range devices {
+		if b.rack(d) == rack {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *balancer) rack(d moraine.DeviceID) string {
+	if device := b.view.devices[uint32(d)]; device != nil {
+		return b.view.hosts[device.Host].GetRack()
+	}
+	return ""
+}

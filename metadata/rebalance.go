@@ -1,0 +1,336 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// A round plans what may be moved in balanceRound. The next one is planned when its
+	// jobs have ended, so that what it did is counted.
+	balanceRound = 10 * time.Second
+	// balanceStuck is how long the leader rests when it found nothing to move.
+	balanceStuck = 30 * time.Second
+	// balancePage is how many chunks of a device are looked at in a turn, and
+	// balanceLooks how many in a round.
+	balancePage, balanceLooks = 16, 1 << 14
+	// balanceDead bounds the dead chunks that are counted in a round.
+	balanceDead = 1 << 18
+	// balanceJob is how many stripes one job moves: few, so that many movers share a
+	// round, and each is done soon.
+	balanceJob = 8
+)
+
+// balancing is the leader's memory of how the moves of chunks go that fill devices
+// evenly. A new leader begins anew.
+type balancing struct {
+	mu       sync.Mutex
+	state    wire.RebalanceState
+	settings state.RebalanceSettings
+	spread   spread
+	began    time.Time // zero: every device is within the band
+	progress progress
+	// from is where to go on looking at each device's chunks; the loop's alone.
+	from map[uint32]moraine.StripeID
+}
+
+// rebalance moves chunks from the fullest devices to the emptiest until ctx ends, a
+// round at a time. Repairs go first: no round begins while one is under way.
+func (l *leader) rebalance(ctx context.Context) {
+	// Before each host that is alive has told how full it is, nothing can be judged; and
+	// what the leader before had moved must be seen.
+	rest := l.cfg.Suspect + time.Second
+	for l.pause(ctx, l.steered, rest) {
+		var err error
+		if rest, err = l.balanceRound(ctx); err != nil && ctx.Err() == nil {
+			l.deps.Log.Warn("chunks could not be moved to emptier devices; trying again", "err", err)
+			rest = l.cfg.Suspect
+		}
+	}
+}
+
+// balanceRound plans one round, if there is anything to do, and returns how long to rest
+// after it.
+func (l *leader) balanceRound(ctx context.Context) (rest time.Duration, err error) {
+	began := l.deps.Clock.Now()
+	if began.Sub(l.began) < l.cfg.Suspect {
+		return l.cfg.Suspect, nil // an operator's word came before hosts were heard
+	}
+	p, err := l.planBalance()
+	if err != nil {
+		return 0, err
+	}
+	l.balancing.note(began, p)
+	l.deps.Metrics.RebalanceLeft.Set(float64(p.spread.left))
+	if p.state != wire.RebalanceState_REBALANCE_STATE_MOVING {
+		if p.state == wire.RebalanceState_REBALANCE_STATE_STUCK {
+			return balanceStuck, nil
+		}
+		return l.cfg.Suspect, nil
+	}
+	if err := l.createMoves(ctx, p.tasks); err != nil {
+		return 0, err
+	}
+	for {
+		if !l.pause(ctx, nil, time.Second) {
+			return 0, ctx.Err()
+		}
+		var running uint64
+		err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+			running, err = l.machine.Rebalancing(r)
+			return err
+		})
+		if err != nil || running == 0 {
+			// Each host that is alive is heard of once more before the next plan.
+			took := l.deps.Clock.Since(began)
+			return max(l.cfg.Suspect, p.takes-took), err
+		}
+	}
+}
+
+// balancePlan is what a round comes to.
+type balancePlan struct {
+	state    wire.RebalanceState
+	settings state.RebalanceSettings
+	spread   spread
+	tasks    []*wire.RepairTask
+	// unsure: not every chunk that might be moved was looked at.
+	unsure bool
+	// takes is how long the moves take at the rate that is allowed.
+	takes time.Duration
+}
+
+// planBalance judges how evenly devices are filled, and chooses what to move.
+func (l *leader) planBalance() (p balancePlan, err error) {
+	v, disks, unsure := l.topology.fillings()
+	err = l.store.View(func(r state.Reader, _ uint64) error {
+		var known bool
+		p.settings, known, err = l.machine.RebalanceSettings(r)
+		if err != nil || !known {
+			return err
+		}
+		band := float64(p.settings.BandPermille) / 1000
+		round := int64(balanceRound / time.Second)
+		b := newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
+		if b.spread().outside > 0 {
+			if err := l.countDead(r, disks); err != nil {
+				return err
+			}
+			b = newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
+		}
+		p.spread = b.spread()
+		busy, err := l.repairing(r)
+		switch {
+		case err != nil:
+			return err
+		case p.settings.Paused:
+			p.state = wire.RebalanceState_REBALANCE_STATE_PAUSED
+		case p.spread.outside == 0:
+			p.state = wire.RebalanceState_REBALANCE_STATE_EVEN
+		case busy:
+			p.state = wire.RebalanceState_REBALANCE_STATE_WAITING
+		default:
+			p.unsure = unsure
+			return l.chooseMoves(r, b, &p)
+		}
+		return nil
+	})
+	return p, err
+}
+
+// repairing reports whether stripes are being repaired, or looked for, or moved by
+// jobs of a round before: another leader's.
+func (l *leader) repairing(r state.Reader) (bool, error) {
+	running, err := l.machine.RepairRunning(r)
+	if err != nil || running > 0 {
+		return true, err
+	}
+	moving, err := l.machine.Rebalancing(r)
+	if err != nil || moving > 0 {
+		return true, err
+	}
+	scans, err := l.machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
+	return len(scans) > 0, err
+}
+
+// countDead takes what is dead off what is on each device: it is deleted after the
+// grace, and would be moved twice. A device with more of it than can be counted gives
+// nothing.
+func (l *leader) countDead(r state.Reader, disks []filling) error {
+	left := balanceDead
+	for i := range disks {
+		bytes, chunks, all, err := l.machine.DeadBytes(r, moraine.DeviceID(disks[i].id), left)
+		if err != nil {
+			return err
+		}
+		left -= chunks
+		disks[i].used -= min(disks[i].used, bytes)
+		disks[i].gives = disks[i].gives && all
+	}
+	return nil
+}
+
+// chooseMoves chooses what to move, and, where nothing can be moved between hosts, what
+// within them.
+func (l *leader) chooseMoves(r state.Reader, b *balancer, p *balancePlan) error {
+	if err := l.lookThrough(r, b, p); err != nil {
+		return err
+	}
+	if len(p.tasks) == 0 && !p.unsure {
+		b.within = true
+		if err := l.lookThrough(r, b, p); err != nil {
+			return err
+		}
+	}
+	p.state = wire.RebalanceState_REBALANCE_STATE_MOVING
+	if len(p.tasks) == 0 && !p.unsure {
+		p.state = wire.RebalanceState_REBALANCE_STATE_STUCK
+	}
+	var moved int64
+	for host := range b.out {
+		moved = max(moved, b.budget-b.out[host], b.budget-b.in[host])
+	}
+	p.takes = time.Duration(float64(moved) / float64(p.settings.BytesPerSecond) * float64(time.Second))
+	return nil
+}
+
+// lookThrough goes over chunks of the fullest devices, some of each in turn, so that
+// many devices give.
+func (l *leader) lookThrough(r state.Reader, b *balancer, p *balancePlan) error {
+	most := l.cfg.RepairsPerSecond * int(balanceRound/time.Second)
+	looks, taken := 0, make(map[moraine.StripeID]bool)
+	sources := b.sources()
+	for _, from := range sources { // one that is gone on with is not looked at from the start
+		p.unsure = p.unsure || l.balancing.from[from.id] != 0
+	}
+	for len(sources) > 0 && looks < balanceLooks && len(p.tasks) < most {
+		var again []*filling
+		for _, from := range sources {
+			n, end, err := l.choosePage(r, b, p, from, taken)
+			if err != nil {
+				return err
+			}
+			if looks += n; !end && b.out[from.host] > 0 {
+				again = append(again, from)
+			}
+		}
+		sources = again
+	}
+	p.unsure = p.unsure || len(sources) > 0
+	return nil
+}
+
+// choosePage looks at one page of a device's chunks; end is whether all of them were
+// looked at in this round.
+func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
+	at := l.balancing.from
+	page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(from.id), at[from.id], 0, balancePage)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, e := range page {
+		id := e.Chunk.Stripe
+		at[from.id] = id + 1
+		queued, err := l.machine.Queued(r, id)
+		if err != nil {
+			return n, false, err
+		}
+		n++
+		if queued || taken[id] {
+			continue
+		}
+		s, err := l.machine.StripeByID(r, id)
+		if err != nil {
+			return n, false, err
+		}
+		if s == nil {
+			continue
+		}
+		if in := b.move(s); in != nil {
+			taken[id] = true
+			p.tasks = append(p.tasks, &wire.RepairTask{Stripe: &wire.Stripe{Id: uint64(id)}, Intents: []*wire.Intent{in}})
+		}
+	}
+	if len(page) < balancePage {
+		at[from.id], end = 0, true // the next round begins with the first
+	}
+	return n, end, nil
+}
+
+// createMoves makes jobs of the moves of a round.
+func (l *leader) createMoves(ctx context.Context, tasks []*wire.RepairTask) error {
+	for len(tasks) > 0 {
+		n := min(balanceJob, len(tasks))
+		job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REBALANCE, Repairs: tasks[:n], Subject: fmt.Sprintf("%d chunks to emptier devices", n)}
+		if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
+			CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}); err != nil {
+			return err
+		}
+		tasks = tasks[n:]
+	}
+	return nil
+}
+
+// setRebalance changes the settings, and has them taken up at once.
+func (l *leader) setRebalance(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	resp, err := l.mutate(ctx, c)
+	if err == nil && resp.GetError() == nil {
+		l.steered.set()
+	}
+	return resp, err
+}
+
+// note takes over what a round came to.
+func (b *balancing) note(now time.Time, p balancePlan) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state, b.settings, b.spread = p.state, p.settings, p.spread
+	if p.state == wire.RebalanceState_REBALANCE_STATE_EVEN {
+		b.began, b.progress = time.Time{}, progress{}
+		return
+	}
+	if b.began.IsZero() {
+		b.began = now
+	}
+	b.progress.sample(now)
+}
+
+// moved counts chunks that a mover committed.
+func (b *balancing) moved(now time.Time, chunks, bytes uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.progress.done, b.progress.bytes = b.progress.done+chunks, b.progress.bytes+bytes
+	b.spread.left -= min(b.spread.left, bytes)
+	b.progress.sample(now)
+}
+
+// report says how it goes; nil where nothing was judged yet.
+func (b *balancing) report(now time.Time) *wire.Rebalance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == wire.RebalanceState_REBALANCE_STATE_UNSPECIFIED {
+		return nil
+	}
+	permille := func(f float64) uint32 { return uint32(f*1000 + 0.5) }
+	out := &wire.Rebalance{State: b.state, BandPermille: b.settings.BandPermille, LimitBytesPerSecond: b.settings.BytesPerSecond,
+		MeanPermille: permille(b.spread.mean), FullestPermille: permille(b.spread.most), FullestDevice: b.spread.fullest,
+		EmptiestPermille: permille(b.spread.least), EmptiestDevice: b.spread.emptiest,
+		Outside: uint32(b.spread.outside), LeftBytes: b.spread.left, MovedChunks: b.progress.done, MovedBytes: b.progress.bytes}
+	if b.began.IsZero() {
+		return out
+	}
+	out.ElapsedMillis = uint64(now.Sub(b.began).Milliseconds())
+	_, rate := b.progress.rates(now)
+	out.BytesPerSecond = uint64(rate)
+	if rate > 0 && b.state == wire.RebalanceState_REBALANCE_STATE_MOVING {
+		out.EtaMillis = max(uint64(float64(b.spread.left)/rate*1000), 1)
+	}
+	return out
+}

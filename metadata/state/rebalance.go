@@ -1,0 +1,215 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A REBALANCE job moves chunks of stripes that nothing is wrong with, as the leader
+// chose them. It is a repair in all but its reason: each chunk is put under an intent,
+// and the stripe's layout is swapped once it is in place. What it works on stands in
+// the repair queue as the job's own, and is counted apart; where such a stripe comes to
+// need repair the job loses it at once, so that repair never waits for a move.
+
+// Bounds of the settings, and what is in force where nobody set any.
+const (
+	DefaultBand = 50 // thousandths of a device's capacity
+	MinBand     = 5
+	MaxBand     = 500
+
+	DefaultRebalanceBytes = 64 << 20 // a second, to and from each host
+	MinRebalanceBytes     = 1 << 20
+	MaxRebalanceBytes     = 1 << 40
+)
+
+// RebalanceSettings say how evenly devices are to be filled, and how fast that is done.
+type RebalanceSettings struct {
+	Paused         bool
+	BandPermille   uint32
+	BytesPerSecond uint64
+}
+
+const rebalanceVersion = 1
+
+func (s RebalanceSettings) encode() []byte {
+	b := putBool([]byte{rebalanceVersion}, s.Paused)
+	b = putUvarint(b, uint64(s.BandPermille))
+	return putUvarint(b, s.BytesPerSecond)
+}
+
+func (s *RebalanceSettings) decode(b []byte) error {
+	d := dec{b: b}
+	d.version(rebalanceVersion)
+	s.Paused = d.bool()
+	s.BandPermille = d.u32()
+	s.BytesPerSecond = d.uvarint()
+	return d.end("rebalance settings")
+}
+
+func (v *view) rebalanceSettings() (RebalanceSettings, error) {
+	s := RebalanceSettings{BandPermille: DefaultBand, BytesPerSecond: DefaultRebalanceBytes}
+	b, ok, err := v.r.Get(v.k.meta(metaRebalance))
+	if err != nil || !ok {
+		return s, err
+	}
+	return s, s.decode(b)
+}
+
+// RebalanceSettings returns what is in force; false below the feature level of it.
+func (m *Machine) RebalanceSettings(r Reader) (s RebalanceSettings, known bool, err error) {
+	v := m.view(r)
+	c, err := v.cluster()
+	if err != nil {
+		return s, false, err
+	}
+	s, err = v.rebalanceSettings()
+	return s, c.featureLevel >= LevelRebalance, err
+}
+
+// setRebalance changes the settings that are given. Carried out again it changes
+// nothing.
+func (m *Machine) setRebalance(t *tx, op *wire.SetRebalance) (*wire.MetaResponse, error) {
+	if err := t.mustSpeakRebalance("set rebalance"); err != nil {
+		return nil, err
+	}
+	s, err := t.rebalanceSettings()
+	if err != nil {
+		return nil, err
+	}
+	if op.Paused != nil {
+		s.Paused = op.GetPaused()
+	}
+	if op.BandPermille != nil {
+		s.BandPermille = op.GetBandPermille()
+	}
+	if op.BytesPerSecond != nil {
+		s.BytesPerSecond = op.GetBytesPerSecond()
+	}
+	switch {
+	case s.BandPermille < MinBand || s.BandPermille > MaxBand:
+		return nil, fail(moraine.InvalidArgument, "set rebalance", "", "a band of %d thousandths: %d to %d", s.BandPermille, MinBand, MaxBand)
+	case s.BytesPerSecond < MinRebalanceBytes || s.BytesPerSecond > MaxRebalanceBytes:
+		return nil, fail(moraine.InvalidArgument, "set rebalance", "", "%d bytes a second: 1 MiB to 1 TiB", s.BytesPerSecond)
+	}
+	t.put(t.k.meta(metaRebalance), s.encode())
+	return done(), nil
+}
+
+func (t *tx) mustSpeakRebalance(op string) error {
+	ok, err := t.speaks(LevelRebalance)
+	if err == nil && !ok {
+		err = fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", LevelRebalance)
+	}
+	return err
+}
+
+// ofStripes reports whether jobs of a kind put chunks of stripes under intents.
+func ofStripes(kind wire.JobKind) bool {
+	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_REBALANCE
+}
+
+// createRebalance makes a job of those of its stripes that nothing is wrong with and
+// that no job works on, with the intents that it names; a job of none is not made.
+func (m *Machine) createRebalance(t *tx, w *wire.Job) (*wire.Job, error) {
+	if err := t.mustSpeakRebalance("create jobs"); err != nil {
+		return nil, err
+	}
+	var claimed []stripeClaim
+	var intents []*wire.Intent
+	seen := make(map[uint64]bool)
+	for _, task := range w.GetRepairs() {
+		id := task.GetStripe().GetId()
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		item, err := m.balanceItem(t, moraine.StripeID(id))
+		if err != nil {
+			return nil, err
+		}
+		if item != nil {
+			claimed, intents = append(claimed, stripeClaim{item: item}), append(intents, task.GetIntents()...)
+		}
+	}
+	return m.createStripeJob(t, w, claimed, intents)
+}
+
+// balanceItem returns the item of a stripe that a REBALANCE job may take; nil where it
+// may not: it is dead, queued already, or not sound.
+func (m *Machine) balanceItem(t *tx, id moraine.StripeID) (*repairItem, error) {
+	old, err := t.repairOf(id)
+	if err != nil || old != nil {
+		return nil, err
+	}
+	s, err := t.stripe(id)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	h, err := t.healthOf(s, 0)
+	if err != nil || !h.sound(s) {
+		return nil, err
+	}
+	return &repairItem{stripe: id, spare: h.spare(), since: t.clusterTime(), balance: true}, nil
+}
+
+// unbalance takes a stripe from the REBALANCE job that works on it: its intents end, and
+// what the mover still puts or commits under them is refused. The caller writes the item.
+func (m *Machine) unbalance(t *tx, s *moraine.Stripe, item *repairItem) error {
+	keys, err := t.keysUnder(t.k.intents(s.ID), moraine.MaxChunks)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		in, err := t.intent(moraine.ChunkID{Stripe: s.ID, Index: key[len(key)-1]})
+		if err != nil {
+			return err
+		}
+		if in != nil && in.job == item.job {
+			if err := m.endIntent(t, s, in); err != nil {
+				return err
+			}
+		}
+	}
+	item.job, item.balance = 0, false
+	return nil
+}
+
+// Rebalancing returns how many stripes REBALANCE jobs work on.
+func (m *Machine) Rebalancing(r Reader) (uint64, error) {
+	c, err := m.view(r).counters()
+	return c[cRebalancing], err
+}
+
+// JobKind returns what a job is; unspecified where it is not known any more.
+func (m *Machine) JobKind(r Reader, id moraine.JobID) (wire.JobKind, error) {
+	j, err := m.view(r).job(id)
+	if err != nil || j == nil {
+		return wire.JobKind_JOB_KIND_UNSPECIFIED, err
+	}
+	return j.kind, nil
+}
+
+// Queued reports whether a stripe is on the repair queue, or a job works on it.
+func (m *Machine) Queued(r Reader, id moraine.StripeID) (bool, error) {
+	item, err := m.view(r).repairOf(id)
+	return item != nil, err
+}
+
+// DeadBytes returns about how many bytes of a device are dead and not deleted yet,
+// each chunk counted with the most that its record takes besides; false where there
+// are more than limit chunks.
+func (m *Machine) DeadBytes(r Reader, id moraine.DeviceID, limit int) (bytes uint64, chunks int, all bool, err error) {
+	all = true
+	err = m.view(r).deviceTombstones(id, func(_ moraine.ChunkID, _ uint64, s tombstone) bool {
+		if all = chunks < limit; all {
+			chunks++
+			bytes += uint64(s.bytes) + recordOverhead
+		}
+		return all
+	})
+	return bytes, chunks, all, err
+}
+
+// recordOverhead is the most that a device's record takes beside a chunk's bytes: its
+// header and its sums, and what rounding adds.
+const recordOverhead = 3 * 4096
