@@ -44,6 +44,8 @@ type Options struct {
 	Metadata, Chunkservers, Devices int
 	// SegmentBytes is the size of a device's segments (1 MiB).
 	SegmentBytes int64
+	// CapacityBytes is what each device keeps at most (1 GiB).
+	CapacityBytes uint64
 	// SessionTimeout, Grace and RepairGrace are those of package metadata.
 	SessionTimeout, Grace, RepairGrace time.Duration
 	// Bucket opens the object tier of a chunkserver and its mover; nil: there is
@@ -71,6 +73,7 @@ func (o *Options) setDefaults() {
 	def(&o.Chunkservers, 6)
 	def(&o.Devices, 1)
 	def(&o.SegmentBytes, 1<<20)
+	def(&o.CapacityBytes, 1<<30)
 	def(&o.SnapshotEntries, 200)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -123,6 +126,15 @@ func (c *Cluster) addNode(id string, role transport.Role) {
 	seed := c.opts.Seed<<8 + uint64(len(c.nodes))
 	c.nodes = append(c.nodes, &node{c: c, id: id, role: role, mem: vfs.NewMem(seed),
 		rng: rand.New(rand.NewPCG(seed, 0x706f776572))})
+}
+
+// AddChunkserver starts one more, with empty devices, and returns its id. No other
+// method may be called meanwhile.
+func (c *Cluster) AddChunkserver() (string, error) {
+	c.opts.Chunkservers++
+	id := fmt.Sprintf("n%d", c.opts.Chunkservers)
+	c.addNode(id, transport.RoleChunkserver)
+	return id, c.Restart(id)
 }
 
 // Stop ends all nodes, as a signal does, and returns when everything has ended:

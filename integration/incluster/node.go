@@ -2,12 +2,15 @@ package incluster
 
 import (
 	"context"
+	crand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 
+	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 )
@@ -32,7 +35,8 @@ type life struct {
 	gone atomic.Bool // off the network, by a cut, a kill or Stop
 	left *vfs.Mem    // its disk since a cut or kill; written under the power's gate
 
-	store   metadata.Store // of a metadata server
+	store   metadata.Store      // of a metadata server
+	service *chunkserver.Server // of a chunkserver
 	healthy func() bool
 	leads   func() bool
 }
@@ -97,3 +101,22 @@ func (n *node) wait() {
 // Disk is the disk of a node in its present life, so that a test can damage what is
 // on it.
 func (c *Cluster) Disk(id string) *vfs.Mem { return c.named([]string{id})[0].mem }
+
+// SetDevices has a running chunkserver serve these directories of its disk, and no others.
+func (c *Cluster) SetDevices(ctx context.Context, id string, dirs ...string) error {
+	var devices []chunkserver.DeviceConfig
+	for _, dir := range dirs {
+		devices = append(devices, c.deviceConfig(dir))
+	}
+	return c.named([]string{id})[0].current().service.SetDevices(ctx, devices)
+}
+
+func (c *Cluster) deviceConfig(dir string) chunkserver.DeviceConfig {
+	return chunkserver.DeviceConfig{Dir: dir, CapacityBytes: c.opts.CapacityBytes, SegmentBytes: c.opts.SegmentBytes}
+}
+
+// FormatDevice makes a device of an empty directory of a node's disk.
+func (c *Cluster) FormatDevice(id, dir string) error {
+	_, err := disk.Format(c.Disk(id), dir, clusterID, crand.Reader)
+	return err
+}

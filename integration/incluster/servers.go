@@ -117,8 +117,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	log := n.c.opts.Log.With("node", n.id)
 	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20, ScrubInterval: n.c.opts.ScrubInterval}
 	for i := range n.c.opts.Devices {
-		cfg.Devices = append(cfg.Devices, chunkserver.DeviceConfig{Dir: fmt.Sprintf("/device%d", i+1),
-			CapacityBytes: 1 << 30, SegmentBytes: n.c.opts.SegmentBytes})
+		cfg.Devices = append(cfg.Devices, n.c.deviceConfig(fmt.Sprintf("/device%d", i+1)))
 	}
 	meta := &lateMeta{}
 	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log}, mover.Deps{Log: log}
@@ -138,6 +137,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	if err != nil {
 		return nil, err
 	}
+	l.service = service
 	l.healthy = func() bool { return service.Healthy() == nil }
 	return func(ctx context.Context) error {
 		d := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleChunkserver, Node: n.id, Scope: "/"})
