@@ -124,14 +124,44 @@ func (pr *peer) dropKey(key *sharedKey) {
 }
 
 func (pr *peer) greetWith(ctx context.Context, class Class, addr string, key *sharedKey) (*greeted, error) {
-	p := pr.pool
 	network, address := splitAddress(addr)
-	dialer := net.Dialer{}
+	if pr.role == RoleChunkserver && network == "tcp" {
+		if g := pr.greetBeside(ctx, class, addr, key); g != nil {
+			return g, nil
+		}
+	}
+	var dialer net.Dialer
 	nc, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, lost(addr, err)
 	}
 	tune(nc)
+	return pr.greetOn(ctx, nc, class, addr, key)
+}
+
+// greetBeside shakes hands over the unix socket beside addr, and returns nil where
+// that leads nowhere, whatever the reason: any program of this host can take the
+// name of a socket, or refuse in the name of a server, and only TCP reaches what
+// has the address. It leaves time for that, also where the key for a connection in clear
+// has to be had first.
+func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *sharedKey) *greeted {
+	ctx, cancel := context.WithTimeout(ctx, pr.pool.cfg.DialTimeout/5)
+	defer cancel()
+	nc := dialShortCircuit(ctx, addr)
+	if nc == nil {
+		return nil
+	}
+	g, err := pr.greetOn(ctx, nc, class, addr, key)
+	if err != nil {
+		pr.pool.log.Debug("no connection over the unix socket; taking TCP", "server", pr.name(), "err", err)
+		return nil
+	}
+	return g
+}
+
+// greetOn shakes hands on nc, which was dialled for addr, and closes it where
+// that fails.
+func (pr *peer) greetOn(ctx context.Context, nc net.Conn, class Class, addr string, key *sharedKey) (*greeted, error) {
 	// Closing is what ends a handshake whose time is over.
 	stop := context.AfterFunc(ctx, func() { nc.Close() }) //nolint:errcheck // nothing is owed on it
 	g, err := pr.shake(ctx, nc, class, addr, key)
@@ -150,7 +180,7 @@ func (pr *peer) greetWith(ctx context.Context, class Class, addr string, key *sh
 	case errors.As(err, &refused):
 		return nil, refused.error
 	case ctx.Err() != nil:
-		return nil, lost(addr, fmt.Errorf("no handshake within %v", p.cfg.DialTimeout))
+		return nil, lost(addr, fmt.Errorf("no handshake within %v", pr.pool.cfg.DialTimeout))
 	}
 	return nil, lost(addr, err)
 }

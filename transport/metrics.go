@@ -11,7 +11,7 @@ import (
 // Metrics counts what a server or a pool does. One Metrics may serve both in a
 // process: the label side tells them apart.
 type Metrics struct {
-	connections *prometheus.GaugeVec     // side, class
+	connections *prometheus.GaugeVec     // side, class, network
 	requests    *prometheus.CounterVec   // side, kind, outcome
 	seconds     *prometheus.HistogramVec // side, kind
 	inFlight    *prometheus.GaugeVec     // side, class
@@ -93,7 +93,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_transport_" + name, Help: help}, labels)
 	}
 	m := &Metrics{
-		connections: gauge("connections", "Connections open.", "side", "class"),
+		connections: gauge("connections", "Connections open.", "side", "class", "network"),
 		requests:    counter("requests_total", "Requests ended, by outcome.", "side", "kind", "outcome"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_transport_request_seconds",
 			Help: "Time from the start of a request to its end.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 16)}, []string{"side", "kind"}),

@@ -246,7 +246,7 @@ func (pr *peer) dialed(class Class, a *attempt, c *clientConn, err error) {
 	case closed:
 		c.close(errShutdown)
 	default:
-		pr.pool.metrics.connections.WithLabelValues(sideClient.String(), class.String()).Inc()
+		pr.pool.metrics.connections.WithLabelValues(sideClient.String(), class.String(), c.stream.LocalAddr().Network()).Inc()
 		pr.pool.refresh(c) // the token may have changed since the hello
 	}
 }
@@ -268,7 +268,7 @@ func (p *Pool) onClosed(c *clientConn) {
 	}
 	pr.mu.Unlock()
 	if i >= 0 {
-		p.metrics.connections.WithLabelValues(sideClient.String(), c.class.String()).Dec()
+		p.metrics.connections.WithLabelValues(sideClient.String(), c.class.String(), c.stream.LocalAddr().Network()).Dec()
 		p.log.Debug("connection ended", "server", pr.name(), "class", c.class.String(), "err", c.err)
 	}
 }

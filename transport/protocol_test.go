@@ -63,7 +63,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		_, err = m.Do(testContext(t), &wire.MetaRequest{})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			return gathered(t, reg)[`moraine_transport_connections{class="control",side="client"}`] == 0
+			return gathered(t, reg)[`moraine_transport_connections{class="control",network="tcp",side="client"}`] == 0
 		}, 10*time.Second, 10*time.Millisecond)
 	}
 	require.EqualValues(t, 2, gathered(t, reg)[`moraine_transport_dials_total{outcome="ok"}`])

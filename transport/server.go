@@ -31,6 +31,10 @@ type ServerConfig struct {
 	Node    string
 	Release string
 
+	// ShortCircuit also listens at a unix socket beside each TCP address, which
+	// chunkservers' callers on the same host find by themselves.
+	ShortCircuit bool
+
 	// MaxConnections bounds connections of all classes (16,384).
 	MaxConnections int
 	// MaxControl and MaxBulk bound the requests under way on one connection
@@ -263,6 +267,9 @@ func (s *Server) listen(ctx context.Context) ([]net.Listener, error) {
 		}
 		listeners = append(listeners, l)
 		addresses = append(addresses, joinAddress(l.Addr()))
+		if beside := s.listenShortCircuit(ctx, l); beside != nil {
+			listeners = append(listeners, beside)
+		}
 	}
 	s.mu.Lock()
 	s.addresses = addresses
@@ -339,7 +346,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		return
 	}
 	class := c.class.String()
-	gauge := s.metrics.connections.WithLabelValues(sideServer.String(), class)
+	gauge := s.metrics.connections.WithLabelValues(sideServer.String(), class, c.stream.LocalAddr().Network())
 	gauge.Inc()
 	defer gauge.Dec()
 	if c.class == Raft {

@@ -212,8 +212,12 @@ func (n network) identity(t testing.TB, a *authority, role transport.Role, node 
 
 // pool returns a pool of role and node, with a token if it needs one.
 func (n network) pool(t testing.TB, a *authority, role transport.Role, node string) *transport.Pool {
+	return n.poolWith(t, a, role, node, nil)
+}
+
+func (n network) poolWith(t testing.TB, a *authority, role transport.Role, node string, metrics *transport.Metrics) *transport.Pool {
 	p, err := transport.NewPool(transport.PoolConfig{Mode: n.mode, Cluster: cluster, Role: role, Node: node},
-		transport.PoolDeps{Identity: n.identity(t, a, role, node)})
+		transport.PoolDeps{Identity: n.identity(t, a, role, node), Metrics: metrics})
 	require.NoError(t, err)
 	p.SetToken(a.token(t, node, time.Hour))
 	t.Cleanup(func() { require.NoError(t, p.Close()) })

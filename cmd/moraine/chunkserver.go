@@ -34,6 +34,7 @@ type chunkserverOptions struct {
 	memoryNode       int
 	bandwidthLimit   sizeFlag
 	cpus             float64
+	shortCircuit     bool
 	service          chunkserver.Config
 	mover            mover.Config
 	bucket           bucketOptions
@@ -71,6 +72,7 @@ counts.`,
 	f.StringVar(&o.rack, "rack", "", "rack that the host is in; stripes are spread over racks")
 	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultChunkserverPort}, "address to serve at, HOST:PORT or unix:PATH; may be repeated")
 	f.StringSliceVar(&o.advertise, "advertise", nil, "address that clients reach it at (default: --listen)")
+	f.BoolVar(&o.shortCircuit, "short-circuit", true, "serve programs on this host over a unix socket, which they find by themselves beside --listen")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7411", "address of /metrics, /healthz and /debug/pprof")
 	f.StringArrayVar(&o.devices, "device", nil, "directory of a device; may be repeated, in the environment between commas")
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
@@ -184,7 +186,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		return err
 	}
 	server, err := transport.NewServer(
-		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version},
+		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version, ShortCircuit: o.shortCircuit},
 		transport.ServerDeps{Handler: transport.HandlerForChunks(bounded), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation,
 			Log: log, Metrics: network})
 	if err != nil {

@@ -1,0 +1,133 @@
+package transport_test
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/morainefs/moraine/transport"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+// near is a chunkserver with its caller, and the counts of both.
+type near struct {
+	shelf          *shelf
+	server         *transport.Server
+	chunks         transport.Chunks
+	caller, served *prometheus.Registry
+	address        string
+}
+
+func newNear(t *testing.T, mode transport.Mode, listen string, shortCircuit bool) *near {
+	n, a := network{mode: mode}, newAuthority(t)
+	k := &near{shelf: newShelf(), caller: prometheus.NewRegistry(), served: prometheus.NewRegistry()}
+	k.server, _ = startServer(t, transport.ServerConfig{Addresses: []string{listen}, Mode: mode, Cluster: cluster, Role: transport.RoleChunkserver, Node: "n1", ShortCircuit: shortCircuit},
+		transport.ServerDeps{Handler: transport.HandlerForChunks(k.shelf), Identity: n.identity(t, a, transport.RoleChunkserver, "n1"), Keys: a.keys, Metrics: transport.NewMetrics(k.served)})
+	_, port, err := net.SplitHostPort(k.server.Addresses()[0])
+	require.NoError(t, err)
+	k.address = net.JoinHostPort("127.0.0.1", port)
+	pool := n.poolWith(t, a, transport.RoleClient, "c1", transport.NewMetrics(k.caller))
+	k.chunks = pool.Chunks("n1", []string{k.address})
+	return k
+}
+
+// open returns how many connections of reg go over network.
+func open(t *testing.T, reg *prometheus.Registry, network string) (n int) {
+	for name, value := range gathered(t, reg) {
+		if strings.HasPrefix(name, "moraine_transport_connections{") && strings.Contains(name, `network="`+network+`"`) {
+			n += int(value)
+		}
+	}
+	return n
+}
+
+func (k *near) require(t *testing.T, network string) {
+	other := map[string]string{"tcp": "unix", "unix": "tcp"}[network]
+	for _, reg := range []*prometheus.Registry{k.caller, k.served} {
+		require.Positive(t, open(t, reg, network))
+		require.Zero(t, open(t, reg, other))
+	}
+}
+
+// A caller on the host of a chunkserver comes over its unix socket, in every mode
+// and however the server's address was written; one that has none is reached
+// over TCP.
+func TestShortCircuit(t *testing.T) {
+	for _, mode := range []transport.Mode{transport.Secure, transport.CRC, transport.Insecure} {
+		for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
+			t.Run(string(mode)+"/"+listen, func(t *testing.T) {
+				k := newNear(t, mode, listen, true)
+				checkChunks(t, k.chunks, k.shelf)
+				k.require(t, "unix")
+			})
+		}
+		t.Run(string(mode)+"/off", func(t *testing.T) {
+			k := newNear(t, mode, "127.0.0.1:0", false)
+			checkChunks(t, k.chunks, k.shelf)
+			k.require(t, "tcp")
+		})
+	}
+}
+
+// Whoever took the name of a server's socket, and whatever he answers, callers
+// reach the server over TCP.
+func TestShortCircuitTakenByAnother(t *testing.T) {
+	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
+		for name, answer := range map[string]func(net.Conn){
+			"closes":    func(c net.Conn) { c.Close() },
+			"is silent": func(net.Conn) {},
+			"babbles":   func(c net.Conn) { go io.Copy(c, c) },
+		} {
+			t.Run(string(mode)+"/"+name, func(t *testing.T) {
+				k := newNear(t, mode, "127.0.0.1:0", false)
+				l, err := net.Listen("unix", "@moraine/"+k.address)
+				require.NoError(t, err)
+				defer l.Close()
+				asked := make(chan struct{}, 64)
+				go func() {
+					for {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						t.Cleanup(func() { c.Close() })
+						asked <- struct{}{}
+						answer(c)
+					}
+				}()
+				checkChunks(t, k.chunks, k.shelf)
+				k.require(t, "tcp")
+				require.NotEmpty(t, asked)
+			})
+		}
+	}
+}
+
+// Another server of the cluster under the name is not taken for the one that was
+// asked for.
+func TestShortCircuitToAnotherServer(t *testing.T) {
+	k := newNear(t, transport.Insecure, "127.0.0.1:0", false)
+	other := newShelf()
+	startServer(t, transport.ServerConfig{Addresses: []string{"unix:@moraine/" + k.address}, Mode: transport.Insecure, Cluster: cluster, Role: transport.RoleChunkserver, Node: "n2"},
+		transport.ServerDeps{Handler: transport.HandlerForChunks(other)})
+	checkChunks(t, k.chunks, k.shelf)
+	k.require(t, "tcp")
+	require.Empty(t, other.chunks)
+}
+
+// A server whose socket's name is taken serves over TCP.
+func TestShortCircuitNameIsTaken(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := free.Addr().String()
+	taken, err := net.Listen("unix", "@moraine/"+address)
+	require.NoError(t, err)
+	defer taken.Close()
+	require.NoError(t, free.Close())
+	k := newNear(t, transport.CRC, address, true)
+	require.NoError(t, taken.Close())
+	checkChunks(t, k.chunks, k.shelf)
+	k.require(t, "tcp")
+}
