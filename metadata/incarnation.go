@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -35,7 +36,8 @@ func NextIncarnation(after moraine.Incarnation, random io.Reader) (raftstore.Beg
 type Known struct {
 	// Incarnation is the highest number that it has, or has heard of.
 	Incarnation moraine.Incarnation
-	// Hosts are the chunkservers in its state, which may have heard of more.
+	// Hosts are the chunkservers in its state and in its log, which may have heard of
+	// more.
 	Hosts []*wire.Host
 }
 
@@ -60,10 +62,12 @@ func KnownIn(fsys vfs.FS, dir string) (Known, error) {
 	if err != nil && moraine.KindOf(err) != moraine.NotFound {
 		return k, err
 	}
-	// What was restored or forced, and never started, is in the log alone.
+	// What was restored or forced, and never started, is in the log alone; and so is all
+	// that a server applied since it last wrote its state out, if it was killed.
 	return k, raftstore.InspectLog(fsys, dir, func(e raftstore.EntryInfo) error {
 		if e.Index > reached && e.Damage == nil && e.Kind == "command" {
 			k.Incarnation = raisedBy(e.Data, k.Incarnation)
+			k.Hosts = registeredBy(e.Data, k.Hosts)
 		}
 		return nil
 	})
@@ -76,11 +80,32 @@ func raisedBy(data []byte, now moraine.Incarnation) moraine.Incarnation {
 		return now // the start of the server says so
 	}
 	for _, cmd := range cmds {
-		if r := cmd.GetRaiseIncarnation(); r != nil {
-			now = max(now, moraine.Incarnation(min(r.After, state.MaxIncarnation-1))+1)
+		switch op := cmd.Op.(type) {
+		case *statepb.Command_Init:
+			now = max(now, moraine.Incarnation(min(op.Init.Incarnation, state.MaxIncarnation)))
+		case *statepb.Command_RaiseIncarnation:
+			now = max(now, moraine.Incarnation(min(op.RaiseIncarnation.After, state.MaxIncarnation-1))+1)
 		}
 	}
 	return now
+}
+
+// registeredBy is hosts with those that an entry makes known, at their addresses of
+// then. One that was removed later stays: asking it too does no harm.
+func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
+	cmds, err := state.DecodeEntry(data)
+	if err != nil {
+		return hosts
+	}
+	for _, cmd := range cmds {
+		h := cmd.GetRequest().GetRegisterHost().GetHost()
+		if h == nil {
+			continue
+		}
+		hosts = slices.DeleteFunc(hosts, func(known *wire.Host) bool { return known.Id == h.Id })
+		hosts = append(hosts, h)
+	}
+	return hosts
 }
 
 // seeIncarnation tells the store of the number that the state has.

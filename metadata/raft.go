@@ -18,7 +18,7 @@ const memberSilent = 3 * time.Second
 // with raftstore. deps.FSM is filled in.
 func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error) {
 	return func(fsm FSM) (Store, error) {
-		deps.FSM, deps.Incarnation, deps.CheckEntry = fsm, numberOf, state.CheckEntry
+		deps.FSM, deps.Incarnation, deps.IncarnationAfter, deps.CheckEntry = fsm, numberOf, raisedBy, state.CheckEntry
 		s, err := raftstore.New(cfg, deps)
 		if err != nil {
 			return nil, err

@@ -129,14 +129,14 @@ func (a *app) tellForce(r *forceReport, sv raftstore.Survey) {
 }
 
 // mayNumber fails where what was asked does not tell that no incarnation above after
-// was ever begun: a chunkserver is silent, or the state names none. A state may be
-// behind its log, so that a host that is missing there proves nothing.
+// was ever begun: a chunkserver is silent, or none is known. A server that was away
+// may have missed them, so that a host that is missing there proves nothing.
 func mayNumber(hosts []*wire.Host, silent []string, why error, after moraine.Incarnation) error {
 	const remedy = "say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of; " +
 		"give that only if the metadata was not restored or forced from another directory or backup since"
 	switch {
 	case len(hosts) == 0:
-		return usageError("nothing was changed: the state names no chunkserver that could say which incarnation of the metadata it has heard of; "+remedy, after)
+		return usageError("nothing was changed: the directory names no chunkserver that could say which incarnation of the metadata it has heard of; "+remedy, after)
 	case len(silent) > 0:
 		return usageError("nothing was changed: %s did not say which incarnation of the metadata they have heard of (%v). Start them, and give --certs, or "+remedy,
 			strings.Join(silent, ", "), why, after)

@@ -128,6 +128,9 @@ type Deps struct {
 	// Incarnation reads the number of the incarnation that a state is of, 0 where it
 	// says none. Nil: no state says any.
 	Incarnation func(r state.Reader) (moraine.Incarnation, error)
+	// IncarnationAfter is the number that an entry leaves, applied to a state of
+	// number before. Nil: no entry changes it.
+	IncarnationAfter func(entry []byte, before moraine.Incarnation) moraine.Incarnation
 }
 
 func (c *Config) setDefaults() {

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
 )
 
 // term returns the present term of a directory, or sets it.
@@ -78,28 +79,39 @@ func (g *group) lacks(name string) bool {
 // they run again nothing of them gets into it, nor of it into them: they end, say
 // what to do, and do not come back.
 func TestServersThatWereGivenUpEnd(t *testing.T) {
+	t.Run("stopped in order", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).stopAll, "1") })
+	// They never wrote their state out: the log alone tells what they are of.
+	t.Run("killed", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).cutPower, "") })
+}
+
+// testServersThatWereGivenUpEnd ends all servers by end, which leaves a state that says
+// that it is of incarnation `says`.
+func testServersThatWereGivenUpEnd(t *testing.T, end func(*group), says string) {
 	g := newGroup(t, 3, nil)
-	g.number = 1
 	g.bootstrap()
 	g.startAll()
+	g.propose("set incarnation 1")
 	for range 5 {
 		g.propose("add n")
 	}
-	g.stopAll()
+	end(g)
 	// A leader may add an entry while they are stopped, one after the other, which m1 then
 	// lacks; what is forced on it would come in a later term.
 	for round := 0; round == 0 || g.lacks("m1"); round++ {
 		g.startAll()
 		g.propose(fmt.Sprintf("set all %d", round))
 		eventually(t, "all have it", func() bool { return g.nodes["m1"].get("all") == fmt.Sprint(round) })
-		g.stopAll()
+		end(g)
 	}
 	g.start("m2")
 	g.start("m3")
 	for i := range 6 {
 		g.proposeAmong([]string{"m2", "m3"}, fmt.Sprintf("set old %d", i))
 	}
-	g.stopAll()
+	end(g)
+	for _, name := range g.names {
+		require.Equal(t, says, inState(t, g.fs[name], "incarnation"))
+	}
 	// The entry that is forced gets the index and the term of one of theirs.
 	theirs := entries(t, g.fs["m2"])
 	sv, err := raftstore.SurveyNode(g.config("m1"), raftstore.Deps{FS: g.fs["m1"]})
@@ -140,6 +152,42 @@ func TestServersThatWereGivenUpEnd(t *testing.T) {
 	after := entries(t, g.fs["m2"])
 	for at, entry := range theirs {
 		require.Equal(t, entry, after[at], "what may be missed is still there")
+	}
+}
+
+// inState reads a key of the state that lies on a disk, "" where there is none.
+func inState(t *testing.T, fs vfs.FS, key string) (value string) {
+	t.Helper()
+	err := raftstore.InspectState(fs, "/node", func(r state.Reader, _ uint64) error {
+		p, _, err := r.Get([]byte(key))
+		value = string(p)
+		return err
+	})
+	if moraine.KindOf(err) != moraine.NotFound {
+		require.NoError(t, err)
+	}
+	return value
+}
+
+// Two servers that were given up were killed before their cluster was made: nothing
+// that they hold tells of an incarnation. What they agree on gets to nobody either.
+func TestServersOfAClusterThatWasNeverMadeKeepToThemselves(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	g.startAll()
+	g.leader()
+	g.cutPower()
+	_, err := raftstore.ForceAlone(g.config("m1"), raftstore.Deps{FS: g.fs["m1"]}, begin("set incarnation 2"))
+	require.NoError(t, err)
+	g.startAll()
+	for range 5 {
+		g.proposeAmong([]string{"m1"}, "add n")
+		g.proposeAmong([]string{"m2", "m3"}, "set old 1")
+	}
+	require.Equal(t, "2", g.nodes["m1"].get("incarnation"))
+	require.Empty(t, g.nodes["m1"].get("old"))
+	for _, name := range []string{"m2", "m3"} {
+		require.Empty(t, g.nodes[name].get("n"))
 	}
 }
 

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +48,25 @@ func (kvFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
 		return n, kv.Set([]byte(f[1]), binary.BigEndian.AppendUint64(nil, n))
 	}
 	return nil, fmt.Errorf("unknown command %q", f[0])
+}
+
+// incarnationIn and incarnationAfter read "set incarnation N".
+func incarnationIn(r state.Reader) (moraine.Incarnation, error) {
+	value, found, err := r.Get([]byte("incarnation"))
+	if err != nil || !found {
+		return 0, err
+	}
+	n, err := strconv.Atoi(string(value))
+	return moraine.Incarnation(n), err
+}
+
+func incarnationAfter(entry []byte, before moraine.Incarnation) moraine.Incarnation {
+	f := strings.Fields(string(entry))
+	if len(f) < 3 || f[0] != "set" || f[1] != "incarnation" {
+		return before
+	}
+	n, _ := strconv.Atoi(f[2])
+	return max(before, moraine.Incarnation(n))
 }
 
 // network joins the nodes of a test by their names.
@@ -257,8 +278,6 @@ type group struct {
 	nodes map[string]*node
 	tune  func(name string, cfg *raftstore.Config)
 	fsm   raftstore.FSM
-	// number is of the incarnation that each state says it is of.
-	number moraine.Incarnation
 }
 
 func newGroup(t testing.TB, size int, tune func(name string, cfg *raftstore.Config)) *group {
@@ -302,8 +321,8 @@ func (g *group) deps(name string) raftstore.Deps {
 	}
 	return raftstore.Deps{
 		FS: g.fs[name], FSM: g.fsm,
-		Incarnation: func(state.Reader) (moraine.Incarnation, error) { return g.number, nil },
-		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name),
+		Incarnation: incarnationIn, IncarnationAfter: incarnationAfter,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name),
 	}
 }
 
@@ -366,6 +385,18 @@ func (g *group) halt(name string) error {
 func (g *group) stopAll() {
 	for _, name := range g.names {
 		g.halt(name)
+	}
+}
+
+// cutPower ends the nodes that run, and leaves of their disks what was synced.
+func (g *group) cutPower() {
+	for i, name := range g.names {
+		if g.nodes[name] == nil {
+			continue
+		}
+		left := g.fs[name].(*vfs.Mem).Crash(rand.New(rand.NewPCG(uint64(i), 1)))
+		g.halt(name)
+		g.fs[name] = left
 	}
 }
 

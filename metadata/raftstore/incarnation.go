@@ -3,6 +3,8 @@ package raftstore
 import (
 	"fmt"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/morainefs/moraine"
 )
 
@@ -11,7 +13,9 @@ import (
 // node runs. Nodes of two incarnations exchange no message (see greeting.go): their
 // logs may have different entries of one index and term. Which incarnation a
 // directory is of is in its IDENTITY where a restore or a forced quorum began it, and
-// else in its state alone, so that an earlier release reads it as it always did.
+// else in its state alone, so that an earlier release reads it as it always did. The
+// state that lies on the disk of a node that was killed may be far behind its log, or
+// be none at all: then the log tells. A node has to know before its first message.
 
 // Incarnation returns what this node's directory is of, as far as is known; it may
 // be called before Run. The number is 0 for a node that has nothing yet.
@@ -48,8 +52,42 @@ func (s *Store) learnIncarnation(id identity) error {
 			return fmt.Errorf("read the incarnation of the state: %w", err)
 		}
 	}
+	if known.Number == 0 {
+		var err error
+		if known.Number, err = s.incarnationOfLog(); err != nil {
+			return err
+		}
+	}
 	s.incarnation.Store(&known)
 	return nil
+}
+
+// incarnationOfLog returns the number that the entries of the log come to, 0 where none
+// of them has one. Whether they are committed does not matter: who holds an entry of
+// an incarnation is of it, and whoever outlives that one tells him.
+func (s *Store) incarnationOfLog() (number moraine.Incarnation, err error) {
+	first, err := s.log.FirstIndex()
+	if err != nil {
+		return 0, err
+	}
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	s.hadEntries = last > 0
+	if s.deps.IncarnationAfter == nil {
+		return 0, nil
+	}
+	for i := first; i > 0 && i <= last; i++ {
+		var entry raft.Log
+		if err := s.log.GetLog(i, &entry); err != nil {
+			return 0, fmt.Errorf("entry %d: %w", i, err)
+		}
+		if entry.Type == raft.LogCommand {
+			number = s.deps.IncarnationAfter(entry.Data, number)
+		}
+	}
+	return number, nil
 }
 
 // GiveUp ends a node that heard of an incarnation that outlives its own, and sees

@@ -71,9 +71,12 @@ type Store struct {
 	silent    atomic.Bool // this node, a follower, has not heard of its leader for long
 
 	incarnation atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
-	givingUp    sync.Mutex                                // over a change of IDENTITY
-	refusals    sync.Mutex                                // guards what follows
-	refused     map[greeting]time.Time
+	// hadEntries: the log held entries when the node started, and none of them, nor
+	// the state, tells of an incarnation.
+	hadEntries bool
+	givingUp   sync.Mutex // over a change of IDENTITY
+	refusals   sync.Mutex // guards what follows
+	refused    map[greeting]time.Time
 }
 
 // errClosed says that the state is not open.
