@@ -73,7 +73,7 @@ func (l *leader) balanceRound(ctx context.Context) (rest time.Duration, err erro
 		if p.state == wire.RebalanceState_REBALANCE_STATE_STUCK {
 			return balanceStuck, nil
 		}
-		return l.cfg.Suspect, nil
+		return balanceRound, nil // to judge may mean to count what is dead, which is not for nothing
 	}
 	if err := l.createMoves(ctx, p.tasks); err != nil {
 		return 0, err
