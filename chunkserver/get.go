@@ -93,6 +93,9 @@ func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.
 
 // StatDevices implements transport.ChunkService.
 func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error) {
+	if req.List != nil {
+		return s.listChunks(ctx, req.List)
+	}
 	f, heard := s.fleet.Load(), s.Heard()
 	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}
 	if f == nil && heard.Number != 0 {

@@ -194,6 +194,8 @@ func newOpTable(m *Metrics) *opTable {
 		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
 		462: reading("list_lost"),
 		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: (*leader).setRebalance},
+		480: {name: "check_chunks", may: admins, reads: true, serve: (*leader).checkChunks},
+		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).mutate},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}

@@ -111,19 +111,16 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := l.topology.view().mayReport(c, slice.Device); err != nil {
 		return nil, err
 	}
-	if len(slice.Chunks) > maxReport {
-		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d chunks in one slice; at most %d", len(slice.Chunks), maxReport)}
-	}
-	if slice.To != 0 && slice.To <= slice.From {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a slice from stripe %x to %x", slice.From, slice.To)}
+	if err := checkSlice(slice); err != nil {
+		return nil, err
 	}
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	f := &findings{}
 	err := l.store.View(func(r state.Reader, applied uint64) error {
-		if applied < slice.PassStarted {
-			return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report was made under entry %d, and this server is at %d", slice.PassStarted, applied)}
+		if err := behind(slice, applied); err != nil {
+			return err
 		}
 		if err := l.judgeReported(r, slice, f); err != nil {
 			return err
@@ -148,6 +145,25 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
 		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing, Damaged: f.damaged}}}, nil
+}
+
+// checkSlice refuses a slice that makes no sense.
+func checkSlice(slice *wire.ReportChunks) error {
+	if len(slice.GetChunks()) > maxReport {
+		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d chunks in one slice; at most %d", len(slice.Chunks), maxReport)}
+	}
+	if slice.GetTo() != 0 && slice.To <= slice.From {
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a slice from stripe %x to %x", slice.From, slice.To)}
+	}
+	return nil
+}
+
+// behind fails where a state is older than the one that a report was made under.
+func behind(slice *wire.ReportChunks, applied uint64) error {
+	if applied >= slice.PassStarted {
+		return nil
+	}
+	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report was made under entry %d, and this server is at %d", slice.PassStarted, applied)}
 }
 
 // judgeReported judges the chunks that a device says it holds.

@@ -26,6 +26,8 @@ func (m *Machine) mutateCluster(t *tx, req *wire.MetaRequest) (*wire.MetaRespons
 		return m.deletedChunks(t, op.DeletedChunks)
 	case *wire.MetaRequest_ReportBadChunks:
 		return m.reportBadChunks(t, op.ReportBadChunks)
+	case *wire.MetaRequest_DropChunks:
+		return m.dropChunks(t, op.DropChunks)
 	case *wire.MetaRequest_SettleChunks:
 		return m.settleChunks(t, op.SettleChunks)
 	case *wire.MetaRequest_LeaseJobs:

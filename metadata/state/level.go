@@ -66,6 +66,8 @@ const (
 	// LevelRebalance: chunks of sound stripes are moved between devices (REBALANCE jobs,
 	// SetRebalance).
 	LevelRebalance = 4
+	// LevelDrops: a person has chunks deleted that nothing explains (DropChunks).
+	LevelDrops = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -40,6 +40,7 @@ var unmodelled = map[string]struct{ test, why string }{
 	"end_intents":       {"TestGarbageModel", "so have intents"},
 	"report_bad_chunks": {"TestGarbageModel", "so have reports"},
 	"deleted_chunks":    {"TestGarbageModel", "so have deletions"},
+	"drop_chunks":       {"TestDropChunks", "nothing is unexplained in the model"},
 	"settle_chunks":     {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
 	"raise_levels":      {"TestRandomMemory", "so have the levels of files"},
 	"register_host":     {"TestClusterTranscripts", "the model's hosts are there when it begins"},

@@ -182,6 +182,17 @@ func (m *Machine) ExpectedChunks(r Reader, id moraine.DeviceID, from, to moraine
 	return out, err
 }
 
+// StripeOnRecord returns the record of a stripe, nil where there is none, and whether
+// it is on the repair queue.
+func (m *Machine) StripeOnRecord(r Reader, id moraine.StripeID) (s *moraine.Stripe, queued bool, err error) {
+	v := m.view(r)
+	if s, err = v.stripe(id); err != nil || s == nil {
+		return nil, false, err
+	}
+	item, err := v.repairOf(id)
+	return s, item != nil, err
+}
+
 // presence is the value of a chunk in the index of devices: the log index at
 // which it came there.
 func (t *tx) presence() []byte { return putUvarint(newValue(presenceVersion, 8), t.index) }

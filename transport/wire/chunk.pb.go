@@ -468,9 +468,11 @@ func (x *SyncDevicesReply) GetError() *Error {
 	return nil
 }
 
-// StatDevices describes the devices of a chunkserver, for inspection.
+// StatDevices describes the devices of a chunkserver, for inspection. An
+// administrator may have it list chunks of one of them, too.
 type StatDevices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	List          *ListChunks            `protobuf:"bytes,470,opt,name=list,proto3" json:"list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,19 +507,141 @@ func (*StatDevices) Descriptor() ([]byte, []int) {
 	return file_chunk_proto_rawDescGZIP(), []int{6}
 }
 
+func (x *StatDevices) GetList() *ListChunks {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+// ListChunks lists the chunks of a device in order of stripe and index, by its index:
+// none is read. A page ends at the end of a stripe.
+type ListChunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	From          uint64                 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`  // the first stripe
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // about how many; at most 4,096, which 0 asks for too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChunks) Reset() {
+	*x = ListChunks{}
+	mi := &file_chunk_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChunks) ProtoMessage() {}
+
+func (x *ListChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChunks.ProtoReflect.Descriptor instead.
+func (*ListChunks) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListChunks) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *ListChunks) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *ListChunks) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListedChunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*ChunkReport         `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	To            uint64                 `protobuf:"fixed64,2,opt,name=to,proto3" json:"to,omitempty"` // the first stripe of the next page; 0: there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListedChunks) Reset() {
+	*x = ListedChunks{}
+	mi := &file_chunk_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListedChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListedChunks) ProtoMessage() {}
+
+func (x *ListedChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListedChunks.ProtoReflect.Descriptor instead.
+func (*ListedChunks) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListedChunks) GetChunks() []*ChunkReport {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+func (x *ListedChunks) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
 type StatDevicesReply struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Error            *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest of the metadata that the server has heard of; 0: none
 	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
+	Listed           *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // where a list was asked for; unset also from an earlier release
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatDevicesReply) Reset() {
 	*x = StatDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +653,7 @@ func (x *StatDevicesReply) String() string {
 func (*StatDevicesReply) ProtoMessage() {}
 
 func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +666,7 @@ func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevicesReply.ProtoReflect.Descriptor instead.
 func (*StatDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{7}
+	return file_chunk_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StatDevicesReply) GetError() *Error {
@@ -573,6 +697,13 @@ func (x *StatDevicesReply) GetHeardMark() []byte {
 	return nil
 }
 
+func (x *StatDevicesReply) GetListed() *ListedChunks {
+	if x != nil {
+		return x.Listed
+	}
+	return nil
+}
+
 // GetPiece reads bytes of an object through the chunkserver's bucket; the
 // reply's payload holds them. The server fetches the whole piece that they lie
 // in, once for all who ask, holds it against its recorded sum, and has the file
@@ -590,7 +721,7 @@ type GetPiece struct {
 
 func (x *GetPiece) Reset() {
 	*x = GetPiece{}
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +733,7 @@ func (x *GetPiece) String() string {
 func (*GetPiece) ProtoMessage() {}
 
 func (x *GetPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +746,7 @@ func (x *GetPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPiece.ProtoReflect.Descriptor instead.
 func (*GetPiece) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{8}
+	return file_chunk_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetPiece) GetObject() uint64 {
@@ -663,7 +794,7 @@ type GetPieceReply struct {
 
 func (x *GetPieceReply) Reset() {
 	*x = GetPieceReply{}
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +806,7 @@ func (x *GetPieceReply) String() string {
 func (*GetPieceReply) ProtoMessage() {}
 
 func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +819,7 @@ func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPieceReply.ProtoReflect.Descriptor instead.
 func (*GetPieceReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{9}
+	return file_chunk_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetPieceReply) GetError() *Error {
@@ -709,7 +840,7 @@ var File_chunk_proto protoreflect.FileDescriptor
 
 const file_chunk_proto_rawDesc = "" +
 	"\n" +
-	"\vchunk.proto\x12\fmoraine.wire\x1a\fcommon.proto\"\x8b\x02\n" +
+	"\vchunk.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\x0emetadata.proto\"\x8b\x02\n" +
 	"\bPutChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -745,14 +876,24 @@ const file_chunk_proto_rawDesc = "" +
 	"\vSyncDevices\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\"=\n" +
 	"\x10SyncDevicesReply\x12)\n" +
-	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\"\r\n" +
-	"\vStatDevices\"\xbb\x01\n" +
+	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\"<\n" +
+	"\vStatDevices\x12-\n" +
+	"\x04list\x18\xd6\x03 \x01(\v2\x18.moraine.wire.ListChunksR\x04list\"N\n" +
+	"\n" +
+	"ListChunks\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x06R\x04from\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"Q\n" +
+	"\fListedChunks\x121\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x19.moraine.wire.ChunkReportR\x06chunks\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\x06R\x02to\"\xf0\x01\n" +
 	"\x10StatDevicesReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
 	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
 	"\n" +
-	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\x88\x01\n" +
+	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\x123\n" +
+	"\x06listed\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.ListedChunksR\x06listed\"\x88\x01\n" +
 	"\bGetPiece\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x1e\n" +
@@ -778,7 +919,7 @@ func file_chunk_proto_rawDescGZIP() []byte {
 	return file_chunk_proto_rawDescData
 }
 
-var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_chunk_proto_goTypes = []any{
 	(*PutChunk)(nil),         // 0: moraine.wire.PutChunk
 	(*PutChunkReply)(nil),    // 1: moraine.wire.PutChunkReply
@@ -787,24 +928,30 @@ var file_chunk_proto_goTypes = []any{
 	(*SyncDevices)(nil),      // 4: moraine.wire.SyncDevices
 	(*SyncDevicesReply)(nil), // 5: moraine.wire.SyncDevicesReply
 	(*StatDevices)(nil),      // 6: moraine.wire.StatDevices
-	(*StatDevicesReply)(nil), // 7: moraine.wire.StatDevicesReply
-	(*GetPiece)(nil),         // 8: moraine.wire.GetPiece
-	(*GetPieceReply)(nil),    // 9: moraine.wire.GetPieceReply
-	(*Error)(nil),            // 10: moraine.wire.Error
-	(*Device)(nil),           // 11: moraine.wire.Device
+	(*ListChunks)(nil),       // 7: moraine.wire.ListChunks
+	(*ListedChunks)(nil),     // 8: moraine.wire.ListedChunks
+	(*StatDevicesReply)(nil), // 9: moraine.wire.StatDevicesReply
+	(*GetPiece)(nil),         // 10: moraine.wire.GetPiece
+	(*GetPieceReply)(nil),    // 11: moraine.wire.GetPieceReply
+	(*Error)(nil),            // 12: moraine.wire.Error
+	(*ChunkReport)(nil),      // 13: moraine.wire.ChunkReport
+	(*Device)(nil),           // 14: moraine.wire.Device
 }
 var file_chunk_proto_depIdxs = []int32{
-	10, // 0: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
-	10, // 1: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
-	10, // 2: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
-	10, // 3: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
-	11, // 4: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
-	10, // 5: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	12, // 0: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
+	12, // 1: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
+	12, // 2: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
+	7,  // 3: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
+	13, // 4: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
+	12, // 5: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
+	14, // 6: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
+	8,  // 7: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
+	12, // 8: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_chunk_proto_init() }
@@ -813,13 +960,14 @@ func file_chunk_proto_init() {
 		return
 	}
 	file_common_proto_init()
+	file_metadata_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_chunk_proto_rawDesc), len(file_chunk_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -192,6 +192,58 @@ func (CommitMode) EnumDescriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{2}
 }
 
+type ChunkFault int32
+
+const (
+	ChunkFault_CHUNK_FAULT_UNSPECIFIED ChunkFault = 0
+	ChunkFault_CHUNK_FAULT_MISSING     ChunkFault = 1 // a record says that the device has it
+	ChunkFault_CHUNK_FAULT_DAMAGED     ChunkFault = 2 // a record claims it, and says that it has another sum or length
+	ChunkFault_CHUNK_FAULT_UNEXPLAINED ChunkFault = 3 // nothing explains it: it is kept
+)
+
+// Enum value maps for ChunkFault.
+var (
+	ChunkFault_name = map[int32]string{
+		0: "CHUNK_FAULT_UNSPECIFIED",
+		1: "CHUNK_FAULT_MISSING",
+		2: "CHUNK_FAULT_DAMAGED",
+		3: "CHUNK_FAULT_UNEXPLAINED",
+	}
+	ChunkFault_value = map[string]int32{
+		"CHUNK_FAULT_UNSPECIFIED": 0,
+		"CHUNK_FAULT_MISSING":     1,
+		"CHUNK_FAULT_DAMAGED":     2,
+		"CHUNK_FAULT_UNEXPLAINED": 3,
+	}
+)
+
+func (x ChunkFault) Enum() *ChunkFault {
+	p := new(ChunkFault)
+	*p = x
+	return p
+}
+
+func (x ChunkFault) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ChunkFault) Descriptor() protoreflect.EnumDescriptor {
+	return file_metadata_proto_enumTypes[3].Descriptor()
+}
+
+func (ChunkFault) Type() protoreflect.EnumType {
+	return &file_metadata_proto_enumTypes[3]
+}
+
+func (x ChunkFault) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ChunkFault.Descriptor instead.
+func (ChunkFault) EnumDescriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{3}
+}
+
 type JobKind int32
 
 const (
@@ -261,11 +313,11 @@ func (x JobKind) String() string {
 }
 
 func (JobKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[3].Descriptor()
+	return file_metadata_proto_enumTypes[4].Descriptor()
 }
 
 func (JobKind) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[3]
+	return &file_metadata_proto_enumTypes[4]
 }
 
 func (x JobKind) Number() protoreflect.EnumNumber {
@@ -274,7 +326,7 @@ func (x JobKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JobKind.Descriptor instead.
 func (JobKind) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{3}
+	return file_metadata_proto_rawDescGZIP(), []int{4}
 }
 
 type JobState int32
@@ -319,11 +371,11 @@ func (x JobState) String() string {
 }
 
 func (JobState) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[4].Descriptor()
+	return file_metadata_proto_enumTypes[5].Descriptor()
 }
 
 func (JobState) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[4]
+	return &file_metadata_proto_enumTypes[5]
 }
 
 func (x JobState) Number() protoreflect.EnumNumber {
@@ -332,7 +384,7 @@ func (x JobState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JobState.Descriptor instead.
 func (JobState) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{4}
+	return file_metadata_proto_rawDescGZIP(), []int{5}
 }
 
 type WatchKind int32
@@ -374,11 +426,11 @@ func (x WatchKind) String() string {
 }
 
 func (WatchKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[5].Descriptor()
+	return file_metadata_proto_enumTypes[6].Descriptor()
 }
 
 func (WatchKind) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[5]
+	return &file_metadata_proto_enumTypes[6]
 }
 
 func (x WatchKind) Number() protoreflect.EnumNumber {
@@ -387,7 +439,7 @@ func (x WatchKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchKind.Descriptor instead.
 func (WatchKind) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{5}
+	return file_metadata_proto_rawDescGZIP(), []int{6}
 }
 
 // MemberStage is how far a server has come towards taking part.
@@ -427,11 +479,11 @@ func (x MemberStage) String() string {
 }
 
 func (MemberStage) Descriptor() protoreflect.EnumDescriptor {
-	return file_metadata_proto_enumTypes[6].Descriptor()
+	return file_metadata_proto_enumTypes[7].Descriptor()
 }
 
 func (MemberStage) Type() protoreflect.EnumType {
-	return &file_metadata_proto_enumTypes[6]
+	return &file_metadata_proto_enumTypes[7]
 }
 
 func (x MemberStage) Number() protoreflect.EnumNumber {
@@ -440,7 +492,7 @@ func (x MemberStage) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemberStage.Descriptor instead.
 func (MemberStage) EnumDescriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{6}
+	return file_metadata_proto_rawDescGZIP(), []int{7}
 }
 
 // MetaRequest is any request to the metadata service. A mutation carries
@@ -543,6 +595,8 @@ type MetaRequest struct {
 	//	*MetaRequest_ListMemory
 	//	*MetaRequest_ListLost
 	//	*MetaRequest_SetRebalance
+	//	*MetaRequest_CheckChunks
+	//	*MetaRequest_DropChunks
 	//	*MetaRequest_Hold
 	//	*MetaRequest_EndHold
 	//	*MetaRequest_Batch
@@ -1395,6 +1449,24 @@ func (x *MetaRequest) GetSetRebalance() *SetRebalance {
 	return nil
 }
 
+func (x *MetaRequest) GetCheckChunks() *CheckChunks {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CheckChunks); ok {
+			return x.CheckChunks
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetDropChunks() *DropChunks {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_DropChunks); ok {
+			return x.DropChunks
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetHold() *Hold {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Hold); ok {
@@ -1780,6 +1852,14 @@ type MetaRequest_SetRebalance struct {
 	SetRebalance *SetRebalance `protobuf:"bytes,470,opt,name=set_rebalance,json=setRebalance,proto3,oneof"`
 }
 
+type MetaRequest_CheckChunks struct {
+	CheckChunks *CheckChunks `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
+}
+
+type MetaRequest_DropChunks struct {
+	DropChunks *DropChunks `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
+}
+
 type MetaRequest_Hold struct {
 	// Exclusive leases.
 	Hold *Hold `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
@@ -1963,6 +2043,10 @@ func (*MetaRequest_ListLost) isMetaRequest_Op() {}
 
 func (*MetaRequest_SetRebalance) isMetaRequest_Op() {}
 
+func (*MetaRequest_CheckChunks) isMetaRequest_Op() {}
+
+func (*MetaRequest_DropChunks) isMetaRequest_Op() {}
+
 func (*MetaRequest_Hold) isMetaRequest_Op() {}
 
 func (*MetaRequest_EndHold) isMetaRequest_Op() {}
@@ -2015,6 +2099,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Batch
 	//	*MetaResponse_Memory
 	//	*MetaResponse_Lost
+	//	*MetaResponse_CheckChunks
+	//	*MetaResponse_DropChunks
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2431,6 +2517,24 @@ func (x *MetaResponse) GetLost() *LostReply {
 	return nil
 }
 
+func (x *MetaResponse) GetCheckChunks() *CheckChunksReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_CheckChunks); ok {
+			return x.CheckChunks
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetDropChunks() *DropChunksReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_DropChunks); ok {
+			return x.DropChunks
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -2595,6 +2699,14 @@ type MetaResponse_Lost struct {
 	Lost *LostReply `protobuf:"bytes,462,opt,name=lost,proto3,oneof"`
 }
 
+type MetaResponse_CheckChunks struct {
+	CheckChunks *CheckChunksReply `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
+}
+
+type MetaResponse_DropChunks struct {
+	DropChunks *DropChunksReply `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -2674,6 +2786,10 @@ func (*MetaResponse_Batch) isMetaResponse_Result() {}
 func (*MetaResponse_Memory) isMetaResponse_Result() {}
 
 func (*MetaResponse_Lost) isMetaResponse_Result() {}
+
+func (*MetaResponse_CheckChunks) isMetaResponse_Result() {}
+
+func (*MetaResponse_DropChunks) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7402,6 +7518,412 @@ func (x *ReportChunksReply) GetDamaged() uint64 {
 	return 0
 }
 
+// CheckChunks judges a slice of what a device holds as a report of it is judged, and
+// says what is wrong: nothing is queued, deleted or counted.
+type CheckChunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slice         *ReportChunks          `protobuf:"bytes,1,opt,name=slice,proto3" json:"slice,omitempty"` // pass_started: an `applied` that was answered before the chunks were listed; unset: only that is asked for
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckChunks) Reset() {
+	*x = CheckChunks{}
+	mi := &file_metadata_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckChunks) ProtoMessage() {}
+
+func (x *CheckChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
+func (*CheckChunks) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *CheckChunks) GetSlice() *ReportChunks {
+	if x != nil {
+		return x.Slice
+	}
+	return nil
+}
+
+type CheckChunksReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Applied       uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // log index of the state that it was judged by
+	Findings      []*ChunkFinding        `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	Live          uint64                 `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"` // chunks that a record claims, and that are as it says
+	LiveBytes     uint64                 `protobuf:"varint,4,opt,name=live_bytes,json=liveBytes,proto3" json:"live_bytes,omitempty"`
+	Pending       uint64                 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"` // dead, or not committed yet: to be deleted, or to be claimed
+	PendingBytes  uint64                 `protobuf:"varint,6,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // the present one
+	To            uint64                 `protobuf:"fixed64,8,opt,name=to,proto3" json:"to,omitempty"`                  // only what is below this stripe was judged: too much is missing; 0: all was
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckChunksReply) Reset() {
+	*x = CheckChunksReply{}
+	mi := &file_metadata_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckChunksReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckChunksReply) ProtoMessage() {}
+
+func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
+func (*CheckChunksReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *CheckChunksReply) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *CheckChunksReply) GetFindings() []*ChunkFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *CheckChunksReply) GetLive() uint64 {
+	if x != nil {
+		return x.Live
+	}
+	return 0
+}
+
+func (x *CheckChunksReply) GetLiveBytes() uint64 {
+	if x != nil {
+		return x.LiveBytes
+	}
+	return 0
+}
+
+func (x *CheckChunksReply) GetPending() uint64 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *CheckChunksReply) GetPendingBytes() uint64 {
+	if x != nil {
+		return x.PendingBytes
+	}
+	return 0
+}
+
+func (x *CheckChunksReply) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *CheckChunksReply) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+// DropChunks has chunks deleted, after the grace, that nothing explains: a person's
+// word, which accepts the loss of what they may have been of. What something explains
+// by now is passed over, and so is what has a number that no stripe was given yet, or a
+// stripe that lives.
+type DropChunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*DroppedChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // 256 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropChunks) Reset() {
+	*x = DropChunks{}
+	mi := &file_metadata_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropChunks) ProtoMessage() {}
+
+func (x *DropChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
+func (*DropChunks) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *DropChunks) GetChunks() []*DroppedChunk {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+type DroppedChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DroppedChunk) Reset() {
+	*x = DroppedChunk{}
+	mi := &file_metadata_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DroppedChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DroppedChunk) ProtoMessage() {}
+
+func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
+func (*DroppedChunk) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *DroppedChunk) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *DroppedChunk) GetStripe() uint64 {
+	if x != nil {
+		return x.Stripe
+	}
+	return 0
+}
+
+func (x *DroppedChunk) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DroppedChunk) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *DroppedChunk) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+type DropChunksReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dropped       uint32                 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"` // those that were not passed over, or were dropped before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropChunksReply) Reset() {
+	*x = DropChunksReply{}
+	mi := &file_metadata_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropChunksReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropChunksReply) ProtoMessage() {}
+
+func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
+func (*DropChunksReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *DropChunksReply) GetDropped() uint32 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+type ChunkFinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fault         ChunkFault             `protobuf:"varint,1,opt,name=fault,proto3,enum=moraine.wire.ChunkFault" json:"fault,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // that the device has it with; 0: it is missing
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`   // likewise; of a missing one, that it should have
+	Scheme        *Scheme                `protobuf:"bytes,6,opt,name=scheme,proto3" json:"scheme,omitempty"`    // of the stripe; unset: there is no record of it
+	Queued        bool                   `protobuf:"varint,7,opt,name=queued,proto3" json:"queued,omitempty"`   // the stripe is on the repair queue already
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChunkFinding) Reset() {
+	*x = ChunkFinding{}
+	mi := &file_metadata_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChunkFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChunkFinding) ProtoMessage() {}
+
+func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
+func (*ChunkFinding) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *ChunkFinding) GetFault() ChunkFault {
+	if x != nil {
+		return x.Fault
+	}
+	return ChunkFault_CHUNK_FAULT_UNSPECIFIED
+}
+
+func (x *ChunkFinding) GetStripe() uint64 {
+	if x != nil {
+		return x.Stripe
+	}
+	return 0
+}
+
+func (x *ChunkFinding) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ChunkFinding) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ChunkFinding) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *ChunkFinding) GetScheme() *Scheme {
+	if x != nil {
+		return x.Scheme
+	}
+	return nil
+}
+
+func (x *ChunkFinding) GetQueued() bool {
+	if x != nil {
+		return x.Queued
+	}
+	return false
+}
+
 type SetDeviceState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -7414,7 +7936,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7426,7 +7948,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7439,7 +7961,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -7500,7 +8022,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7512,7 +8034,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7525,7 +8047,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Job) GetId() uint64 {
@@ -7695,7 +8217,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7707,7 +8229,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7720,7 +8242,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -7771,7 +8293,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7783,7 +8305,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7796,7 +8318,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -7841,7 +8363,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7853,7 +8375,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7866,7 +8388,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -7922,7 +8444,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7934,7 +8456,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7947,7 +8469,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -7983,7 +8505,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7995,7 +8517,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8008,7 +8530,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -8051,7 +8573,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8063,7 +8585,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8076,7 +8598,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -8119,7 +8641,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8131,7 +8653,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8144,7 +8666,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -8184,7 +8706,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8196,7 +8718,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8209,7 +8731,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -8232,7 +8754,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8244,7 +8766,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8257,7 +8779,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -8286,7 +8808,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8298,7 +8820,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8311,7 +8833,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -8344,7 +8866,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8356,7 +8878,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8369,7 +8891,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -8392,7 +8914,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8404,7 +8926,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8417,7 +8939,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -8451,7 +8973,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8463,7 +8985,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8476,7 +8998,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -8503,7 +9025,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8515,7 +9037,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8528,7 +9050,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -8555,7 +9077,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8567,7 +9089,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8580,7 +9102,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -8634,7 +9156,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8646,7 +9168,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8659,7 +9181,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -8682,7 +9204,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8694,7 +9216,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8707,7 +9229,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -8757,7 +9279,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8769,7 +9291,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8782,7 +9304,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -8816,7 +9338,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8828,7 +9350,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8841,7 +9363,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -8869,7 +9391,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8881,7 +9403,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8894,7 +9416,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -8928,7 +9450,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8940,7 +9462,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8953,7 +9475,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -8978,7 +9500,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8990,7 +9512,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9003,7 +9525,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -9084,7 +9606,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9096,7 +9618,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9109,7 +9631,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -9162,7 +9684,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9174,7 +9696,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9187,7 +9709,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -9232,7 +9754,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9244,7 +9766,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9257,7 +9779,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -9303,7 +9825,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9315,7 +9837,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9328,7 +9850,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -9365,7 +9887,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9377,7 +9899,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9390,7 +9912,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -9440,7 +9962,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9452,7 +9974,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9465,7 +9987,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -9493,7 +10015,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9505,7 +10027,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9518,7 +10040,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -9537,7 +10059,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9549,7 +10071,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9562,7 +10084,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -9585,7 +10107,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9597,7 +10119,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9610,7 +10132,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -9654,7 +10176,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9666,7 +10188,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9679,7 +10201,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -9724,7 +10246,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9736,7 +10258,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9749,7 +10271,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -9806,7 +10328,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9818,7 +10340,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9831,7 +10353,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -9872,7 +10394,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9884,7 +10406,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9897,7 +10419,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -9929,7 +10451,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9941,7 +10463,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9954,7 +10476,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -10009,7 +10531,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10021,7 +10543,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10034,7 +10556,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -10123,7 +10645,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10135,7 +10657,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10148,7 +10670,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -10263,7 +10785,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10275,7 +10797,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10288,7 +10810,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -10327,7 +10849,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10339,7 +10861,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10352,7 +10874,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 type Member struct {
@@ -10375,7 +10897,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10387,7 +10909,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10400,7 +10922,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *Member) GetId() string {
@@ -10505,7 +11027,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10517,7 +11039,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10530,7 +11052,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -10614,7 +11136,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10626,7 +11148,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10639,7 +11161,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *CommandCount) GetName() string {
@@ -10675,7 +11197,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10687,7 +11209,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10700,7 +11222,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *AddMember) GetId() string {
@@ -10727,7 +11249,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10739,7 +11261,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10752,7 +11274,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -10772,7 +11294,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10784,7 +11306,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10797,7 +11319,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -10820,7 +11342,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10832,7 +11354,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10845,7 +11367,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -10887,7 +11409,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10899,7 +11421,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10912,7 +11434,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -10961,7 +11483,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10973,7 +11495,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10986,7 +11508,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -11008,7 +11530,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11020,7 +11542,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11033,7 +11555,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -11065,7 +11587,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11077,7 +11599,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11090,7 +11612,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -11151,7 +11673,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11163,7 +11685,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11176,7 +11698,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 type LeaderReply struct {
@@ -11191,7 +11713,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11203,7 +11725,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11216,7 +11738,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -11261,7 +11783,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11273,7 +11795,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11286,7 +11808,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -11331,7 +11853,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11343,7 +11865,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11356,7 +11878,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -11413,7 +11935,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11425,7 +11947,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11438,7 +11960,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -11473,7 +11995,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe3)\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe2*\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -11596,11 +12118,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryH\x00R\n" +
 	"listMemory\x126\n" +
 	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12B\n" +
-	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12)\n" +
+	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12?\n" +
+	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x19.moraine.wire.CheckChunksH\x00R\vcheckChunks\x12<\n" +
+	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksH\x00R\n" +
+	"dropChunks\x12)\n" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
 	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
-	"\x02op\"\xfd\x11\n" +
+	"\x02op\"\x86\x13\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -11648,7 +12173,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x17.moraine.wire.HoldReplyH\x00R\x04hold\x121\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batch\x124\n" +
 	"\x06memory\x18\xcd\x03 \x01(\v2\x19.moraine.wire.MemoryReplyH\x00R\x06memory\x12.\n" +
-	"\x04lost\x18\xce\x03 \x01(\v2\x17.moraine.wire.LostReplyH\x00R\x04lostB\b\n" +
+	"\x04lost\x18\xce\x03 \x01(\v2\x17.moraine.wire.LostReplyH\x00R\x04lost\x12D\n" +
+	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x1e.moraine.wire.CheckChunksReplyH\x00R\vcheckChunks\x12A\n" +
+	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x1d.moraine.wire.DropChunksReplyH\x00R\n" +
+	"dropChunksB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\xd3\x01\n" +
 	"\vOpenSession\x12\x12\n" +
@@ -12041,7 +12569,38 @@ const file_metadata_proto_rawDesc = "" +
 	"\tdeletions\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\x04R\aunknown\x12\x18\n" +
 	"\amissing\x18\x03 \x01(\x04R\amissing\x12\x19\n" +
-	"\adamaged\x18\xc2\x03 \x01(\x04R\adamaged\"\x86\x01\n" +
+	"\adamaged\x18\xc2\x03 \x01(\x04R\adamaged\"?\n" +
+	"\vCheckChunks\x120\n" +
+	"\x05slice\x18\x01 \x01(\v2\x1a.moraine.wire.ReportChunksR\x05slice\"\x88\x02\n" +
+	"\x10CheckChunksReply\x12\x18\n" +
+	"\aapplied\x18\x01 \x01(\x04R\aapplied\x126\n" +
+	"\bfindings\x18\x02 \x03(\v2\x1a.moraine.wire.ChunkFindingR\bfindings\x12\x12\n" +
+	"\x04live\x18\x03 \x01(\x04R\x04live\x12\x1d\n" +
+	"\n" +
+	"live_bytes\x18\x04 \x01(\x04R\tliveBytes\x12\x18\n" +
+	"\apending\x18\x05 \x01(\x04R\apending\x12#\n" +
+	"\rpending_bytes\x18\x06 \x01(\x04R\fpendingBytes\x12 \n" +
+	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\x0e\n" +
+	"\x02to\x18\b \x01(\x06R\x02to\"@\n" +
+	"\n" +
+	"DropChunks\x122\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x1a.moraine.wire.DroppedChunkR\x06chunks\"\x86\x01\n" +
+	"\fDroppedChunk\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
+	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"+\n" +
+	"\x0fDropChunksReply\x12\x18\n" +
+	"\adropped\x18\x01 \x01(\rR\adropped\"\xe4\x01\n" +
+	"\fChunkFinding\x12.\n" +
+	"\x05fault\x18\x01 \x01(\x0e2\x18.moraine.wire.ChunkFaultR\x05fault\x12\x16\n" +
+	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\x12,\n" +
+	"\x06scheme\x18\x06 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x16\n" +
+	"\x06queued\x18\a \x01(\bR\x06queued\"\x86\x01\n" +
 	"\x0eSetDeviceState\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
@@ -12396,7 +12955,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17COMMIT_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13COMMIT_MODE_OVERLAY\x10\x01\x12\x17\n" +
 	"\x13COMMIT_MODE_REPLACE\x10\x02\x12\x16\n" +
-	"\x12COMMIT_MODE_APPEND\x10\x03*\xf0\x02\n" +
+	"\x12COMMIT_MODE_APPEND\x10\x03*x\n" +
+	"\n" +
+	"ChunkFault\x12\x1b\n" +
+	"\x17CHUNK_FAULT_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13CHUNK_FAULT_MISSING\x10\x01\x12\x17\n" +
+	"\x13CHUNK_FAULT_DAMAGED\x10\x02\x12\x1b\n" +
+	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\xf0\x02\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -12445,409 +13010,425 @@ func file_metadata_proto_rawDescGZIP() []byte {
 	return file_metadata_proto_rawDescData
 }
 
-var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
+var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 132)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
 	(CommitMode)(0),           // 2: moraine.wire.CommitMode
-	(JobKind)(0),              // 3: moraine.wire.JobKind
-	(JobState)(0),             // 4: moraine.wire.JobState
-	(WatchKind)(0),            // 5: moraine.wire.WatchKind
-	(MemberStage)(0),          // 6: moraine.wire.MemberStage
-	(*MetaRequest)(nil),       // 7: moraine.wire.MetaRequest
-	(*MetaResponse)(nil),      // 8: moraine.wire.MetaResponse
-	(*Done)(nil),              // 9: moraine.wire.Done
-	(*OpenSession)(nil),       // 10: moraine.wire.OpenSession
-	(*RenewSession)(nil),      // 11: moraine.wire.RenewSession
-	(*CloseSession)(nil),      // 12: moraine.wire.CloseSession
-	(*SessionReply)(nil),      // 13: moraine.wire.SessionReply
-	(*GetCluster)(nil),        // 14: moraine.wire.GetCluster
-	(*MetadataNode)(nil),      // 15: moraine.wire.MetadataNode
-	(*ClusterReply)(nil),      // 16: moraine.wire.ClusterReply
-	(*Healing)(nil),           // 17: moraine.wire.Healing
-	(*SetRebalance)(nil),      // 18: moraine.wire.SetRebalance
-	(*Rebalance)(nil),         // 19: moraine.wire.Rebalance
-	(*SetMaintenance)(nil),    // 20: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 21: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 22: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 23: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 24: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 25: moraine.wire.EntryReply
-	(*Walk)(nil),              // 26: moraine.wire.Walk
-	(*WalkReply)(nil),         // 27: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 28: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 29: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 30: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 31: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 32: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 33: moraine.wire.Create
-	(*Rename)(nil),            // 34: moraine.wire.Rename
-	(*Remove)(nil),            // 35: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 36: moraine.wire.RemoveReply
-	(*Link)(nil),              // 37: moraine.wire.Link
-	(*Release)(nil),           // 38: moraine.wire.Release
-	(*SetXattr)(nil),          // 39: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 40: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 41: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 42: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 43: moraine.wire.SetAttr
-	(*Grant)(nil),             // 44: moraine.wire.Grant
-	(*GrantReply)(nil),        // 45: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 46: moraine.wire.EndGrant
-	(*Place)(nil),             // 47: moraine.wire.Place
-	(*PlaceReply)(nil),        // 48: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 49: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 50: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 51: moraine.wire.Clone
-	(*CloneRange)(nil),        // 52: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 53: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 54: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 55: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 56: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 57: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 58: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 59: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 60: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 61: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 62: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 63: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 64: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 65: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 66: moraine.wire.ListLost
-	(*LostReply)(nil),         // 67: moraine.wire.LostReply
-	(*LostFile)(nil),          // 68: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 69: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 70: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 71: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 72: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 73: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 74: moraine.wire.ReportChunksReply
-	(*SetDeviceState)(nil),    // 75: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 76: moraine.wire.Job
-	(*RepairTask)(nil),        // 77: moraine.wire.RepairTask
-	(*Intent)(nil),            // 78: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 79: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 80: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 81: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 82: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 83: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 84: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 85: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 86: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 87: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 88: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 89: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 90: moraine.wire.EndIntents
-	(*Usage)(nil),             // 91: moraine.wire.Usage
-	(*GetUsage)(nil),          // 92: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 93: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 94: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 95: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 96: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 97: moraine.wire.Recount
-	(*Leases)(nil),            // 98: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 99: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 100: moraine.wire.Recall
-	(*Touch)(nil),             // 101: moraine.wire.Touch
-	(*Hold)(nil),              // 102: moraine.wire.Hold
-	(*HoldReply)(nil),         // 103: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 104: moraine.wire.EndHold
-	(*Batch)(nil),             // 105: moraine.wire.Batch
-	(*BatchReply)(nil),        // 106: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 107: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 108: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 109: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 110: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 111: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 112: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 113: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 114: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 115: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 116: moraine.wire.GetMembers
-	(*Member)(nil),            // 117: moraine.wire.Member
-	(*MembersReply)(nil),      // 118: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 119: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 120: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 121: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 122: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 123: moraine.wire.CloneTree
-	(*Concat)(nil),            // 124: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 125: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 126: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 127: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 128: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 129: moraine.wire.LeaderReply
-	(*ListQuarantine)(nil),    // 130: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 131: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 132: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 133: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 134: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 135: moraine.wire.SealPart
-	(*GetStep)(nil),           // 136: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 137: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 138: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 139: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 140: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 141: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 142: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 143: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 144: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 145: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 146: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 147: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 148: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 149: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 150: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 151: moraine.wire.GetObject
-	(*GetTier)(nil),           // 152: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 153: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 154: moraine.wire.GetPolicy
-	(*Error)(nil),             // 155: moraine.wire.Error
-	(*Topology)(nil),          // 156: moraine.wire.Topology
-	(*RunReply)(nil),          // 157: moraine.wire.RunReply
-	(*StepReply)(nil),         // 158: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 159: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 160: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 161: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 162: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 163: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 164: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 165: moraine.wire.Scheme
-	(DeviceState)(0),          // 166: moraine.wire.DeviceState
-	(*Attr)(nil),              // 167: moraine.wire.Attr
-	(FileType)(0),             // 168: moraine.wire.FileType
-	(*Placement)(nil),         // 169: moraine.wire.Placement
-	(*Stripe)(nil),            // 170: moraine.wire.Stripe
-	(*Extent)(nil),            // 171: moraine.wire.Extent
-	(*Object)(nil),            // 172: moraine.wire.Object
-	(*Host)(nil),              // 173: moraine.wire.Host
-	(*Device)(nil),            // 174: moraine.wire.Device
-	(*SigningKey)(nil),        // 175: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 176: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 177: moraine.wire.MoveTask
+	(ChunkFault)(0),           // 3: moraine.wire.ChunkFault
+	(JobKind)(0),              // 4: moraine.wire.JobKind
+	(JobState)(0),             // 5: moraine.wire.JobState
+	(WatchKind)(0),            // 6: moraine.wire.WatchKind
+	(MemberStage)(0),          // 7: moraine.wire.MemberStage
+	(*MetaRequest)(nil),       // 8: moraine.wire.MetaRequest
+	(*MetaResponse)(nil),      // 9: moraine.wire.MetaResponse
+	(*Done)(nil),              // 10: moraine.wire.Done
+	(*OpenSession)(nil),       // 11: moraine.wire.OpenSession
+	(*RenewSession)(nil),      // 12: moraine.wire.RenewSession
+	(*CloseSession)(nil),      // 13: moraine.wire.CloseSession
+	(*SessionReply)(nil),      // 14: moraine.wire.SessionReply
+	(*GetCluster)(nil),        // 15: moraine.wire.GetCluster
+	(*MetadataNode)(nil),      // 16: moraine.wire.MetadataNode
+	(*ClusterReply)(nil),      // 17: moraine.wire.ClusterReply
+	(*Healing)(nil),           // 18: moraine.wire.Healing
+	(*SetRebalance)(nil),      // 19: moraine.wire.SetRebalance
+	(*Rebalance)(nil),         // 20: moraine.wire.Rebalance
+	(*SetMaintenance)(nil),    // 21: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 22: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 23: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 24: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 25: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 26: moraine.wire.EntryReply
+	(*Walk)(nil),              // 27: moraine.wire.Walk
+	(*WalkReply)(nil),         // 28: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 29: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 30: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 31: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 32: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 33: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 34: moraine.wire.Create
+	(*Rename)(nil),            // 35: moraine.wire.Rename
+	(*Remove)(nil),            // 36: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 37: moraine.wire.RemoveReply
+	(*Link)(nil),              // 38: moraine.wire.Link
+	(*Release)(nil),           // 39: moraine.wire.Release
+	(*SetXattr)(nil),          // 40: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 41: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 42: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 43: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 44: moraine.wire.SetAttr
+	(*Grant)(nil),             // 45: moraine.wire.Grant
+	(*GrantReply)(nil),        // 46: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 47: moraine.wire.EndGrant
+	(*Place)(nil),             // 48: moraine.wire.Place
+	(*PlaceReply)(nil),        // 49: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 50: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 51: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 52: moraine.wire.Clone
+	(*CloneRange)(nil),        // 53: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 54: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 55: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 56: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 57: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 58: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 59: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 60: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 61: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 62: moraine.wire.HeartbeatReply
+	(*ListMemory)(nil),        // 63: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 64: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 65: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 66: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 67: moraine.wire.ListLost
+	(*LostReply)(nil),         // 68: moraine.wire.LostReply
+	(*LostFile)(nil),          // 69: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 70: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 71: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 72: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 73: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 74: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 75: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 76: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 77: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 78: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 79: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 80: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 81: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 82: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 83: moraine.wire.Job
+	(*RepairTask)(nil),        // 84: moraine.wire.RepairTask
+	(*Intent)(nil),            // 85: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 86: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 87: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 88: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 89: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 90: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 91: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 92: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 93: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 94: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 95: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 96: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 97: moraine.wire.EndIntents
+	(*Usage)(nil),             // 98: moraine.wire.Usage
+	(*GetUsage)(nil),          // 99: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 100: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 101: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 102: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 103: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 104: moraine.wire.Recount
+	(*Leases)(nil),            // 105: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 106: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 107: moraine.wire.Recall
+	(*Touch)(nil),             // 108: moraine.wire.Touch
+	(*Hold)(nil),              // 109: moraine.wire.Hold
+	(*HoldReply)(nil),         // 110: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 111: moraine.wire.EndHold
+	(*Batch)(nil),             // 112: moraine.wire.Batch
+	(*BatchReply)(nil),        // 113: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 114: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 115: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 116: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 117: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 118: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 119: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 120: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 121: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 122: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 123: moraine.wire.GetMembers
+	(*Member)(nil),            // 124: moraine.wire.Member
+	(*MembersReply)(nil),      // 125: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 126: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 127: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 128: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 129: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 130: moraine.wire.CloneTree
+	(*Concat)(nil),            // 131: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 132: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 133: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 134: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 135: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 136: moraine.wire.LeaderReply
+	(*ListQuarantine)(nil),    // 137: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 138: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 139: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 140: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 141: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 142: moraine.wire.SealPart
+	(*GetStep)(nil),           // 143: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 144: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 145: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 146: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 147: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 148: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 149: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 150: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 151: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 152: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 153: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 154: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 155: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 156: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 157: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 158: moraine.wire.GetObject
+	(*GetTier)(nil),           // 159: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 160: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 161: moraine.wire.GetPolicy
+	(*Error)(nil),             // 162: moraine.wire.Error
+	(*Topology)(nil),          // 163: moraine.wire.Topology
+	(*RunReply)(nil),          // 164: moraine.wire.RunReply
+	(*StepReply)(nil),         // 165: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 166: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 167: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 168: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 169: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 170: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 171: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 172: moraine.wire.Scheme
+	(DeviceState)(0),          // 173: moraine.wire.DeviceState
+	(*Attr)(nil),              // 174: moraine.wire.Attr
+	(FileType)(0),             // 175: moraine.wire.FileType
+	(*Placement)(nil),         // 176: moraine.wire.Placement
+	(*Stripe)(nil),            // 177: moraine.wire.Stripe
+	(*Extent)(nil),            // 178: moraine.wire.Extent
+	(*Object)(nil),            // 179: moraine.wire.Object
+	(*Host)(nil),              // 180: moraine.wire.Host
+	(*Device)(nil),            // 181: moraine.wire.Device
+	(*SigningKey)(nil),        // 182: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 183: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 184: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
-	10,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
-	11,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
-	12,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
-	14,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	23,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	24,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	26,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	29,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	30,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	33,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	34,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	35,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	43,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	42,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	37,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	38,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	39,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	40,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	44,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	46,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	47,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	49,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	54,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	56,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	51,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	58,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	60,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	72,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	71,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	75,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	79,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	81,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	82,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	83,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	84,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	86,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	88,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	90,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	133, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	134, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	135, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	136, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	137, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	138, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	139, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	140, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	141, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	142, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	143, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	85,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	144, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	145, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	146, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	147, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	148, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	149, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	150, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	151, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	152, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	153, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	154, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	92,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	94,  // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	95,  // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	97,  // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	123, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	124, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	125, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	98,  // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	108, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	112, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	116, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	120, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	121, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	122, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	126, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	20,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	22,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	21,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	128, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	130, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	64,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	62,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	66,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	18,  // 84: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	102, // 85: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	104, // 86: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	105, // 87: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	155, // 88: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	107, // 89: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	13,  // 90: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	16,  // 91: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	156, // 92: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	25,  // 93: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	27,  // 94: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	32,  // 95: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	36,  // 96: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	45,  // 97: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	48,  // 98: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	53,  // 99: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	55,  // 100: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	59,  // 101: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	61,  // 102: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	74,  // 103: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	80,  // 104: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	87,  // 105: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	89,  // 106: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	157, // 107: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	158, // 108: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	159, // 109: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	160, // 110: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	161, // 111: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	41,  // 112: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	162, // 113: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	163, // 114: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	164, // 115: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	93,  // 116: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	96,  // 117: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	113, // 118: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	118, // 119: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	127, // 120: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	129, // 121: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	132, // 122: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	9,   // 123: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	99,  // 124: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	110, // 125: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	103, // 126: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	106, // 127: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	63,  // 128: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	67,  // 129: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	111, // 130: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	15,  // 131: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	156, // 132: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	165, // 133: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	17,  // 134: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	19,  // 135: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	0,   // 136: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	166, // 137: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	167, // 138: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	167, // 139: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	28,  // 140: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	167, // 141: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	167, // 142: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	31,  // 143: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	168, // 144: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	165, // 145: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	169, // 146: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	165, // 147: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	165, // 148: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	169, // 149: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	170, // 150: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	171, // 151: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 152: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	50,  // 153: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	33,  // 154: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	2,   // 155: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	52,  // 156: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	50,  // 157: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	167, // 158: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	167, // 159: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	171, // 160: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	170, // 161: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	172, // 162: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	57,  // 163: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	173, // 164: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	174, // 165: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	175, // 166: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	174, // 167: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	70,  // 168: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	175, // 169: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	65,  // 170: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	65,  // 171: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	68,  // 172: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	69,  // 173: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	70,  // 174: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	73,  // 175: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	70,  // 176: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	166, // 177: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	3,   // 178: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	4,   // 179: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	77,  // 180: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	176, // 181: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	177, // 182: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	3,   // 183: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	170, // 184: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	78,  // 185: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	3,   // 186: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	76,  // 187: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	3,   // 188: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	78,  // 189: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	78,  // 190: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	78,  // 191: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	78,  // 192: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	91,  // 193: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	91,  // 194: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	91,  // 195: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	100, // 196: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	101, // 197: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	167, // 198: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	7,   // 199: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	8,   // 200: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	101, // 201: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	5,   // 202: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	168, // 203: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	109, // 204: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	114, // 205: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	6,   // 206: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	115, // 207: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	115, // 208: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	114, // 209: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	117, // 210: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	119, // 211: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	52,  // 212: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	50,  // 213: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	131, // 214: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	215, // [215:215] is the sub-list for method output_type
-	215, // [215:215] is the sub-list for method input_type
-	215, // [215:215] is the sub-list for extension type_name
-	215, // [215:215] is the sub-list for extension extendee
-	0,   // [0:215] is the sub-list for field type_name
+	11,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
+	12,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
+	13,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
+	15,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
+	24,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	25,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	27,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	30,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	31,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	34,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	35,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	36,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	44,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	43,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	38,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	39,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	40,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	41,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	45,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	47,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	48,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	50,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	55,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	57,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	52,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	59,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	61,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	73,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	72,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	82,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	86,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	88,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	89,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	90,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	91,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	93,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	95,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	97,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	140, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	141, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	142, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	143, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	144, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	145, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	146, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	147, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	148, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	149, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	150, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	92,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	151, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	152, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	153, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	154, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	155, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	156, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	157, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	158, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	159, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	160, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	161, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	99,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	101, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	102, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	104, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	130, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	131, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	132, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	105, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	115, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	119, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	123, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	127, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	128, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	129, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	133, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	21,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	23,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	22,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	135, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	137, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	65,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	63,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	67,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	19,  // 84: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	76,  // 85: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	78,  // 86: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	109, // 87: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	111, // 88: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	112, // 89: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	162, // 90: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	114, // 91: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	14,  // 92: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	17,  // 93: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	163, // 94: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	26,  // 95: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	28,  // 96: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	33,  // 97: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	37,  // 98: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	46,  // 99: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	49,  // 100: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	54,  // 101: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	56,  // 102: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	60,  // 103: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	62,  // 104: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	75,  // 105: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	87,  // 106: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	94,  // 107: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	96,  // 108: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	164, // 109: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	165, // 110: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	166, // 111: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	167, // 112: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	168, // 113: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	42,  // 114: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	169, // 115: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	170, // 116: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	171, // 117: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	100, // 118: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	103, // 119: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	120, // 120: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	125, // 121: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	134, // 122: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	136, // 123: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	139, // 124: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 125: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	106, // 126: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	117, // 127: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	110, // 128: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	113, // 129: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	64,  // 130: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	68,  // 131: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	77,  // 132: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	80,  // 133: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	118, // 134: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	16,  // 135: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	163, // 136: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	172, // 137: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	18,  // 138: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	20,  // 139: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	0,   // 140: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	173, // 141: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	174, // 142: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	174, // 143: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	29,  // 144: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	174, // 145: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	174, // 146: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	32,  // 147: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	175, // 148: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	172, // 149: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	176, // 150: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	172, // 151: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	172, // 152: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	176, // 153: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	177, // 154: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	178, // 155: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 156: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	51,  // 157: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	34,  // 158: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	2,   // 159: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	53,  // 160: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	51,  // 161: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	174, // 162: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	174, // 163: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	178, // 164: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	177, // 165: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	179, // 166: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	58,  // 167: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	180, // 168: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	181, // 169: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	182, // 170: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	181, // 171: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	71,  // 172: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	182, // 173: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	66,  // 174: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	66,  // 175: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	69,  // 176: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	70,  // 177: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	71,  // 178: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	74,  // 179: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	71,  // 180: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	73,  // 181: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	81,  // 182: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	79,  // 183: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 184: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	172, // 185: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	173, // 186: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 187: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 188: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	84,  // 189: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	183, // 190: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	184, // 191: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 192: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	177, // 193: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	85,  // 194: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 195: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	83,  // 196: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 197: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	85,  // 198: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	85,  // 199: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	85,  // 200: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	85,  // 201: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	98,  // 202: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	98,  // 203: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	98,  // 204: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	107, // 205: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	108, // 206: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	174, // 207: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 208: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 209: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	108, // 210: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 211: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	175, // 212: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	116, // 213: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	121, // 214: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 215: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	122, // 216: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	122, // 217: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	121, // 218: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	124, // 219: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	126, // 220: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	53,  // 221: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	51,  // 222: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	138, // 223: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	224, // [224:224] is the sub-list for method output_type
+	224, // [224:224] is the sub-list for method input_type
+	224, // [224:224] is the sub-list for extension type_name
+	224, // [224:224] is the sub-list for extension extendee
+	0,   // [0:224] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -12945,6 +13526,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ListMemory)(nil),
 		(*MetaRequest_ListLost)(nil),
 		(*MetaRequest_SetRebalance)(nil),
+		(*MetaRequest_CheckChunks)(nil),
+		(*MetaRequest_DropChunks)(nil),
 		(*MetaRequest_Hold)(nil),
 		(*MetaRequest_EndHold)(nil),
 		(*MetaRequest_Batch)(nil),
@@ -12990,6 +13573,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Batch)(nil),
 		(*MetaResponse_Memory)(nil),
 		(*MetaResponse_Lost)(nil),
+		(*MetaResponse_CheckChunks)(nil),
+		(*MetaResponse_DropChunks)(nil),
 	}
 	file_metadata_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
@@ -12997,8 +13582,8 @@ func file_metadata_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   126,
+			NumEnums:      8,
+			NumMessages:   132,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

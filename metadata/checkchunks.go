@@ -1,0 +1,120 @@
+package metadata
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// checkChunks judges a slice of what a device holds, for an administrator who looks
+// for what is wrong (`moraine fsck`): by the rules of reportChunks, in one view, and
+// without changing anything. What it finds may be on its way to be right: the caller
+// asks again after a while, with a new list of the device.
+func (l *leader) checkChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	slice := c.req.GetCheckChunks().GetSlice()
+	if err := checkSlice(slice); err != nil {
+		return nil, err
+	}
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	reply := &wire.CheckChunksReply{}
+	err := l.store.View(func(r state.Reader, applied uint64) error {
+		reply.Applied = applied
+		info, err := l.machine.Cluster(r)
+		if err != nil || slice == nil {
+			return err
+		}
+		reply.Incarnation = uint64(info.Incarnation)
+		if err := behind(slice, applied); err != nil {
+			return err
+		}
+		if err := l.checkMissing(r, slice, reply); err != nil {
+			return err
+		}
+		return l.checkHeld(r, slice, reply)
+	})
+	return &wire.MetaResponse{Result: &wire.MetaResponse_CheckChunks{CheckChunks: reply}}, err
+}
+
+// checkMissing finds what is recorded and not in the slice, and cuts the slice where
+// that is too much for one answer.
+func (l *leader) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+	f := &findings{}
+	if err := l.findMissing(r, slice, f); err != nil {
+		return err
+	}
+	if f.missing >= maxMissing {
+		reply.To = f.repairs[len(f.repairs)-1].Stripe
+	}
+	for _, item := range f.repairs {
+		if reply.To != 0 && item.Stripe >= reply.To {
+			break // they are in order
+		}
+		found := &wire.ChunkFinding{Fault: wire.ChunkFault_CHUNK_FAULT_MISSING, Stripe: item.Stripe, Index: item.Index}
+		if err := l.describeFinding(r, found); err != nil {
+			return err
+		}
+		reply.Findings = append(reply.Findings, found)
+	}
+	return nil
+}
+
+// checkHeld judges what is in the slice.
+func (l *leader) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+	for _, chunk := range slice.Chunks {
+		if reply.To != 0 && chunk.Stripe >= reply.To {
+			continue
+		}
+		v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, 0)
+		if err == nil && v.Fate == state.Live {
+			v.Fate, err = l.fits(r, chunk)
+		}
+		if err != nil {
+			return err
+		}
+		found := &wire.ChunkFinding{Stripe: chunk.Stripe, Index: chunk.Index, Version: chunk.Version, Length: chunk.Length}
+		switch v.Fate {
+		case state.Live:
+			reply.Live, reply.LiveBytes = reply.Live+1, reply.LiveBytes+chunk.Length
+			continue
+		case state.Damaged:
+			found.Fault = wire.ChunkFault_CHUNK_FAULT_DAMAGED
+		case state.Unknown:
+			found.Fault = wire.ChunkFault_CHUNK_FAULT_UNEXPLAINED
+		default:
+			reply.Pending, reply.PendingBytes = reply.Pending+1, reply.PendingBytes+chunk.Length
+			continue
+		}
+		if err := l.describeFinding(r, found); err != nil {
+			return err
+		}
+		reply.Findings = append(reply.Findings, found)
+	}
+	return nil
+}
+
+// fits is the fate of a chunk that a record claims by its checksum: it must be as long as
+// the record says, too.
+func (l *leader) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, error) {
+	s, _, err := l.machine.StripeOnRecord(r, moraine.StripeID(chunk.Stripe))
+	if err == nil && s != nil && s.Scheme.ChunkLen(s.Length) != int64(chunk.Length) {
+		return state.Damaged, nil
+	}
+	return state.Live, err
+}
+
+// describeFinding adds what the record of the stripe says.
+func (l *leader) describeFinding(r state.Reader, found *wire.ChunkFinding) error {
+	s, queued, err := l.machine.StripeOnRecord(r, moraine.StripeID(found.Stripe))
+	if err != nil || s == nil {
+		return err
+	}
+	found.Scheme, found.Queued = schemeToWire(s.Scheme), queued
+	if found.Fault == wire.ChunkFault_CHUNK_FAULT_MISSING {
+		found.Length = uint64(s.Scheme.ChunkLen(s.Length))
+	}
+	return nil
+}
