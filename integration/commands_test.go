@@ -33,6 +33,8 @@ var listings = []listing{
 		"devices_outside left_bytes moved_chunks moved_bytes bytes_per_second eta_seconds elapsed_seconds"},
 	{args: "host ls", keys: "id alive devices state used_bytes capacity_bytes chunks", optional: "rack maintenance_seconds"},
 	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
+	{args: "fsck", keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata path queued_for_repair dropped seconds"},
+	{args: "fsck --metadata moraine:///", keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata path queued_for_repair dropped seconds"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
 	{args: "metadata ls", keys: "id addresses role alive match lag release level", optional: "no_vote_because"},
 	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands"},
@@ -117,7 +119,7 @@ func TestWhatScriptsSee(t *testing.T) {
 	status := objects(t, works(t, env, "cluster", "status", "--json"))[0]
 	require.Equal(t, "green", status["health"])
 
-	for _, wrong := range [][]string{{"cluster", "status", "--nope"}, {"job", "cancel", "x"}, {"nope"}} {
+	for _, wrong := range [][]string{{"cluster", "status", "--nope"}, {"job", "cancel", "x"}, {"fsck", "--accept-loss"}, {"nope"}} {
 		requireRefused(t, invoke(t, env, wrong...), 2)
 	}
 	requireRefused(t, invoke(t, env, "stat", "moraine:///nope", "--json"), 1, "/nope", "not found")
@@ -134,6 +136,13 @@ func TestWhatScriptsSee(t *testing.T) {
 	status = objects(t, o.stdout)[0]
 	require.Equal(t, "degraded", status["health"])
 	require.NotEmpty(t, status["findings"])
+	o = invoke(t, env, "fsck", "--json")
+	require.Equal(t, 1, o.code, "a chunkserver is down: %s", o.stderr)
+	found := objects(t, o.stdout)[0]
+	require.Equal(t, false, found["clean"])
+	require.Empty(t, found["findings"], "it is not taken for missing")
+	require.Len(t, found["not_checked"], 1)
+	requireRefused(t, invoke(t, env, "fsck"), 1, "not checked")
 	if !long() {
 		return // the command gives a cluster that does not answer 15 s
 	}

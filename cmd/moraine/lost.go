@@ -45,11 +45,32 @@ the file can be read. A file leaves the list when it is written again or removed
 }
 
 func (a *app) listLost(ctx context.Context, c *connection) error {
+	rows, err := lostFiles(ctx, c)
+	if err != nil {
+		return err
+	}
+	return list(a, rows, table.Row{"path", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
+}
+
+// what says which ranges a file has lost.
+func (r *lostRow) what() string {
+	var what []string
+	for _, x := range r.Ranges {
+		what = append(what, fmt.Sprintf("%s at %d", size(x.Bytes), x.Offset))
+	}
+	if r.More {
+		what = append(what, "and more")
+	}
+	return strings.Join(what, ", ")
+}
+
+// lostFiles asks for the files that have lost bytes.
+func lostFiles(ctx context.Context, c *connection) ([]lostRow, error) {
 	rows := []lostRow{}
 	for after := uint64(0); ; {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		reply := resp.GetLost()
 		for _, f := range reply.GetFiles() {
@@ -66,15 +87,6 @@ func (a *app) listLost(ctx context.Context, c *connection) error {
 		if reply.GetMore() && len(reply.GetFiles()) > 0 {
 			continue
 		}
-		return list(a, rows, table.Row{"path", "inode", "lost"}, func(r lostRow) table.Row {
-			var what []string
-			for _, x := range r.Ranges {
-				what = append(what, fmt.Sprintf("%s at %d", size(x.Bytes), x.Offset))
-			}
-			if r.More {
-				what = append(what, "and more")
-			}
-			return table.Row{r.Path, r.Inode, strings.Join(what, ", ")}
-		})
+		return rows, nil
 	}
 }

@@ -15,7 +15,7 @@ const (
 	exitFine     = 0
 	exitFailed   = 1
 	exitWrongUse = 2
-	exitDegraded = 3 // `cluster status` and `demo`: it works, with less protection than promised
+	exitDegraded = 3 // `cluster status` and `demo`: it works, with less protection than promised; `fsck`: it found something
 )
 
 // app is what the commands of one invocation share.
@@ -114,7 +114,8 @@ Files of a cluster are written moraine://HOST[,HOST...]/PATH, or
 moraine:///PATH where --endpoint (MORAINE_ENDPOINT) names the hosts. Sizes are
 in IEC units (4MiB, 1GiB), in and out.
 
-Exit codes: 0 fine, 1 failed, 2 wrong use, 3 degraded ("cluster status").`,
+Exit codes: 0 fine, 1 failed, 2 wrong use, 3 degraded ("cluster
+status"), or something was found ("fsck").`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,

@@ -65,7 +65,9 @@ type Options struct {
 	Clock func(node string) clock.Clock
 	// Store is put between a metadata server and its log; nil: nothing is.
 	Store func(node string, s metadata.Store) metadata.Store
-	Log   *slog.Logger
+	// Meta is put between a chunkserver and the metadata service; nil: nothing is.
+	Meta func(node string, m transport.Metadata) transport.Metadata
+	Log  *slog.Logger
 }
 
 func (o *Options) setDefaults() {

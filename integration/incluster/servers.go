@@ -121,6 +121,9 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	}
 	meta := &lateMeta{}
 	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log}, mover.Deps{Log: log}
+	if n.c.opts.Meta != nil {
+		deps.Meta = n.c.opts.Meta(n.id, meta)
+	}
 	if n.c.opts.Bucket != nil {
 		bucket, err := n.c.opts.Bucket(n.id)
 		if err != nil {

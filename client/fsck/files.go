@@ -1,0 +1,158 @@
+package fsck
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxStripes bounds the stripes of a check of a path.
+	maxStripes = 1 << 22
+	// rangeGap is how many stripes of others may lie between two of a path that a
+	// device is looked at for at once.
+	rangeGap = 256
+	// maxRanges bounds the lost ranges that are told of a file.
+	maxRanges = 64
+	// extentPage is how many extents are asked for at once.
+	extentPage = 1000
+)
+
+// File is one that has lost bytes, by the findings.
+type File struct {
+	Path   string
+	Inode  moraine.InodeID
+	Ranges []Range
+	More   bool // it has lost more ranges than these
+}
+
+// Range is one of a file.
+type Range struct{ Offset, Bytes uint64 }
+
+// chosen are the stripes of the files below a path.
+type chosen struct {
+	stripes map[moraine.StripeID]struct{}
+	devices map[moraine.DeviceID][]moraine.StripeID
+	chunks  uint64
+	bytes   uint64
+}
+
+// choose finds the stripes of what is below a path. What is removed meanwhile is passed
+// over, and what is made meanwhile may be.
+func (c *Checker) choose(ctx context.Context, path string) (*chosen, error) {
+	all := &chosen{stripes: make(map[moraine.StripeID]struct{}), devices: make(map[moraine.DeviceID][]moraine.StripeID)}
+	err := c.eachPage(ctx, path, func(_ string, p *wire.ExtentsReply) error {
+		for _, s := range p.Stripes {
+			all.add(s)
+		}
+		if len(all.stripes) > maxStripes {
+			return &moraine.Error{Op: "fsck", Ref: path, Kind: moraine.TooLarge,
+				Err: fmt.Errorf("more than %d stripes are below it: name a directory further down, or none, to check all", maxStripes)}
+		}
+		return nil
+	})
+	return all, err
+}
+
+func (a *chosen) add(s *wire.Stripe) {
+	id := moraine.StripeID(s.Id)
+	if _, ok := a.stripes[id]; ok {
+		return
+	}
+	a.stripes[id] = struct{}{}
+	scheme := moraine.Scheme{K: uint8(s.Scheme.GetK()), M: uint8(s.Scheme.GetM())}
+	for _, chunk := range s.Chunks {
+		device := moraine.DeviceID(chunk.Device)
+		a.devices[device] = append(a.devices[device], id)
+		a.chunks++
+		if scheme.K > 0 {
+			a.bytes += uint64(scheme.ChunkLen(int64(s.Length)))
+		}
+	}
+}
+
+// ranges returns the parts of a device that have chunks of the stripes, in order.
+func (a *chosen) ranges(device moraine.DeviceID) []slice {
+	stripes := slices.Clone(a.devices[device])
+	slices.Sort(stripes)
+	var out []slice
+	for _, s := range stripes {
+		if n := len(out); n > 0 && uint64(s) < out[n-1].to+rangeGap {
+			out[n-1].to = uint64(s) + 1
+			continue
+		}
+		out = append(out, slice{from: uint64(s), to: uint64(s) + 1})
+	}
+	return out
+}
+
+// eachPage calls fn with where the bytes of each file below a path are, page by page.
+func (c *Checker) eachPage(ctx context.Context, path string, fn func(path string, p *wire.ExtentsReply) error) error {
+	return c.deps.Walk(ctx, path, func(name string, a *wire.Attr) error {
+		if a.Type != wire.FileType_FILE_TYPE_REGULAR {
+			return nil
+		}
+		for offset := uint64(0); ; {
+			resp, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+				Inode: a.Inode, Offset: offset, Limit: extentPage}}})
+			if moraine.KindOf(err) == moraine.NotFound {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			p := resp.GetExtents()
+			if err := fn(name, p); err != nil {
+				return err
+			}
+			if !p.GetMore() || len(p.Extents) == 0 {
+				return nil
+			}
+			last := p.Extents[len(p.Extents)-1]
+			offset = last.Offset + last.Length
+		}
+	})
+}
+
+// nameLost finds the files that the lost stripes are of.
+func (c *Checker) nameLost(ctx context.Context) error {
+	r := c.report
+	if len(r.LostStripes) == 0 || c.deps.Walk == nil {
+		return nil
+	}
+	lost := make(map[uint64]struct{}, len(r.LostStripes))
+	for _, s := range r.LostStripes {
+		lost[uint64(s)] = struct{}{}
+	}
+	root := c.cfg.Path
+	if root == "" {
+		root = "/"
+	}
+	return c.eachPage(ctx, root, func(path string, p *wire.ExtentsReply) error {
+		for _, e := range p.Extents {
+			if _, ok := lost[e.Stripe]; ok && e.Stripe != 0 {
+				r.lose(path, moraine.InodeID(p.GetAttr().GetInode()), Range{e.Offset, e.Length})
+			}
+		}
+		return nil
+	})
+}
+
+// lose notes a lost range of a file; those of one file come one after the other.
+func (r *Report) lose(path string, inode moraine.InodeID, lost Range) {
+	if n := len(r.LostFiles); n == 0 || r.LostFiles[n-1].Path != path {
+		r.LostFiles = append(r.LostFiles, File{Path: path, Inode: inode})
+	}
+	f := &r.LostFiles[len(r.LostFiles)-1]
+	switch n := len(f.Ranges); {
+	case n > 0 && f.Ranges[n-1].Offset+f.Ranges[n-1].Bytes == lost.Offset:
+		f.Ranges[n-1].Bytes += lost.Bytes
+	case n == maxRanges:
+		f.More = true
+	default:
+		f.Ranges = append(f.Ranges, lost)
+	}
+}

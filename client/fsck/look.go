@@ -1,0 +1,246 @@
+package fsck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// device is one that is looked at, by one goroutine at a time.
+type device struct {
+	id        moraine.DeviceID
+	host      string
+	addresses []string
+	failed    bool
+	ranges    []slice // to look at
+	// suspicious are the slices in which the first look found something.
+	suspicious []*slice
+}
+
+// slice is a range of stripes of a device.
+type slice struct {
+	from, to uint64 // to 0: to the end
+	suspects map[key]Finding
+}
+
+// key says that two looks found the same.
+type key struct {
+	fault   Fault
+	chunk   moraine.ChunkID
+	version moraine.LayoutVersion
+}
+
+func (f *Finding) key() key { return key{f.Fault, f.Chunk, f.Version} }
+
+// page is what was judged at once.
+type page struct {
+	from, to uint64
+	reply    *wire.CheckChunksReply
+	held     int // chunks that the device has
+}
+
+// errDevice is of a device that could not be asked.
+var errDevice = errors.New("not checked")
+
+// firstLook goes over all that a device has and should have, or what was chosen of it.
+func (c *Checker) firstLook(ctx context.Context, d *device) error {
+	for _, r := range d.ranges {
+		err := c.look(ctx, d, r.from, r.to, func(p *page) { c.suspect(d, p) })
+		if errors.Is(err, errDevice) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// suspect remembers what was found on a page, for the second look.
+func (c *Checker) suspect(d *device, p *page) {
+	c.progress(p.held)
+	s := &slice{from: p.from, to: p.to, suspects: make(map[key]Finding)}
+	for _, f := range p.reply.Findings {
+		if found := d.finding(f, p.reply.Incarnation); c.asked(&found) {
+			s.suspects[found.key()] = found
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.report
+	if c.chosen == nil {
+		r.Chunks, r.Bytes = r.Chunks+p.reply.Live, r.Bytes+p.reply.LiveBytes
+		r.Pending, r.PendingBytes = r.Pending+p.reply.Pending, r.PendingBytes+p.reply.PendingBytes
+	}
+	if c.suspects+len(s.suspects) > maxSuspects {
+		r.More = true
+		return
+	}
+	if c.suspects += len(s.suspects); len(s.suspects) > 0 {
+		d.suspicious = append(d.suspicious, s)
+	}
+}
+
+// asked reports whether a finding is of what is checked.
+func (c *Checker) asked(f *Finding) bool {
+	if c.chosen == nil {
+		return true
+	}
+	_, ok := c.chosen.stripes[f.Chunk.Stripe]
+	return ok && f.Repairable()
+}
+
+// secondLook goes over the slices in which the first one found something. What it finds
+// again, and in the same way, is wrong.
+func (c *Checker) secondLook(ctx context.Context, d *device) error {
+	for _, s := range d.suspicious {
+		var again []Finding
+		err := c.look(ctx, d, s.from, s.to, func(p *page) {
+			for _, f := range p.reply.Findings {
+				found := d.finding(f, p.reply.Incarnation)
+				if _, ok := s.suspects[found.key()]; ok {
+					again = append(again, found)
+				}
+			}
+		})
+		if errors.Is(err, errDevice) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.report.Findings = append(c.report.Findings, again...)
+		c.report.Settled += len(s.suspects) - len(again)
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// look has the stripes from one to another of a device judged, page by page. Each list
+// is of a moment after the service was last asked, and is judged by a later state: what
+// came in between is not called missing, and what went in between is called unexplained,
+// which is why there is a second look.
+func (c *Checker) look(ctx context.Context, d *device, from, to uint64, each func(*page)) error {
+	begun, err := c.judge(ctx, nil)
+	if err != nil {
+		return err
+	}
+	since := begun.Applied
+	for {
+		listed, err := c.list(ctx, d, from)
+		if err != nil {
+			return err
+		}
+		end, chunks := listed.To, listed.Chunks
+		if to != 0 && (end == 0 || end > to) {
+			end, chunks = to, below(chunks, to)
+		}
+		for {
+			reply, err := c.judge(ctx, &wire.ReportChunks{Device: uint32(d.id), From: from, To: end, PassStarted: since, Chunks: chunks})
+			if err != nil {
+				return err
+			}
+			if reply.To == 0 {
+				each(&page{from: from, to: end, reply: reply, held: len(chunks)})
+				since = reply.Applied
+				break
+			}
+			done := below(chunks, reply.To)
+			each(&page{from: from, to: reply.To, reply: reply, held: len(done)})
+			from, chunks = reply.To, chunks[len(done):]
+		}
+		if end == 0 || end == to {
+			return nil
+		}
+		from = end
+	}
+}
+
+// below returns those of chunks, which are in order, that are of stripes below one.
+func below(chunks []*wire.ChunkReport, stripe uint64) []*wire.ChunkReport {
+	for i, c := range chunks {
+		if c.Stripe >= stripe {
+			return chunks[:i]
+		}
+	}
+	return chunks
+}
+
+// judge asks the metadata service what is wrong with a slice; nil: only how far its
+// state is.
+func (c *Checker) judge(ctx context.Context, slice *wire.ReportChunks) (*wire.CheckChunksReply, error) {
+	resp, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{Slice: slice}}})
+	if err != nil {
+		return nil, earlier("the metadata service", err)
+	}
+	return resp.GetCheckChunks(), nil
+}
+
+// list asks a chunkserver for a page of what a device holds. A device that cannot be
+// asked is noted, and errDevice returned.
+func (c *Checker) list(ctx context.Context, d *device, from uint64) (*wire.ListedChunks, error) {
+	server := c.deps.Chunks(d.host, d.addresses)
+	req := &wire.StatDevices{List: &wire.ListChunks{Device: uint32(d.id), From: from}}
+	var err error
+	for try := range askTries {
+		if try > 0 {
+			if err := c.pause(ctx, askPause); err != nil {
+				return nil, err
+			}
+		}
+		askCtx, cancel := context.WithTimeout(ctx, askTimeout)
+		var reply *wire.StatDevicesReply
+		reply, err = server.Stat(askCtx, req)
+		cancel()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err == nil {
+			if reply.Listed == nil {
+				c.fail(d, fmt.Sprintf("chunkserver %s is of an earlier release, which does not tell what it holds: upgrade it, and check again", d.host))
+				return nil, errDevice
+			}
+			return reply.Listed, nil
+		}
+		if k := moraine.KindOf(err); k != moraine.Unavailable && k != moraine.Timeout && k != moraine.Internal {
+			break
+		}
+	}
+	c.fail(d, c.whyNot(d, err))
+	return nil, errDevice
+}
+
+// whyNot says why a chunkserver did not tell what a device holds, and what to do.
+func (c *Checker) whyNot(d *device, err error) string {
+	switch moraine.KindOf(err) {
+	case moraine.PermissionDenied, moraine.Unauthenticated:
+		return fmt.Sprintf("chunkserver %s answers administrators only (%v): give the certificate of one", d.host, err)
+	case moraine.IOError, moraine.Corrupt:
+		return fmt.Sprintf("device %d of %s is out of service (%v): what it held is repaired from the others; replace it, and check again", d.id, d.host, err)
+	default:
+		return fmt.Sprintf("chunkserver %s did not tell what device %d holds (%v): see that it runs, and check again", d.host, d.id, err)
+	}
+}
+
+// finding is what the service said of a chunk.
+func (d *device) finding(w *wire.ChunkFinding, incarnation uint64) Finding {
+	f := Finding{Device: d.id, Host: d.host, Chunk: moraine.ChunkID{Stripe: moraine.StripeID(w.Stripe), Index: uint8(w.Index)},
+		Version: moraine.LayoutVersion(w.Version), Bytes: w.Length, Queued: w.Queued,
+		Scheme: moraine.Scheme{K: uint8(w.GetScheme().GetK()), M: uint8(w.GetScheme().GetM())}}
+	switch w.Fault {
+	case wire.ChunkFault_CHUNK_FAULT_MISSING:
+		f.Fault = Missing
+	case wire.ChunkFault_CHUNK_FAULT_DAMAGED:
+		f.Fault = Damaged
+	default:
+		f.Fault = Unexplained
+		if uint64(moraine.ID(w.Stripe).Incarnation()) < incarnation {
+			f.Fault = Quarantined
+		}
+	}
+	return f
+}

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/morainefs/moraine/client/fsck"
+)
+
+// fsckFlags are those of `fsck`.
+type fsckFlags struct {
+	repair   bool
+	accept   bool
+	metadata bool
+	settle   time.Duration
+}
+
+// fsckResult is what `fsck` prints.
+type fsckResult struct {
+	Clean         bool          `json:"clean"`
+	Devices       int           `json:"devices"`
+	Chunks        uint64        `json:"chunks"`
+	Bytes         uint64        `json:"bytes"`
+	PendingChunks uint64        `json:"pending_chunks"`
+	PendingBytes  uint64        `json:"pending_bytes"`
+	Findings      []fsckFinding `json:"findings"`
+	More          bool          `json:"more_findings"`
+	LostStripes   []string      `json:"lost_stripes"`
+	LostFiles     []lostRow     `json:"lost_files"`
+	NotChecked    []fsckMissed  `json:"not_checked"`
+	Metadata      []string      `json:"metadata"` // what does not fit
+	Path          string        `json:"path"`     // empty: all was checked
+	Queued        int           `json:"queued_for_repair"`
+	Dropped       int           `json:"dropped"`
+	Seconds       float64       `json:"seconds"`
+}
+
+// fsckFinding is a chunk that is wrong.
+type fsckFinding struct {
+	Fault  fsck.Fault `json:"fault"`
+	Device uint32     `json:"device"`
+	Host   string     `json:"host"`
+	Stripe string     `json:"stripe"`
+	Index  uint8      `json:"index"`
+	Bytes  uint64     `json:"bytes"`
+	Scheme string     `json:"scheme"`
+	Queued bool       `json:"repair_queued"` // before this check
+}
+
+// fsckMissed is what could not be checked.
+type fsckMissed struct {
+	Host    string   `json:"host"`
+	Devices []uint32 `json:"devices"`
+	Why     string   `json:"why"`
+}
+
+func (a *app) fsckCommand() *cobra.Command {
+	var f fsckFlags
+	cmd := &cobra.Command{
+		Use:     "fsck [PATH]",
+		GroupID: groupCluster,
+		Short:   "Compare what the metadata says with what chunkservers hold, both ways",
+		Long: `Compare what the metadata says with what chunkservers hold, while the cluster works:
+chunks that a device should have and has not, or has with another checksum or length, and
+chunks that nothing in the metadata explains. Files that have lost bytes are named. What
+is found is looked at again --settle later, and told only if it is still wrong. With PATH,
+only what is below it is checked, and no unexplained chunk is found.
+
+With --metadata the metadata is held against itself, too: reference counts, indexes,
+counters and usage, each against a count anew. That is done here, on a backup that is
+written to the directory for temporary files (TMPDIR), and keeps the namespace in memory.
+
+Nothing is changed without --repair, which has missing and damaged chunks rebuilt, and
+usage counted anew where the metadata does not fit. Chunks that nothing explains are kept,
+unless --accept-loss is given with it: after a restore or a forced quorum they may be all
+that is left of files which the present metadata does not know. The bytes of chunks are not read: "moraine scrub start"
+does that.
+
+Exit code 0: all was checked, and is right. 3: something was found. 1: nothing was found,
+but not all could be checked, such as the devices of a chunkserver that is down.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.settle <= 0 {
+				return usageError("--settle %v: write how long, such as 5s", f.settle)
+			}
+			if f.accept && !f.repair {
+				return usageError("--accept-loss goes with --repair")
+			}
+			if len(args) == 0 {
+				c, err := a.dial(cmd.Context())
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				return a.fsck(cmd.Context(), c, f, "")
+			}
+			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+				return a.fsck(cmd.Context(), c, f, l.path)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&f.repair, "repair", false, "have missing and damaged chunks rebuilt from the rest of their stripes")
+	cmd.Flags().BoolVar(&f.accept, "accept-loss", false, "with --repair: have chunks that nothing explains deleted, for good")
+	cmd.Flags().BoolVar(&f.metadata, "metadata", false, "hold the metadata against itself, too, on a copy here")
+	cmd.Flags().DurationVar(&f.settle, "settle", 5*time.Second, "how long after the first look what was found is looked at again")
+	return cmd
+}
+
+func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string) error {
+	start := time.Now()
+	var bar *bar
+	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path}, fsck.Deps{Meta: c.Meta, Chunks: c.pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
+		if bar == nil {
+			bar = a.startBar("chunks", 0)
+			bar.plain()
+		}
+		bar.of(int64(total))
+		bar.set(int64(done))
+	}})
+	report, err := checker.Run(ctx)
+	bar.finish(err)
+	if err != nil {
+		return err
+	}
+	r := describeFsck(report)
+	r.Path = path
+	if path == "" {
+		files, err := lostFiles(ctx, c)
+		if err != nil {
+			return err
+		}
+		r.addLost(files)
+	}
+	if f.metadata {
+		problems, err := a.checkState(ctx, c)
+		if err != nil {
+			return err
+		}
+		r.Metadata = append(r.Metadata, problems...)
+	}
+	r.Clean = report.Clean() && len(r.LostFiles) == 0 && len(r.Metadata) == 0
+	if f.repair {
+		if err := repairFound(ctx, c, checker, report, r, f.accept); err != nil {
+			return err
+		}
+	}
+	r.Seconds = time.Since(start).Seconds()
+	if err := a.printFsck(r, f.repair); err != nil {
+		return err
+	}
+	return a.fsckExit(r)
+}
+
+// repairFound has what was found repaired, where that can be. accept is whether what
+// nothing explains may go.
+func repairFound(ctx context.Context, c *connection, checker *fsck.Checker, report *fsck.Report, r *fsckResult, accept bool) (err error) {
+	if r.Queued, err = checker.Repair(ctx, report.Findings); err != nil {
+		return err
+	}
+	if accept {
+		if r.Dropped, err = checker.Drop(ctx, report.Findings); err != nil {
+			return err
+		}
+	}
+	if len(r.Metadata) == 0 {
+		return nil
+	}
+	_, err = recounted(ctx, c)
+	return err
+}
+
+// addLost adds files that have lost bytes to those that are named already.
+func (r *fsckResult) addLost(files []lostRow) {
+	for _, f := range files {
+		if !slices.ContainsFunc(r.LostFiles, func(have lostRow) bool { return have.Inode == f.Inode }) {
+			r.LostFiles = append(r.LostFiles, f)
+		}
+	}
+}
+
+func describeFsck(report *fsck.Report) *fsckResult {
+	r := &fsckResult{Devices: report.Devices, Chunks: report.Chunks, Bytes: report.Bytes, PendingChunks: report.Pending, PendingBytes: report.PendingBytes,
+		More: report.More, Findings: []fsckFinding{}, LostStripes: []string{}, LostFiles: []lostRow{},
+		NotChecked: []fsckMissed{}, Metadata: []string{}}
+	for _, f := range report.LostFiles {
+		row := lostRow{Path: f.Path, Inode: f.Inode.String(), More: f.More}
+		for _, x := range f.Ranges {
+			row.Ranges = append(row.Ranges, lostRange{Offset: x.Offset, Bytes: x.Bytes})
+		}
+		r.LostFiles = append(r.LostFiles, row)
+	}
+	for _, f := range report.Findings {
+		r.Findings = append(r.Findings, fsckFinding{Fault: f.Fault, Device: uint32(f.Device), Host: f.Host, Stripe: f.Chunk.Stripe.String(),
+			Index: f.Chunk.Index, Bytes: f.Bytes, Scheme: f.Scheme.String(), Queued: f.Queued})
+	}
+	for _, s := range report.LostStripes {
+		r.LostStripes = append(r.LostStripes, s.String())
+	}
+	for _, n := range report.NotChecked {
+		missed := fsckMissed{Host: n.Host, Why: n.Why}
+		for _, d := range n.Devices {
+			missed.Devices = append(missed.Devices, uint32(d))
+		}
+		r.NotChecked = append(r.NotChecked, missed)
+	}
+	return r
+}
+
+func (a *app) printFsck(r *fsckResult, repair bool) error {
+	if a.global.json {
+		return printJSON(a.out, r)
+	}
+	if len(r.Findings) > 0 {
+		rows := make([]table.Row, len(r.Findings))
+		for i, f := range r.Findings {
+			note := ""
+			if f.Queued {
+				note = "waits for repair"
+			}
+			rows[i] = table.Row{f.Fault, f.Device, f.Host, f.Stripe, f.Index, size(f.Bytes), f.Scheme, note}
+		}
+		printTable(a.out, table.Row{"fault", "device", "host", "stripe", "chunk", "size", "scheme", ""}, rows)
+	}
+	for _, l := range r.LostFiles {
+		name := l.Path
+		if name == "" {
+			name = "inode " + l.Inode + ", which has no name"
+		}
+		a.note("lost: %s: %s", name, l.what())
+	}
+	for _, m := range r.Metadata {
+		a.note("metadata: %s", m)
+	}
+	for _, s := range r.LostStripes {
+		a.note("lost: stripe %s has too few chunks left to be rebuilt", s)
+	}
+	a.note("checked %s (%s) on %s in %.1f s; %s (%s) wait for deletion or for their commit", countOf(int(r.Chunks), "chunk"), size(r.Bytes),
+		countOf(r.Devices, "device"), r.Seconds, countOf(int(r.PendingChunks), "chunk"), size(r.PendingBytes))
+	a.adviseFsck(r, repair)
+	return nil
+}
+
+// adviseFsck says what to do about what was found.
+func (a *app) adviseFsck(r *fsckResult, repair bool) {
+	var broken, kept int
+	var keptBytes uint64
+	for _, f := range r.Findings {
+		if f.Fault == fsck.Missing || f.Fault == fsck.Damaged {
+			broken++
+		} else {
+			kept++
+			keptBytes += f.Bytes
+		}
+	}
+	switch {
+	case r.Clean:
+		a.note("nothing is wrong")
+	case broken > 0 && repair:
+		a.note("%s told to repair: see how far it is by `moraine cluster status`, and check again", countOf(r.Queued, "chunk"))
+	case broken > 0:
+		a.note("%s missing or damaged: `moraine fsck --repair` has them rebuilt", countOf(broken, "chunk"))
+	}
+	if r.Dropped > 0 {
+		a.note("%s of %d that nothing explains will be deleted, after the grace", countOf(r.Dropped, "chunk"), kept)
+	}
+	if kept > r.Dropped {
+		a.note("%s of %d (%s in all) that nothing explains: kept, and listed by `moraine cluster quarantine`", countOf(kept-r.Dropped, "chunk"), kept, size(keptBytes))
+	}
+	if len(r.Metadata) > 0 {
+		a.note("the metadata does not fit itself: report it, with a backup (`moraine metadata backup`), for that does not come about by itself")
+	}
+	if r.More {
+		a.note("there are more than these: check again when they are repaired")
+	}
+}
+
+// fsckExit is the end of `fsck`: nil where all is right.
+func (a *app) fsckExit(r *fsckResult) error {
+	if r.Clean {
+		return nil
+	}
+	var missed []error
+	for _, n := range r.NotChecked {
+		devices := make([]string, len(n.Devices))
+		for i, d := range n.Devices {
+			devices[i] = fmt.Sprint(d)
+		}
+		missed = append(missed, fmt.Errorf("not checked: device %s of %s: %s", strings.Join(devices, ", "), n.Host, n.Why))
+	}
+	exit := &exitError{code: exitFailed}
+	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.Metadata) > 0 || r.More {
+		exit.code = exitDegraded
+	}
+	if !a.global.json {
+		exit.err = errors.Join(missed...)
+	}
+	return exit
+}
