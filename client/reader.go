@@ -160,12 +160,8 @@ func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool
 // overlap it, in order: what none covers is a hole. bad says that a chunk was
 // lost, wrong, or not the one that its record means.
 func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, off int64, trust bool) (bad bool, err error) {
-	var group errgroup.Group
-	group.SetLimit(maxParallelStripes)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wrong atomic.Bool
-	once := func(e located, lo int64, part []byte) error {
+	once := func(ctx context.Context, e located, lo int64, part []byte) error {
 		at := e.StripeOffset + lo - e.Offset
 		if e.object != nil {
 			return c.readObject(ctx, e.object, at, part)
@@ -177,9 +173,9 @@ func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, o
 		}
 		return err
 	}
-	run := func(e located, lo int64, part []byte) error {
+	run := func(ctx context.Context, e located, lo int64, part []byte) error {
 		for try := 0; ; try++ {
-			err := once(e, lo, part)
+			err := once(ctx, e, lo, part)
 			// A range of many stripes would never be whole if one that fails made
 			// all of it begin again.
 			if err == nil || !isTransient(err) || try == stripeTries || !pause(ctx, c.clock, try+2*boolInt(e.object != nil)) {
@@ -189,18 +185,27 @@ func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, o
 	}
 	at := off
 	end := off + int64(len(dst))
-	for i, e := range found {
+	// covered returns the part of dst that an extent, the next one, is for.
+	covered := func(e *located) (lo int64, part []byte) {
 		lo, hi := max(e.Offset, at), min(e.End(), end)
 		clear(dst[at-off : lo-off]) // a hole
-		part := dst[lo-off : hi-off]
 		at = hi
-		if i == len(found)-1 && i == 0 {
-			clear(dst[at-off:])
-			err := run(e, lo, part)
-			return wrong.Load(), err
-		}
+		return lo, dst[lo-off : hi-off]
+	}
+	if len(found) == 1 { // as of a small read, which need not pay for more
+		lo, part := covered(&found[0])
+		clear(dst[at-off:])
+		err := run(ctx, found[0], lo, part)
+		return wrong.Load(), err
+	}
+	var group errgroup.Group
+	group.SetLimit(maxParallelStripes)
+	all, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, e := range found {
+		lo, part := covered(&e)
 		group.Go(func() error {
-			err := run(e, lo, part)
+			err := run(all, e, lo, part)
 			if err != nil {
 				cancel()
 			}

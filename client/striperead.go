@@ -141,17 +141,22 @@ func (r *stripeRead) run(ctx context.Context) error {
 			continue
 		}
 		longest = max(longest, len(w.dst))
-		r.ask(ctx, &work, w, results)
+		r.ask(ctx, cancel, &work, w, results)
 	}
 	return r.collect(ctx, &work, results, r.c.pace.late(longest))
 }
 
-// ask begins to read a chunk into its place.
-func (r *stripeRead) ask(ctx context.Context, work *sync.WaitGroup, w *chunkWant, results chan<- wantResult) {
-	own, cancel := context.WithCancel(ctx)
-	w.cancel = cancel
+// ask begins to read a chunk into its place. end ends all that the read does: where
+// there is no other chunk, that is as good as to end this one.
+func (r *stripeRead) ask(ctx context.Context, end context.CancelFunc, work *sync.WaitGroup, w *chunkWant, results chan<- wantResult) {
+	own, ended := ctx, func() {}
+	w.cancel = end
+	if len(r.wants) > 1 {
+		own, w.cancel = context.WithCancel(ctx)
+		ended = w.cancel
+	}
 	work.Go(func() {
-		defer cancel()
+		defer ended()
 		results <- wantResult{w, r.c.getChunk(own, r.s, w.index, w.lo, w.dst)}
 	})
 }
