@@ -230,7 +230,9 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 			if e.MemoryBytes, err = bench.MemoryFor(e.Bytes); err != nil {
 				return nil, err
 			}
-			bare.MemoryBytes = e.MemoryBytes
+			// The servers take it from the same environment.
+			e.ShortCircuit = os.Getenv("MORAINE_CHUNKSERVER_SHORT_CIRCUIT") != "false"
+			bare.MemoryBytes, bare.ShortCircuit = e.MemoryBytes, e.ShortCircuit
 			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
 		}
 		if b.name == "write" && bench.Rotates(e.Bytes, e.WorkingSet) {

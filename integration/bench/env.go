@@ -39,6 +39,9 @@ type Env struct {
 	// MemoryBytes is the memory for chunks of each chunkserver of Cluster, where they
 	// have enough for the benchmarks of the memory tier (MemoryFor); else 0.
 	MemoryBytes int64
+	// ShortCircuit says that the chunkservers of Cluster have unix sockets, which
+	// their callers on this machine find: then loopback is measured over one too.
+	ShortCircuit bool
 	// WorkingSet bounds what a write keeps on the devices, with parity, where it is
 	// longer: it writes files over in turn then. 0: nothing does.
 	WorkingSet int64

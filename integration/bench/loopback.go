@@ -15,7 +15,8 @@ import (
 )
 
 // Loopback is what the network of this machine is asked for: our framing over
-// 127.0.0.1 between two processes, in the cluster's mode, with nothing behind it. The
+// loopback between two processes, in the cluster's mode and over its kind of socket, with
+// nothing behind it. The
 // server takes payloads into buffers that it has, and gives bytes that it has; neither
 // end sums them.
 type Loopback struct {
@@ -53,7 +54,7 @@ func (e *Env) loopback(ctx context.Context, l Loopback, bytes int64) (r Result, 
 	if err != nil {
 		return r, u, err
 	}
-	s, err := transport.NewServer(transport.ServerConfig{Addresses: addrs, Mode: transport.Mode(e.Mode)},
+	s, err := transport.NewServer(transport.ServerConfig{Addresses: addrs, Mode: transport.Mode(e.Mode), ShortCircuit: e.ShortCircuit},
 		transport.ServerDeps{Handler: transport.HandlerForChunks(newLoopbackEnd(&l)), Identity: id})
 	if err != nil {
 		return r, u, err
