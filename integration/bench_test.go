@@ -20,7 +20,7 @@ func TestBenchmarksRun(t *testing.T) {
 		"write":    "write write-metadata-commands write-rss loopback-put write-memory write-memory-acknowledged write-memory-durable",
 		"read":     "read loopback-get read-memory rand64k-memory rand4k-memory read-hedged read-hedges read-hedges-won read-degraded",
 		"meta":     "raft create stat readdir rename unlink commit",
-		"failover": "create-under-load elections-under-load silences-under-load failover-median failover-worst",
+		"failover": "create-under-load elections-under-load silences-under-load failover-median failover-worst failover-stop-median failover-stop-worst",
 		"fuse":     "fuse-write fuse-write-metadata-commands fuse-read",
 		"s3":       "s3-write s3-write-metadata-commands s3-read",
 		"flush":    "flush",
