@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -67,9 +66,6 @@ type grantPool struct {
 	c *Client
 	// spawn runs fn in the background, as long as the client lives.
 	spawn func(fn func(context.Context))
-
-	// quotas is whether there were any when the last grant was made.
-	quotas atomic.Bool
 
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -288,7 +284,7 @@ func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.Ino
 	if r == nil || len(r.Placements) != int(r.Count) || r.Count == 0 {
 		return nil, badReply("grant")
 	}
-	p.quotas.Store(r.Quotas)
+	p.c.meta.quotas.Store(r.Quotas)
 	for i, w := range r.Placements {
 		if s := schemeFromWire(w.Scheme); !s.Valid() || len(w.Devices) != s.Chunks() || w.Stripe != r.First+uint64(i) {
 			return nil, badReply("grant")

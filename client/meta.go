@@ -39,6 +39,9 @@ type metaConn struct {
 	exclusive   *exclusive // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
+	// quotas is whether there were any when a session or a grant of stripes was
+	// last answered.
+	quotas atomic.Bool
 }
 
 func newMetaConn(cfg *Config, deps *Deps) *metaConn {

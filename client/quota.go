@@ -80,6 +80,15 @@ func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
 // roomAge is how long an answer about the room under quotas is gone by.
 const roomAge = time.Second
 
+// sawQuotas notes that a session's opening or renewal told of quotas. One that
+// does not may be of an earlier release, which tells with grants alone; they
+// also tell that there are none any more.
+func (m *metaConn) sawQuotas(r *wire.SessionReply) {
+	if r.GetQuotas() {
+		m.quotas.Store(true)
+	}
+}
+
 // room keeps a writer from sending bytes that a quota will not let it commit.
 // Only the service decides, when it commits; this saves what would be sent in
 // vain, and tells the writer at once. While the cluster has no quota it asks
@@ -93,7 +102,7 @@ type room struct {
 // admit fails with QuotaExceeded where a file at inode at (itself, or its
 // directory) may not grow by growth bytes, as of a second ago at most.
 func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, growth int64) error {
-	if growth <= 0 || at == 0 || !c.grants.quotas.Load() {
+	if growth <= 0 || at == 0 || !c.meta.quotas.Load() {
 		return nil
 	}
 	r.mu.Lock()
@@ -112,12 +121,18 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, growth 
 	if uint64(growth) <= r.left {
 		return nil
 	}
-	e := &moraine.Error{Op: "quota", Ref: at.String(), Kind: moraine.QuotaExceeded,
-		Err: fmt.Errorf("%d bytes more would not fit, %d are left", growth, r.left)}
-	if q := u.Quota; q != nil {
-		e.Ref = q.Path
-		e.Err = fmt.Errorf("%d bytes more would not fit: the quotas leave %d (below it are %d bytes of %d, %d inodes of %d)",
-			growth, r.left, q.Bytes, q.QuotaBytes, q.Inodes, q.QuotaInodes)
+	return overQuota(at, growth, r.left, u.Quota)
+}
+
+// overQuota says what is in the way of growth at an inode: q, the nearest quota
+// above it that the session may know of, where that is the one that leaves so
+// little; nil: there is none.
+func overQuota(at moraine.InodeID, growth int64, left uint64, q *wire.Usage) error {
+	if q == nil || q.QuotaBytes == 0 || max(q.QuotaBytes, q.Bytes)-q.Bytes != left {
+		return &moraine.Error{Op: "quota", Ref: at.String(), Kind: moraine.QuotaExceeded,
+			Err: fmt.Errorf("%d bytes more would not fit: the quotas of the directories above leave %d", growth, left)}
 	}
-	return e
+	return &moraine.Error{Op: "quota", Ref: q.Path, Kind: moraine.QuotaExceeded,
+		Err: fmt.Errorf("%d bytes more would not fit below %s: %d are there, and its quota is %d: remove something there, or have the quota raised",
+			growth, q.Path, q.Bytes, q.QuotaBytes)}
 }

@@ -21,6 +21,43 @@ func (c *cluster) admin(cfg client.Config) *client.Client {
 	return cl
 }
 
+// A client that has written nothing yet has heard of the quotas when its session
+// was opened, which is all that a command knows that copies one file.
+func TestQuotaRefusesTheFirstWrite(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		admin := c.admin(config())
+		defer admin.Close()
+		early := c.dial("c1", config())
+		defer early.Close()
+		dir, err := admin.Mkdir(c.ctx, "/team", 0o777)
+		require.NoError(t, err)
+		require.NoError(t, admin.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 1<<20, 0))
+		late := c.dial("c2", config())
+		defer late.Close()
+		time.Sleep(6 * time.Second) // one that was there hears of it with a renewal
+
+		for _, cl := range []*client.Client{late, early} {
+			before := c.puts()
+			f, err := cl.Create(c.ctx, "/team/f", client.CreateOptions{})
+			require.NoError(t, err)
+			_, err = f.Write(bytesOf(1, 2<<20))
+			require.ErrorIs(t, err, moraine.QuotaExceeded)
+			require.ErrorContains(t, err, "below /team: 0 are there, and its quota is 1048576")
+			require.NotContains(t, err.Error(), "inodes")
+			f.Abort()
+
+			write(t, c, cl, "/team/empty", nil, 1<<30, false)
+			h, err := cl.OpenHandle(c.ctx, c.inode(cl, "/team/empty"), client.HandleOptions{})
+			require.NoError(t, err)
+			_, err = h.WriteAt(c.ctx, bytesOf(1, 2<<20), 0)
+			require.ErrorIs(t, err, moraine.QuotaExceeded)
+			require.NoError(t, h.Close(c.ctx))
+			require.NoError(t, cl.Remove(c.ctx, "/team/empty"))
+			require.Equal(t, before, c.puts(), "no byte was sent")
+		}
+	})
+}
+
 // What a quota will not take is refused before a byte of it is sent, and writers
 // that pass at the same moment are held to it by the service.
 func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {

@@ -68,6 +68,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 		term: time.Duration(r.TermMillis) * time.Millisecond}
 	s.renewed.Store(began.UnixNano())
 	s.sawRouting(r.RoutingEpoch)
+	m.sawQuotas(r)
 	m.takeToken(s, r)
 	m.cache.reset()
 	m.session.Store(s)
@@ -111,6 +112,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	m.servers.learn(r.GetMetadata())
 	m.sawTopology(r.GetTopologyVersion())
 	s.sawRouting(r.GetRoutingEpoch())
+	m.sawQuotas(r)
 	return nil
 }
 

@@ -236,6 +236,13 @@ func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error)
 		Leases: ses.leases, RoutingEpoch: l.routing.Load(),
 		Metadata: l.server.reachable(),
 	}
+	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
+		reply.Quotas, err = l.machine.HasQuotas(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
 	if token {
 		if reply.Token, reply.TokenExpires, err = l.tokens.sign(id, ses, l.deps.Clock.Now()); err != nil {
 			return nil, err

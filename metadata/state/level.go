@@ -60,6 +60,8 @@ const (
 	// LevelAnswers: the record of a session keeps one of its answers
 	// (OpenSession.keeps_answer).
 	LevelAnswers = 4
+	// levelQuotaNames: the error of a full quota names the directory in its text.
+	levelQuotaNames = 4
 	// LevelMemory: chunks may be committed that are in memory alone; which they are, and
 	// which files are below level nvme, has tables (SettleChunks, RaiseLevels).
 	LevelMemory = 4

@@ -73,18 +73,54 @@ func (m *Machine) holdQuotas(t *tx, s *usageState) error {
 
 // overQuota says which quota is in the way.
 func (t *tx) overQuota(id moraine.InodeID, q quota, was, now usage) error {
-	path := id.String()
-	if dir, err := t.view.inode(id); err == nil {
-		if p, ok, err := t.pathOf(dir); err == nil && ok {
-			path = "/" + p
-		}
+	path, name, err := t.quotaNames(id)
+	if err != nil {
+		return err
 	}
 	what, have, want, most := "bytes", was.bytes, now.bytes, q.bytes
 	if q.bytes == 0 || now.bytes <= int64(q.bytes) {
 		what, have, want, most = "inodes", was.inodes, now.inodes, q.inodes
 	}
-	return fail(moraine.QuotaExceeded, "quota", path, "%d %s are below it, this would make them %d, and its quota is %d: remove something there, or have the quota raised",
-		have, what, want, most)
+	return fail(moraine.QuotaExceeded, "quota", path, "%d %s are below %s, this would make them %d, and its quota is %d: remove something there, or have the quota raised",
+		have, what, name, want, most)
+}
+
+// quotaNames returns what the error of a full quota names its directory: as its
+// object, which the clients put their own in place of, and in its text. From
+// levelQuotaNames on that is the path as the session writes it; answers are part
+// of the state, so servers of two builds must word them alike.
+func (t *tx) quotaNames(id moraine.InodeID) (ref, name string, err error) {
+	names, err := t.speaks(levelQuotaNames)
+	if err != nil {
+		return "", "", err
+	}
+	dir, err := t.view.inode(id)
+	if err != nil {
+		return "", "", err
+	}
+	sc := scope{root: t.k.top()}
+	if names {
+		sc = t.scope
+	}
+	path, ok, err := t.pathIn(sc, dir)
+	switch {
+	case err != nil:
+		return "", "", err
+	case names && t.within(sc, dir) != nil:
+		return "", "a directory above the session's", nil
+	case !ok:
+		path = id.String()
+	}
+	if !names {
+		return path, "it", nil
+	}
+	return path, path, nil
+}
+
+// HasQuotas reports whether any directory has a quota.
+func (m *Machine) HasQuotas(r Reader) (bool, error) {
+	s, err := m.view(r).usageState()
+	return err == nil && s.quotas > 0, err
 }
 
 // MaxQuotas is the most quotas of a partition.

@@ -164,7 +164,7 @@ func TestQuota(t *testing.T) {
 	resp := c.resize(f, 1001)
 	over("a byte more", resp)
 	for _, part := range []string{"/team", "1001", "1000", "bytes"} {
-		if e := resp.GetError(); !strings.Contains(e.GetRef()+e.GetText(), part) {
+		if e := resp.GetError(); !strings.Contains(e.GetText(), part) {
 			t.Errorf("the error says %q of %q, and nothing of %s", e.GetText(), e.GetRef(), part)
 		}
 	}
@@ -222,6 +222,35 @@ func TestQuota(t *testing.T) {
 	if *rewriteLogs {
 		bn.writeLog("v3-quotas")
 	}
+}
+
+// A session that is confined to a directory reads the names of directories as it
+// writes them, and none above.
+func TestQuotaErrorKeepsToTheScope(t *testing.T) {
+	bn := newCluster(t, 1)
+	c := bn.open(nil)
+	team := c.mkdir(c.root, "team")
+	sub := c.mkdir(team, "sub")
+	bn.ok(bn.setQuota(sub, 0, 2))
+	in := bn.open(func(op *wire.OpenSession) { op.Scope = "/team" })
+	below := bn.open(func(op *wire.OpenSession) { op.Scope = "/team/sub" })
+	says := func(c *client, where string) {
+		t.Helper()
+		resp := c.create(&wire.Create{Parent: sub, Name: "i", Type: wire.FileType_FILE_TYPE_REGULAR})
+		if e := resp.GetError(); kind(resp) != "quota exceeded" || !strings.Contains(e.GetText(), "inodes are below "+where+",") ||
+			where[0] == '/' && e.GetRef() != where || where[0] != '/' && e.GetRef() != "" {
+			t.Errorf("not below %s: %v", where, resp)
+		}
+	}
+	c.mkfile(sub, "f")
+	c.mkfile(sub, "g")
+	says(c, "/team/sub")
+	says(in, "/sub")
+	says(below, "/")
+	bn.ok(bn.setQuota(sub, 0, 0))
+	bn.ok(bn.setQuota(team, 0, 3))
+	says(in, "/")
+	says(below, "a directory above the session's")
 }
 
 // file2 is file where the size may be refused.

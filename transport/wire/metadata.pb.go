@@ -3021,6 +3021,7 @@ type SessionReply struct {
 	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all metadata servers of now, so that a client need not be told of changes
 	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the present one; 0: a build that has none
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                             // of the incarnation
+	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas,proto3" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer asks for the room before it sends bytes
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3137,6 +3138,13 @@ func (x *SessionReply) GetMark() []byte {
 		return x.Mark
 	}
 	return nil
+}
+
+func (x *SessionReply) GetQuotas() bool {
+	if x != nil {
+		return x.Quotas
+	}
+	return false
 }
 
 type GetCluster struct {
@@ -12191,7 +12199,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
-	"\fCloseSession\"\x8d\x03\n" +
+	"\fCloseSession\"\xa6\x03\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -12205,7 +12213,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x128\n" +
 	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\x12$\n" +
 	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x12\x13\n" +
-	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\f\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12\x17\n" +
+	"\x06quotas\x18\xdd\x01 \x01(\bR\x06quotas\"\f\n" +
 	"\n" +
 	"GetCluster\"\xdd\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
