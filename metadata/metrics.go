@@ -48,6 +48,9 @@ type Metrics struct {
 	LeaseWaits                        prometheus.Counter // answers that waited for recalls
 }
 
+// applyBuckets has an edge at 100 ms, which no command may take longer than.
+var applyBuckets = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5}
+
 // NewMetrics makes the metrics and registers them with reg, if that is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
@@ -90,7 +93,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
 	m.Apply = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_metadata_apply_seconds",
-		Help: "Time to apply one command to the state, by command.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 12)}, []string{"command"})
+		Help: "Time to apply one command to the state, by command.", Buckets: applyBuckets}, []string{"command"})
 	m.ApplyLongest = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_metadata_apply_longest_seconds",
 		Help: "Longest time that one command took to apply since the server started, by command."}, []string{"command"})
 	m.RebalanceLeft = gauge("rebalance_left_bytes", "What must be moved between devices until each is filled within the band.")

@@ -218,7 +218,7 @@ func (t *opTable) mix() []*wire.CommandCount {
 		}
 		n, failed := t[i].counts.answered.Load(), t[i].counts.failed.Load()
 		if n+failed > 0 {
-			out = append(out, &wire.CommandCount{Name: t[i].name, Count: n, Failed: failed})
+			out = append(out, &wire.CommandCount{Name: t[i].name, Count: n, Failed: failed, Reads: t[i].reads})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b *wire.CommandCount) int { return cmp.Compare(b.Count, a.Count) })

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -52,6 +53,7 @@ type commandCount struct {
 	Name   string `json:"name"`
 	Count  uint64 `json:"count"`
 	Failed uint64 `json:"failed"`
+	Reads  bool   `json:"reads"` // it changes nothing
 }
 
 func latencyOf(l *wire.Latencies) latency {
@@ -94,7 +96,7 @@ func metadataReportOf(reply *wire.MembersReply) metadataReport {
 		r.Servers = append(r.Servers, memberReportOf(m))
 	}
 	for _, c := range reply.Commands {
-		r.Commands = append(r.Commands, commandCount{c.Name, c.Count, c.Failed})
+		r.Commands = append(r.Commands, commandCount{c.Name, c.Count, c.Failed, c.Reads})
 	}
 	return r
 }
@@ -109,7 +111,8 @@ func (a *app) metadataStatusCommand() *cobra.Command {
 		Long: `Show the leader and, of each metadata server, how far it is, how large its log and its
 newest snapshot are, and how long it takes to apply a batch of entries and to sync an
 append to the log (median / 99th percentile since the server started, at most a quarter
-too high). The requests are those that the leader answered since it started.`,
+too high). The requests are those that the leader answered since it started, those that
+change something first; --json has them all.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -149,11 +152,32 @@ func (a *app) printMetadata(r metadataReport) {
 		}
 		rows = append(rows, table.Row{s.ID, s.Role, state, s.Lag, s.Applied, fmt.Sprintf("%d, %s", s.LogEntries, size(s.LogBytes)), snapshot, s.Apply, s.Append})
 	}
-	printTable(a.out, table.Row{"id", "role", "", "lacks", "applied", "log", "snapshot", "apply", "append"}, rows)
+	printTable(a.out, table.Row{"id", "role", "", "lacks", "applied", "log", "snapshot", "apply p50 / p99", "append p50 / p99"}, rows)
 	a.note("")
 	rows = nil
-	for _, c := range r.Commands[:min(len(r.Commands), shownCommands)] {
+	commands := mutationsFirst(r.Commands)
+	for _, c := range commands[:min(len(commands), shownCommands)] {
 		rows = append(rows, table.Row{c.Name, c.Count, c.Failed})
 	}
 	printTable(a.out, table.Row{"request", "answered", "refused"}, rows)
+	if more := len(commands) - shownCommands; more > 0 {
+		a.note("… %d more (--json has all)", more)
+	}
+}
+
+// mutationsFirst puts what changes the state, which every server has to apply,
+// before what reads it; each keeps its order, of the most frequent first.
+func mutationsFirst(all []commandCount) []commandCount {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b commandCount) int {
+		switch {
+		case a.Reads == b.Reads:
+			return 0
+		case a.Reads:
+			return 1
+		default:
+			return -1
+		}
+	})
+	return all
 }

@@ -11138,6 +11138,7 @@ type CommandCount struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Failed        uint64                 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	Reads         bool                   `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"` // it changes nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11191,6 +11192,13 @@ func (x *CommandCount) GetFailed() uint64 {
 		return x.Failed
 	}
 	return 0
+}
+
+func (x *CommandCount) GetReads() bool {
+	if x != nil {
+		return x.Reads
+	}
+	return false
 }
 
 // AddMember makes a server a member without a vote. The leader gives it one as
@@ -12883,11 +12891,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06leases\x18\b \x01(\x04R\x06leases\x12+\n" +
 	"\x11leadership_millis\x18\t \x01(\x04R\x10leadershipMillis\x126\n" +
 	"\bcommands\x18\n" +
-	" \x03(\v2\x1a.moraine.wire.CommandCountR\bcommands\"P\n" +
+	" \x03(\v2\x1a.moraine.wire.CommandCountR\bcommands\"f\n" +
 	"\fCommandCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x16\n" +
-	"\x06failed\x18\x03 \x01(\x04R\x06failed\"5\n" +
+	"\x06failed\x18\x03 \x01(\x04R\x06failed\x12\x14\n" +
+	"\x05reads\x18\x04 \x01(\bR\x05reads\"5\n" +
 	"\tAddMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x1e\n" +
