@@ -268,6 +268,8 @@ func TestCommandsRefuseBadInput(t *testing.T) {
 	}{
 		{1, []string{"/nope", "not found"}, []string{"ls", "moraine:///nope"}},
 		{1, []string{"/nope", "not found"}, []string{"rm", "moraine:///nope"}},
+		{1, []string{"/nope", "not found"}, []string{"rm", "-r", "moraine:///nope"}},
+		{2, []string{"nohost", "HOST:PORT"}, []string{"metadata", "add", "m9=nohost"}},
 		{1, []string{"/file", "already exists"}, []string{"mkdir", "moraine:///file"}},
 		{2, []string{"-r"}, []string{"rm", "moraine:///dir"}},
 		{2, []string{"-r"}, []string{"cp", "moraine:///dir", t.TempDir()}},

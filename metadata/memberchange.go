@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,6 +61,8 @@ func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
 		switch {
 		case m.ID == asked.Id && same:
 			return true, nil
+		case m.ID == asked.Id && !m.Voter:
+			return false, bad(moraine.Exists, "it is a member at %s, without a vote yet: where that address is wrong, `moraine metadata remove %s` first, and add it with the right one", strings.Join(m.Addresses, ", "), m.ID)
 		case m.ID == asked.Id:
 			return false, bad(moraine.Exists, "it is a member at %s already; to give it another address, name that in --peers of all servers and restart one after the other", strings.Join(m.Addresses, ", "))
 		case same:
@@ -90,7 +93,8 @@ func isAddress(addr string) bool {
 		return true
 	}
 	host, port, err := net.SplitHostPort(addr)
-	return err == nil && host != "" && port != ""
+	n, bad := strconv.ParseUint(port, 10, 16)
+	return err == nil && host != "" && bad == nil && n > 0
 }
 
 // removeMember takes a server out, unless the others could not go on without it.

@@ -415,7 +415,7 @@ func TestRemoveKeepsAMajority(t *testing.T) {
 		require.True(t, strings.Contains(err.Error(), "start "+others[0]), err.Error())
 	}
 	require.ErrorIs(t, g.refusal(removeReq("m9")), moraine.NotFound)
-	for _, bad := range []string{"", "nowhere"} {
+	for _, bad := range []string{"", "nowhere", "::bad::", "host:", "host:0", "host:70000", ":7400"} {
 		req := &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: "m4", Address: bad}}}
 		require.ErrorIs(t, g.refusal(req), moraine.InvalidArgument)
 	}

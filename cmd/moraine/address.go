@@ -3,6 +3,7 @@ package main
 import (
 	"net"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -70,6 +71,20 @@ func splitEndpoint(s string) [][]string {
 		servers = append(servers, []string{withPort(h, defaultMetadataPort)})
 	}
 	return servers
+}
+
+// serverAddress reads the address that other servers are to reach a metadata
+// server at: a port must be said, since a wrong one is found out much later.
+func serverAddress(s string) (string, error) {
+	if path, ok := strings.CutPrefix(s, "unix:"); ok && path != "" {
+		return s, nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t/,=@[]") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		return "", usageError("%q is no address of a server: write HOST:PORT, as host4:%s", s, defaultMetadataPort)
+	}
+	return s, nil
 }
 
 // withPort adds a port to an address that has none. unix:PATH is left alone.

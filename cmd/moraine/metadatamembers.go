@@ -106,7 +106,8 @@ func memberArg(arg string) (id, address string, err error) {
 	if !ok || id == "" || address == "" {
 		return "", "", usageError("%q: write ID=HOST:PORT", arg)
 	}
-	return id, withPort(address, defaultMetadataPort), nil
+	address, err = serverAddress(address)
+	return id, address, err
 }
 
 // memberWait is how long `add` and `replace` wait for a server to catch up.
@@ -211,6 +212,19 @@ func (a *app) noteRemoved(id string, reply *wire.MembersReply) {
 		}
 	}
 	a.note("%s is removed; %s left: take it out of --peers and --endpoint where they name it", id, are(voters, "server is", "servers are"))
+	a.note("%s", redundancy(voters))
+}
+
+// redundancy says what so many voters bear.
+func redundancy(voters int) string {
+	switch voters {
+	case 1:
+		return "nothing may be lost now: while this server is down the cluster stands still, and with its disk all metadata since the last `moraine metadata backup` is gone; add others (`moraine metadata add`)"
+	case 2:
+		return "none may be away now: while either is down the cluster stands still; add a third (`moraine metadata add`)"
+	default:
+		return fmt.Sprintf("%d of %d may be lost at once now", (voters-1)/2, voters)
+	}
 }
 
 func (a *app) metadataReplaceCommand() *cobra.Command {

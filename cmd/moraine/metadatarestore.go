@@ -28,7 +28,10 @@ func (o *offlineOptions) config() (raftstore.Config, error) {
 	if o.id == "" || o.data == "" || o.address == "" {
 		return raftstore.Config{}, usageError("--id, --data and --address are needed")
 	}
-	addr := withPort(o.address, defaultMetadataPort)
+	addr, err := serverAddress(o.address)
+	if err != nil {
+		return raftstore.Config{}, err
+	}
 	return raftstore.Config{Dir: o.data, Node: o.id, Cluster: moraine.UUID{1},
 		Peers: []raftstore.Peer{{ID: o.id, Address: addr, Client: []string{addr}}}}, nil
 }

@@ -35,12 +35,12 @@ func (a *app) rmCommand() *cobra.Command {
 }
 
 func removeOne(ctx context.Context, c *connection, l location, recursive bool) error {
-	if recursive {
-		return c.RemoveAll(ctx, l.path)
-	}
 	attr, err := c.Lstat(ctx, l.path)
 	if err != nil {
 		return err
+	}
+	if recursive {
+		return c.RemoveAll(ctx, l.path)
 	}
 	if attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 		return usageError("rm: %s is a directory: give -r to remove it and all that is in it", l)
