@@ -106,8 +106,8 @@ func smallDisk(t *testing.T, dir string, n int64) {
 }
 
 // TestFullDevice fills the file system of the only device: writes end with one
-// line, what was acknowledged is there, files can be removed, and then there is
-// room again.
+// line before it is full, what was acknowledged is there, files can be removed, and what
+// they took is given back to the file system.
 func TestFullDevice(t *testing.T) {
 	if !long() {
 		t.Skip("waits out the patience of a write: MORAINE_TEST_LONG=1 runs it")
@@ -122,11 +122,15 @@ func TestFullDevice(t *testing.T) {
 		require.Less(t, kept, 64, "more than the disk holds")
 		o := invoke(t, env, "cp", local, fmt.Sprintf("moraine:///file%d", kept))
 		if o.code != 0 {
-			requireRefused(t, o, 1, fmt.Sprintf("/file%d", kept))
+			requireRefused(t, o, 1, fmt.Sprintf("/file%d", kept), "no space")
 			break
 		}
 	}
 	require.NotZero(t, kept)
+	device := objects(t, works(t, env, "device", "ls", "--json"))[0]
+	capacity, used := device["capacity_bytes"].(float64), device["used_bytes"].(float64)
+	require.Less(t, used, capacity, "it takes nothing more before it is full")
+	full := freeBytes(t, filepath.Join(dir, "n1"))
 	out := filepath.Join(t.TempDir(), "out")
 	for i := range kept {
 		works(t, env, "cp", fmt.Sprintf("moraine:///file%d", i), out)
@@ -137,10 +141,34 @@ func TestFullDevice(t *testing.T) {
 	for i := range kept {
 		works(t, env, "rm", fmt.Sprintf("moraine:///file%d", i))
 	}
+	// What was removed is given back to the file system, hole by hole, when the grace is
+	// over: df shows it, but for the ballast that the device takes back, and so does the
+	// cluster.
+	removed := uint64(kept) * uint64(len(content))
+	const ballast = 64 << 20
+	free := uint64(0)
+	given := func() bool {
+		free = freeBytes(t, filepath.Join(dir, "n1"))
+		return free+ballast >= full+removed*9/10
+	}
+	for end := time.Now().Add(time.Minute); !given(); time.Sleep(200 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d bytes free when full, %d removed, %d free now", full, removed, free)
+	}
+	require.Eventually(t, func() bool {
+		return objects(t, works(t, env, "device", "ls", "--json"))[0]["used_bytes"].(float64) <= used-float64(removed)*9/10+ballast
+	}, time.Minute, 200*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return invoke(t, env, "cp", local, "moraine:///again").code == 0
 	}, 2*time.Minute, time.Second)
 	require.True(t, c.Node("n1").Running())
+}
+
+// freeBytes is what df shows of the file system that dir is on.
+func freeBytes(t *testing.T, dir string) uint64 {
+	t.Helper()
+	usage, err := vfs.OS{}.Usage(dir)
+	require.NoError(t, err)
+	return usage.Free
 }
 
 // TestFullMetadataDisk fills the file system of the metadata server: what would
