@@ -33,6 +33,8 @@ type raftCluster struct {
 	stops   map[string]func()
 	joins   map[string]bool       // servers that are to be added
 	ends    map[string]chan error // servers whose Run may fail: what it returned
+	// wrap is put between the log and the state machine of a server; nil: nothing is.
+	wrap func(name string, fsm metadata.FSM) metadata.FSM
 }
 
 type raftStream struct {
@@ -113,9 +115,14 @@ func (c *raftCluster) start(name string) {
 		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: n, Addresses: []string{memnet.Address(n)}})
 	}
 	fs, _ := c.disks(name)
+	over := metadata.OverRaft(c.raftConfig(name), raftstore.Deps{FS: fs, Log: log, Stream: raftStream{node.RaftListener(), node}})
 	s, err := metadata.New(cfg, metadata.Deps{Log: log, Dial: c.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleMetadata, Node: name}).Metadata,
-		NewStore: metadata.OverRaft(c.raftConfig(name), raftstore.Deps{
-			FS: fs, Log: log, Stream: raftStream{node.RaftListener(), node}})})
+		NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
+			if c.wrap != nil {
+				fsm = c.wrap(name, fsm)
+			}
+			return over(fsm)
+		}})
 	require.NoError(c.t, err)
 	late.server.Store(s)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -72,11 +72,13 @@ func TestBadDiskOfALeader(t *testing.T) {
 			require.Error(t, <-victim.ended)
 			delete(g.nodes, victim.name)
 			g.proposeAmong(rest, "set b 1")
-			if bad != nil {
-				again := g.start(victim.name)
-				require.ErrorIs(t, <-again.ended, bad, "the probe")
-				delete(g.nodes, victim.name)
+			again := g.start(victim.name)
+			if err := <-again.ended; bad != nil {
+				require.ErrorIs(t, err, bad, "the probe")
+			} else {
+				require.ErrorContains(t, err, "the disk hangs")
 			}
+			delete(g.nodes, victim.name)
 			disk.how.Store(nil)
 			// What hangs is never given back: the process would have ended with it.
 			g.fs[victim.name] = mems[victim.name].Clone()
