@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/hex"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ Exit code 1 when anything is damaged.`,
 				return a.printEntry(row)
 			})
 			if err != nil {
-				return err
+				return explainDir(args[0], err)
 			}
 			a.note("%d entries, %d damaged", shown, damaged)
 			if damaged > 0 {
@@ -142,7 +143,7 @@ func (a *app) inspectSnapshotCommand() *cobra.Command {
 		Short: "Describe a metadata server's snapshots, and read them to their end",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			damaged := 0
+			shown, damaged := 0, 0
 			err := raftstore.InspectSnapshots(vfs.OS{}, args[0], func(s raftstore.SnapshotInfo) error {
 				row := snapshotRow{s.Name, s.Index, s.Term, s.Applied, s.Bytes, s.Received, s.Members, ""}
 				if row.Members == nil {
@@ -150,8 +151,9 @@ func (a *app) inspectSnapshotCommand() *cobra.Command {
 				}
 				if s.Damage != nil {
 					damaged++
-					row.Damage = s.Damage.Error()
+					row.Damage = firstLine(s.Damage)
 				}
+				shown++
 				if a.global.json {
 					return printJSON(a.out, row)
 				}
@@ -159,12 +161,30 @@ func (a *app) inspectSnapshotCommand() *cobra.Command {
 					size(uint64(row.Bytes)), strings.Join(row.Members, ", "), row.Damage)
 				return nil
 			})
+			if err == nil && shown == 0 {
+				a.note("there is no snapshot")
+			}
 			if err == nil && damaged > 0 {
 				err = fmt.Errorf("%d snapshots are damaged", damaged)
 			}
-			return err
+			return explainDir(args[0], err)
 		},
 	}
+}
+
+// firstLine leaves out the stack that pebble puts under what it says.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// explainDir says what the argument of inspect must be where it is no directory of
+// a metadata server.
+func explainDir(dir string, err error) error {
+	if st, bad := os.Stat(dir); err != nil && bad == nil && !st.IsDir() {
+		return usageError("%s is a file: name the --data of a metadata server that is stopped (a backup is made one by `moraine metadata restore`)", dir)
+	}
+	return err
 }
 
 // tableRow is what `inspect state` prints of a table.
@@ -195,18 +215,40 @@ The server must not run; what is in its log after the entry shown is not in the 
 			if err != nil {
 				return usageError("--key %q: write bytes in hex", prefix)
 			}
-			return raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
+			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
 				a.note("the state after entry %d", applied)
+				if err := a.noteWaiting(args[0], applied); err != nil {
+					return err
+				}
 				if len(lo) > 0 {
 					return a.printPairs(r, lo, limit)
 				}
 				return a.printTables(r)
-			})
+			}))
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "key", "", "show the pairs whose keys begin with these bytes, in hex")
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many pairs --key shows at most")
 	return cmd
+}
+
+// noteWaiting says which entries of the log the state does not have yet: those
+// that a server applies as it starts, all of them after a crash on a young one.
+func (a *app) noteWaiting(dir string, applied uint64) error {
+	var first, last uint64
+	err := raftstore.InspectLog(vfs.OS{}, dir, func(e raftstore.EntryInfo) error {
+		if e.Index > applied {
+			if first == 0 {
+				first = e.Index
+			}
+			last = max(last, e.Index)
+		}
+		return nil
+	})
+	if err == nil && first > 0 {
+		a.note("%d log entries (%d..%d) are not in it yet: the server applies those that are committed when it starts", last-first+1, first, last)
+	}
+	return err
 }
 
 func (a *app) printPairs(r state.Reader, prefix []byte, limit int) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -254,11 +255,32 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 			form = raftstore.Join
 		}
 		if err := form(o.store, storeDeps); err != nil {
-			return err
+			return withRemedy(vfs.OS{}, o.data, err)
 		}
 		log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode)
-		return service.Run(ctx)
+		return withRemedy(vfs.OS{}, o.data, service.Run(ctx))
 	}))
+}
+
+const (
+	// fullBelow is how little is free on a disk that a server ended for, if it did.
+	fullBelow = 16 << 20
+	// startRoom is what a server whose ballast is gone needs to start, amply.
+	startRoom = 200 << 20
+)
+
+// withRemedy adds to what a metadata server ended with, where its disk is full,
+// what to do: what fails then, deep in the state or the log, does not say.
+func withRemedy(fsys vfs.FS, dir string, err error) error {
+	if err == nil {
+		return nil
+	}
+	usage, bad := fsys.Usage(dir)
+	if bad != nil || usage.Total == 0 || usage.Free >= fullBelow {
+		return err
+	}
+	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free: make room there, %s if the ballast is gone, and start the server again; "+
+		"then remove what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, size(usage.Free), size(startRoom)))
 }
 
 // whenReady is run, begun when the server has its ports: a process that cannot

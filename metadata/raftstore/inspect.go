@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -15,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
 	"github.com/morainefs/moraine/metadata/state"
@@ -255,10 +258,14 @@ func readThrough(fsys vfs.FS, dir string) (err error) {
 }
 
 // InspectState calls fn with the state in the node directory dir, opened for
-// reading alone; the node must not run. It is as of the last flush, or what the
+// reading alone; the node must not run (Busy). NotFound: no node has run there yet. It is as of the last flush, or what the
 // state's own log still has: entries after applied are in the node's log.
 func InspectState(fsys vfs.FS, dir string, fn func(r state.Reader, applied uint64) error) (err error) {
 	p, err := readFile(fsys, filepath.Join(dir, stateDir, currentFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &moraine.Error{Op: "raftstore.InspectState", Ref: dir, Kind: moraine.NotFound,
+			Err: fmt.Errorf("there is no state yet, for the server has not been started since its directory was made: %w", err)}
+	}
 	if err != nil {
 		return wrap("raftstore.InspectState", dir, err)
 	}
@@ -268,6 +275,9 @@ func InspectState(fsys vfs.FS, dir string, fn func(r state.Reader, applied uint6
 	}
 	s := &stateDB{fs: fsys, dir: filepath.Join(dir, stateDir)}
 	db, err := openReadOnly(fsys, s.path(number))
+	if errors.Is(err, vfs.ErrLocked) || errors.Is(err, syscall.EAGAIN) { // the second where pebble's own lock says it
+		return lockError(dir, vfs.ErrLocked)
+	}
 	if err != nil {
 		return wrap("raftstore.InspectState", dir, err)
 	}

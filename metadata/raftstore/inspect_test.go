@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
 )
@@ -66,4 +67,13 @@ func TestInspect(t *testing.T) {
 	}))
 	require.Equal(t, 30, seen)
 	require.NoError(t, raftstore.InspectSnapshots(fsys, "/node", func(raftstore.SnapshotInfo) error { return nil }))
+}
+
+// A look at the state of a directory that no server ran in yet says so.
+func TestInspectStateOfADirectoryNeverStarted(t *testing.T) {
+	g := newGroup(t, 1, nil)
+	g.bootstrap()
+	err := raftstore.InspectState(g.fs["m1"], "/node", func(state.Reader, uint64) error { return nil })
+	require.ErrorIs(t, err, moraine.NotFound)
+	require.ErrorContains(t, err, "has not been started")
 }

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// What a server ends with on a full disk says what to do, and nothing of disks
+// where there is room.
+func TestFullMetadataDiskSaysTheRemedy(t *testing.T) {
+	fs := vfs.NewMem(1)
+	cause := errors.New("state: MANIFEST flush failed")
+	if err := withRemedy(fs, "/", cause); err != cause {
+		t.Errorf("room enough: %v", err)
+	}
+	fs.SetCapacity(1 << 20)
+	err := withRemedy(fs, "/", cause)
+	if lines := errorLines(err); len(lines) != 2 || lines[0] != cause.Error() || !strings.Contains(lines[1], "make room there, 200 MiB") {
+		t.Errorf("%q", lines)
+	}
+	if err := withRemedy(fs, "/", nil); err != nil {
+		t.Errorf("it ended well: %v", err)
+	}
+}
