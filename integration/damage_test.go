@@ -207,6 +207,7 @@ func TestFullMetadataDisk(t *testing.T) {
 // TestAllMetadataDisksFull fills the file systems of all metadata servers past
 // their ballast, and kills them all: they come back, refuse what would grow, remove
 // what they are told to, and say whose disks it is. With room they are as before.
+// Without a byte and without a ballast they end, and say what to do.
 func TestAllMetadataDisksFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	for _, m := range []string{"m1", "m2", "m3"} {
@@ -249,6 +250,32 @@ func TestAllMetadataDisksFull(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(m.Dir, "filler")))
 	}
 	require.Eventually(t, func() bool { return !refusedAll() }, time.Minute, 100*time.Millisecond)
+
+	// Not a byte is left, and no ballast: a server that is started ends, and says
+	// what to do; with that it starts.
+	for _, m := range c.Nodes(procs.Metadata) {
+		require.NoError(t, m.Kill())
+		if err := os.Remove(filepath.Join(m.Dir, "data", "BALLAST")); err != nil {
+			require.ErrorIs(t, err, fs.ErrNotExist)
+		}
+		fillUp(t, filepath.Join(m.Dir, "more"), 0)
+	}
+	for _, m := range c.Nodes(procs.Metadata) {
+		require.NoError(t, m.Start())
+		select {
+		case <-m.Exited():
+		case <-time.After(time.Minute):
+			t.Fatalf("%s runs on a full disk", m.Name)
+		}
+		require.Contains(t, m.LogTail(20), "is full")
+		require.Contains(t, m.LogTail(20), "make room there")
+	}
+	for _, m := range c.Nodes(procs.Metadata)[:2] {
+		require.NoError(t, os.Remove(filepath.Join(m.Dir, "more")))
+		require.NoError(t, m.Start())
+	}
+	works(t, env, "rm", "-r", "moraine:///b")
+	works(t, env, "mkdir", "moraine:///c")
 }
 
 // leaveFree makes a file that leaves so many bytes of its file system.
