@@ -60,17 +60,18 @@ const (
 	commit
 	clone
 	extents
+	save
 	verbs
 )
 
 var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "rename", "link", "unlink", "rmdir",
-	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents"}
+	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save"}
 
 // input is one operation.
 type input struct {
 	verb       verb
 	slot, to   int    // of a name
-	id, source uint64 // of an inode
+	id, source uint64 // of an inode; of save: the file without a name, and what it is a clone of, if anything
 	dir        int
 	byPath     bool // of lookup
 	exclusive  bool
@@ -80,7 +81,7 @@ type input struct {
 	size       int
 	value      string
 	create     bool // of setxattr
-	replace    bool
+	replace    bool // of setxattr, and of save
 	remove     bool
 	commit     wire.CommitMode
 	offset     int
@@ -242,6 +243,8 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 		return a.applyRename(in)
 	case unlink, rmdir, rmtree:
 		return a.applyRemove(in, out)
+	case save:
+		return a.applySave(in, out)
 	}
 	n := a.find(in.id)
 	if n == nil {
@@ -330,6 +333,33 @@ func (a arena) applyCreate(in input, out output) (string, arena, func(arena) (bo
 		return exists, a, nil
 	}
 	return "", a, describes(have, out)
+}
+
+// applySave gives a file that has no name yet its content and its name. Such a file
+// dies with its session, of which the model knows nothing: that it is not there is
+// always a possible answer, and nothing is changed then.
+func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool, arena)) {
+	if out.err == notFound {
+		return notFound, a, nil
+	}
+	n := &node{id: in.id, mode: in.mode}
+	if in.source == 0 {
+		n.lay(in)
+	} else {
+		source := a.find(in.source)
+		if source == nil {
+			return notFound, a, nil
+		}
+		n.cells = source.cells
+	}
+	switch have := a[in.slot]; {
+	case have != nil && have.dir:
+		return isDir, a, nil
+	case have != nil && !in.replace:
+		return exists, a, nil
+	}
+	a[in.slot] = n
+	return "", a, describes(n, out)
 }
 
 func (a arena) applyRename(in input) (string, arena, func(arena) (bool, arena)) {

@@ -51,11 +51,12 @@ type options struct {
 	arenas  int
 	lasts   time.Duration
 	store   func(node string, s metadata.Store) metadata.Store
-	client  incluster.Requests // what the requests of clients with caches go through; nil: nothing
-	calm    bool               // nothing goes wrong
-	deposes bool               // nothing but that leaders do not notice that they are deposed
-	cuts    bool               // nothing but that clients are cut off
-	servers bool               // nothing but to servers, one at a time
+	client  incluster.Requests    // what the requests of clients with caches go through; nil: nothing
+	service func(service) service // what clients without caches ask; nil: the service
+	calm    bool                  // nothing goes wrong
+	deposes bool                  // nothing but that leaders do not notice that they are deposed
+	cuts    bool                  // nothing but that clients are cut off
+	servers bool                  // nothing but to servers, one at a time
 }
 
 // outcome of a history.
@@ -102,7 +103,7 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 		if err != nil {
 			return out, err
 		}
-		defer w.meta.(*incluster.Client).Close() //nolint:errcheck // its session ends with the cluster
+		defer w.close() //nolint:errcheck // its session ends with the cluster
 		w.h, w.devices = h, devices
 		workers = append(workers, w)
 	}
@@ -138,7 +139,10 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 	if err != nil {
 		return nil, err
 	}
-	w.meta = c
+	w.meta, w.close = c, c.Close
+	if o.service != nil {
+		w.meta = o.service(c)
+	}
 	if cached {
 		w.cache = c.Client
 	}
@@ -259,14 +263,16 @@ func playOne(t *testing.T, o options) (out outcome) {
 // TestEverythingIsLinearizable plays histories of everything that may go wrong;
 // porcupine finds an order for each.
 func TestEverythingIsLinearizable(t *testing.T) {
-	count, lasts := testseed.Runs(t, 2, 500), testseed.Of(6*time.Second, 14*time.Second)
+	count, lasts := testseed.Runs(t, 4, 500), testseed.Of(6*time.Second, 14*time.Second)
 	first := testseed.First(t)
 	var hits uint64
 	var ops, unknown, undecided int
+	var succeeded counts
 	did := map[string]int{}
 	for seed := first; seed < first+uint64(count); seed++ {
 		out := playOne(t, options{seed: seed, clients: 8, cached: cachedOf(seed), arenas: 4, lasts: lasts})
 		ops, unknown, hits = ops+out.ops, unknown+out.unknown, hits+out.hits
+		succeeded.add(out.h)
 		for _, what := range out.did {
 			did[what]++
 		}
@@ -279,8 +285,9 @@ func TestEverythingIsLinearizable(t *testing.T) {
 			undecided++
 		}
 	}
-	t.Logf("seeds %d to %d: %d histories, %d operations, %d answers from caches, %d of unknown outcome; 0 violations, %d undecided; %v",
-		first, first+uint64(count)-1, count, ops, hits, unknown, undecided, did)
+	t.Logf("seeds %d to %d: %d histories, %d operations, %d answers from caches, %d of unknown outcome; 0 violations, %d undecided; %v; succeeded %v",
+		first, first+uint64(count)-1, count, ops, hits, unknown, undecided, did, succeeded)
+	succeeded.require(t, ops)
 	require.Zero(t, undecided, "arenas for which no order was found or refuted within %v", checkPatience)
 }
 

@@ -106,6 +106,7 @@ type worker struct {
 	rng     *rand.Rand
 	meta    service
 	cache   *client.Client // meta, where it has a cache
+	close   func() error
 	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // it changes nothing
 	alone   bool           // it asks for exclusive leases, and works in bursts
@@ -113,6 +114,7 @@ type worker struct {
 	in      burst
 	devices []uint32
 	stripes []uint64 // granted and not used
+	drafts  []draft  // files without a name
 	done    int
 	unknown int
 }
@@ -168,10 +170,16 @@ func (w *worker) do(p *playground) {
 	// Some give up early, and leave behind that nobody knows what became of it.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+w.rng.IntN(2500))*time.Millisecond)
 	defer cancel()
-	if in.verb == commit && !w.grant(ctx, &in) {
+	if in.verb == save && !w.draft(ctx, p, &in) {
 		return
 	}
-	w.ask(ctx, p, in)
+	if (in.verb == commit || in.verb == save && in.source == 0) && !w.grant(ctx, &in) {
+		return
+	}
+	out := w.ask(ctx, p, in)
+	if in.verb == save && (out.err == exists || out.err == isDir) {
+		w.drafts = append(w.drafts, draft{in.id, in.mode}) // as it was
+	}
 }
 
 // ask carries an operation out and records it.
@@ -184,7 +192,7 @@ func (w *worker) ask(ctx context.Context, p *playground, in input) output {
 	end := w.h.clock.Add(1)
 	out := answer(in, resp, err)
 	if moraine.KindOf(err) == moraine.SessionExpired {
-		w.stripes = nil
+		w.stripes, w.drafts = nil, nil
 	}
 	if out.unknown {
 		w.unknown++
@@ -205,6 +213,8 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		w.burst(&in)
 	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
+	case rng.IntN(4) == 0:
+		in.verb = []verb{mkdir, rmdir, rmtree, link, link, link, save}[rng.IntN(7)] // those that seldom succeed
 	}
 	switch in.verb {
 	case create, mkdir:
@@ -237,6 +247,13 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		}
 		in.id, ok = p.inode(rng, true)
 		return in, ok
+	case save:
+		in.commit, in.replace = wire.CommitMode_COMMIT_MODE_REPLACE, rng.IntN(2) == 0
+		in.length = 1 + rng.IntN(3)
+		if rng.IntN(3) == 0 {
+			in.source, ok = p.inode(rng, true)
+			return in, ok
+		}
 	case clone:
 		in.commit = []wire.CommitMode{wire.CommitMode_COMMIT_MODE_REPLACE, wire.CommitMode_COMMIT_MODE_APPEND}[rng.IntN(2)]
 		in.source, ok = p.inode(rng, true)
@@ -246,6 +263,26 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		return in, ok
 	}
 	return in, true
+}
+
+// draft is a file without a name, of a worker's session.
+type draft struct {
+	id   uint64
+	mode uint32
+}
+
+// draft takes a file without a name for a save: one that a save left that failed, or
+// a new one. Nobody can see it, so that its making is no operation of the arena.
+func (w *worker) draft(ctx context.Context, p *playground, in *input) bool {
+	if n := len(w.drafts); n > 0 {
+		in.id, in.mode = w.drafts[n-1].id, w.drafts[n-1].mode
+		w.drafts = w.drafts[:n-1]
+		return true
+	}
+	resp, err := w.meta.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: p.dirs[0],
+		Type: wire.FileType_FILE_TYPE_REGULAR, Mode: in.mode, Unlinked: true}}})
+	in.id = resp.GetEntry().GetAttr().GetInode()
+	return err == nil
 }
 
 // grant takes a stripe number for a commit, from the service where none is left.
@@ -315,19 +352,29 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 	case getxattr:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: in.id, Name: "user.x"}}}
 	case clone:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: in.id, Mode: in.commit, Ranges: []*wire.CloneRange{{Inode: in.source}}}}}
+		return cloneRequest(in, nil)
+	case save:
+		l := &wire.LinkTarget{Parent: dir(in.slot), Name: name(in.slot), Replace: in.replace}
+		if in.source != 0 {
+			return cloneRequest(in, l)
+		}
+		return commitRequest(in, devices, l)
 	case extents:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: in.id, Limit: 1000}}}
 	}
-	return commitRequest(in, devices)
+	return commitRequest(in, devices, nil)
 }
 
-func commitRequest(in input, devices []uint32) *wire.MetaRequest {
+func cloneRequest(in input, link *wire.LinkTarget) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: in.id, Mode: in.commit, Link: link, Ranges: []*wire.CloneRange{{Inode: in.source}}}}}
+}
+
+func commitRequest(in input, devices []uint32, link *wire.LinkTarget) *wire.MetaRequest {
 	stripe := &wire.Stripe{Id: in.stripe, Scheme: &wire.Scheme{K: 1, M: uint32(len(devices) - 1)}, Length: uint64(in.length)}
 	for i, d := range devices {
 		stripe.Chunks = append(stripe.Chunks, &wire.ChunkState{Device: d, Crc: uint32(in.stripe)*31 + uint32(i), Level: uint32(moraine.NVMe)})
 	}
-	return &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: in.id, Mode: in.commit, Level: uint32(moraine.NVMe),
+	return &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: in.id, Mode: in.commit, Level: uint32(moraine.NVMe), Link: link,
 		Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Offset: uint64(in.offset), Length: uint64(in.length), Stripe: in.stripe}}}}}
 }
 
@@ -356,7 +403,7 @@ func answer(in input, resp *wire.MetaResponse, err error) output {
 		out.id = resp.GetRemove().GetInode()
 	case getxattr:
 		out.value = string(resp.GetXattr().GetValue())
-	case commit, clone:
+	case commit, clone, save:
 		out = attributes(resp.GetCommit().GetAttr())
 	case extents:
 		r := resp.GetExtents()
