@@ -30,8 +30,9 @@ type change struct {
 // SetDevices has the running server serve the devices that are named, and no others: a
 // directory that is new must be a device already, as at a start of a known host; one that
 // is named no more, or holds another disk by now, is let go and closed, so that its file
-// system can be unmounted. A device that counts is not let go: it must be out or retired,
-// or be drained and empty; nor is what cannot be used taken. The error names each device
+// system can be unmounted. A device that counts is not let go: it must be out or retired
+// (drained and empty is not enough: chunks may be on it whose commit is still to come);
+// nor is what cannot be used taken. The error names each device
 // that was left as it was and why; the others have changed. It returns when the service
 // knows of the change, or ctx has ended: then the change goes on. One call at a time.
 func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
@@ -119,13 +120,9 @@ func mayLeave(d *device, known *wire.Device) error {
 	switch known.GetState() {
 	case wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_RETIRED, wire.DeviceState_DEVICE_STATE_UNSPECIFIED:
 		return nil
-	case wire.DeviceState_DEVICE_STATE_DRAINING:
-		if known.GetClaimed() == 0 {
-			return nil
-		}
 	}
 	return &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Conflict,
-		Err: fmt.Errorf("what it holds counts: drain it first (`moraine device set %d draining`, and wait until nothing is on it), or, to carry its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id)}
+		Err: fmt.Errorf("what it holds counts: drain it first (`moraine device set %d draining`) and retire it once nothing is on it (`moraine device set %d retired`), or, to carry its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id, d.id)}
 }
 
 // openNew opens the devices that are named and not served yet. The error names those that

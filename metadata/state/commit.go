@@ -327,9 +327,12 @@ func (m *Machine) layExtents(t *tx, w *commitWork) error {
 }
 
 // judgeStripes holds the devices of the new stripes against the registry, and
-// puts on the repair queue what protects less than it should.
+// puts on the repair queue what protects less than it should. A stripe that could not be
+// read since too many of its devices went out after its chunks were put is refused: what
+// is out may be unplugged by now, and the client still has the bytes.
 func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 	for _, s := range w.stripes {
+		here := 0
 		for n, c := range s.Chunks {
 			d, err := t.lookDevice(c.Device)
 			if err != nil {
@@ -341,7 +344,18 @@ func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 				return fail(moraine.Stale, "commit", chunk.String(), "device %d is gone", c.Device)
 			case c.Level == moraine.Memory && c.Epoch != d.epoch:
 				return fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
+			case d.serves():
+				here++
 			}
+		}
+		if here >= int(s.Scheme.K) {
+			continue
+		}
+		if refuse, err := t.speaks(levelReadableCommits); err != nil {
+			return err
+		} else if refuse {
+			return fail(moraine.Stale, "commit", s.ID.String(), "%d of its %d chunks are on devices that are in service, and it takes %d to read it",
+				here, len(s.Chunks), s.Scheme.K)
 		}
 	}
 	if err := m.measure(t, w); err != nil {

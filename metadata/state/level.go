@@ -68,6 +68,9 @@ const (
 	// LevelRebalance: chunks of sound stripes are moved between devices (REBALANCE jobs,
 	// SetRebalance).
 	LevelRebalance = 4
+	// levelReadableCommits: a commit of a stripe that could not be read, since its devices
+	// are out, is Stale.
+	levelReadableCommits = 4
 	// LevelDrops: a person has chunks deleted that nothing explains (DropChunks).
 	LevelDrops = 4
 )
