@@ -67,7 +67,10 @@ func (ct *content) cutFrom(size int64) {
 // append puts p at the end of the file as the service knows it, stripe by
 // stripe.
 func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err error) {
-	if err := ct.room.admit(ctx, ct.c, ct.inode, int64(len(p))); err != nil {
+	ct.mu.Lock()
+	base := ct.base.Size
+	ct.mu.Unlock()
+	if err := ct.room.admit(ctx, ct.c, ct.inode, base, int64(len(p))); err != nil {
 		return 0, 0, err
 	}
 	if err := ct.gate.lock(ctx); err != nil {

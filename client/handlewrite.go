@@ -43,9 +43,9 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 // mayGrow holds the growth of the file to an end against the quotas above it.
 func (ct *content) mayGrow(ctx context.Context, end int64) error {
 	ct.mu.Lock()
-	growth := end - int64(ct.base.Size)
+	base := ct.base.Size
 	ct.mu.Unlock()
-	return ct.room.admit(ctx, ct.c, ct.inode, growth)
+	return ct.room.admit(ctx, ct.c, ct.inode, base, end-int64(base))
 }
 
 // step takes the next bytes, or does one thing that has to be done first, such

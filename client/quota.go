@@ -96,26 +96,29 @@ func (m *metaConn) sawQuotas(r *wire.SessionReply) {
 type room struct {
 	mu    sync.Mutex
 	asked time.Time
+	base  uint64 // the file's size in the answer
 	left  uint64
 }
 
 // admit fails with QuotaExceeded where a file at inode at (itself, or its
-// directory) may not grow by growth bytes, as of a second ago at most.
-func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, growth int64) error {
+// directory), which the service knows as of base bytes, may not grow by growth
+// bytes, as of a second ago at most. What the file itself has been given since
+// then is not there to be given again.
+func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base uint64, growth int64) error {
 	if growth <= 0 || at == 0 || !c.meta.quotas.Load() {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := c.clock.Now()
-	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && uint64(growth) <= r.left {
+	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && base == r.base && uint64(growth) <= r.left {
 		return nil
 	}
 	u, err := c.Usage(ctx, c.cache.place(at))
 	if err != nil {
 		return nil // the commit will tell
 	}
-	if r.asked, r.left = now, u.RoomBytes; !u.Limited {
+	if r.asked, r.base, r.left = now, base, u.RoomBytes; !u.Limited {
 		r.left = 1 << 63
 	}
 	if uint64(growth) <= r.left {

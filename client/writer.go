@@ -110,7 +110,7 @@ func (f *File) mayGrow(n int64) error {
 	if f.link == nil || f.life.Err() != nil {
 		return nil
 	}
-	return f.room.admit(f.life, f.c, moraine.InodeID(f.link.Parent), f.size+n)
+	return f.room.admit(f.life, f.c, moraine.InodeID(f.link.Parent), 0, f.size+n)
 }
 
 // broken returns why the file takes no more bytes.
