@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -91,7 +92,8 @@ func raisedBy(data []byte, now moraine.Incarnation) moraine.Incarnation {
 }
 
 // registeredBy is hosts with those that an entry makes known, at their addresses of
-// then. One that was removed later stays: asking it too does no harm.
+// then, and with the devices that it names. What is known of a device stays, and so
+// does a host that was removed later: then its silence has to be answered for.
 func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
 	cmds, err := state.DecodeEntry(data)
 	if err != nil {
@@ -102,8 +104,18 @@ func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
 		if h == nil {
 			continue
 		}
-		hosts = slices.DeleteFunc(hosts, func(known *wire.Host) bool { return known.Id == h.Id })
-		hosts = append(hosts, h)
+		i := slices.IndexFunc(hosts, func(known *wire.Host) bool { return known.Id == h.Id })
+		if i < 0 {
+			hosts = append(hosts, h)
+			continue
+		}
+		known := hosts[i]
+		known.Addresses = h.Addresses
+		for _, d := range h.Devices {
+			if !slices.ContainsFunc(known.Devices, func(k *wire.Device) bool { return bytes.Equal(k.Uuid, d.Uuid) }) {
+				known.Devices = append(known.Devices, d)
+			}
+		}
 	}
 	return hosts
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,7 +82,8 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 	if err != nil {
 		return err
 	}
-	heard, silent, why := a.askHeard(cmd.Context(), known.Hosts)
+	hosts := inUse(known.Hosts)
+	heard, silent, why := a.askHeard(cmd.Context(), hosts)
 	after := max(known.Incarnation, heard, o.after.number())
 	r := forceReport{Node: sv.Node, Cluster: sv.Cluster.String(), Members: sv.Members, Voters: sv.Voters, LastIndex: sv.LastIndex,
 		LastTerm: sv.LastTerm, Warning: "what the others acknowledged after that entry is lost; the others must never run again on their --data",
@@ -89,7 +91,7 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 	a.tellForce(&r, sv)
 	if o.yes {
 		if !o.after.given(cmd) {
-			if err := mayNumber(known.Hosts, silent, why, after); err != nil {
+			if err := mayNumber(hosts, silent, why, after); err != nil {
 				return err
 			}
 		}
@@ -151,7 +153,6 @@ const askTimeout = 5 * time.Second
 // It returns those that do not say, and why the last of them does not.
 func (a *app) askHeard(ctx context.Context, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
 	silent = []string{}
-	hosts = inUse(hosts)
 	if len(hosts) == 0 {
 		return 0, silent, nil
 	}
@@ -182,11 +183,9 @@ func (a *app) askHeard(ctx context.Context, hosts []*wire.Host) (highest moraine
 // inUse leaves out hosts all of whose devices are gone for good.
 func inUse(hosts []*wire.Host) (out []*wire.Host) {
 	for _, h := range hosts {
-		for _, d := range h.Devices {
-			if d.State != wire.DeviceState_DEVICE_STATE_RETIRED {
-				out = append(out, h)
-				break
-			}
+		serves := func(d *wire.Device) bool { return d.State != wire.DeviceState_DEVICE_STATE_RETIRED }
+		if len(h.Devices) == 0 || slices.ContainsFunc(h.Devices, serves) {
+			out = append(out, h)
 		}
 	}
 	return out

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -153,6 +155,32 @@ func testServersThatWereGivenUpEnd(t *testing.T, end func(*group), says string) 
 	for at, entry := range theirs {
 		require.Equal(t, entry, after[at], "what may be missed is still there")
 	}
+}
+
+// A forced quorum is cut short after its entries and before IDENTITY, and the server is
+// started all the same: those that were given up do not get into it.
+func TestAForcedQuorumThatWasCutShortKeepsApart(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.bootstrap()
+	g.startAll()
+	g.propose("set incarnation 1")
+	eventually(t, "m1 has it", func() bool { return g.nodes["m1"].get("incarnation") == "1" })
+	g.stopAll()
+	require.Equal(t, "1", inState(t, g.fs["m1"], "incarnation"))
+	cut := vfs.NewFault(g.fs["m1"], func(op vfs.Op) error {
+		if op.Kind == vfs.OpRename && strings.Contains(op.Path, "IDENTITY") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	_, err := raftstore.ForceAlone(g.config("m1"), raftstore.Deps{FS: cut}, begin("set incarnation 2"))
+	require.ErrorIs(t, err, syscall.EIO)
+	g.startAll()
+	for _, name := range []string{"m2", "m3"} {
+		require.ErrorIs(t, g.ends(name), moraine.Fenced)
+	}
+	g.proposeAmong([]string{"m1"}, "add n")
+	require.Equal(t, "2", g.nodes["m1"].get("incarnation"))
 }
 
 // inState reads a key of the state that lies on a disk, "" where there is none.

@@ -39,9 +39,10 @@ func (s *Store) SawIncarnation(number moraine.Incarnation) {
 
 // learnIncarnation is called once the state is open.
 func (s *Store) learnIncarnation(id identity) error {
-	known := id.incarnation
+	known, reached := id.incarnation, uint64(0)
 	if s.deps.Incarnation != nil {
-		err := s.state.read(func(r viewReader, _ uint64) error {
+		err := s.state.read(func(r viewReader, applied uint64) error {
+			reached = applied
 			number, err := s.deps.Incarnation(r)
 			if number > known.Number {
 				known = moraine.MarkedIncarnation{Number: number}
@@ -52,20 +53,22 @@ func (s *Store) learnIncarnation(id identity) error {
 			return fmt.Errorf("read the incarnation of the state: %w", err)
 		}
 	}
-	if known.Number == 0 {
-		var err error
-		if known.Number, err = s.incarnationOfLog(); err != nil {
-			return err
-		}
+	number, err := s.incarnationOfLog(reached, known.Number)
+	if err != nil {
+		return err
+	}
+	if number > known.Number { // not what IDENTITY marks
+		known = moraine.MarkedIncarnation{Number: number}
 	}
 	s.incarnation.Store(&known)
 	return nil
 }
 
-// incarnationOfLog returns the number that the entries of the log come to, 0 where none
-// of them has one. Whether they are committed does not matter: who holds an entry of
-// an incarnation is of it, and whoever outlives that one tells him.
-func (s *Store) incarnationOfLog() (number moraine.Incarnation, err error) {
+// incarnationOfLog returns the number that the entries of the log after reached make of
+// the one before. Whether they are committed does not matter: who holds an entry of
+// an incarnation is of it, and whoever outlives that one tells him. So it is for a
+// forced quorum that was cut short before IDENTITY.
+func (s *Store) incarnationOfLog(reached uint64, number moraine.Incarnation) (moraine.Incarnation, error) {
 	first, err := s.log.FirstIndex()
 	if err != nil {
 		return 0, err
@@ -75,10 +78,10 @@ func (s *Store) incarnationOfLog() (number moraine.Incarnation, err error) {
 		return 0, err
 	}
 	s.hadEntries = last > 0
-	if s.deps.IncarnationAfter == nil {
-		return 0, nil
+	if s.deps.IncarnationAfter == nil || first == 0 {
+		return number, nil
 	}
-	for i := first; i > 0 && i <= last; i++ {
+	for i := max(first, reached+1); i <= last; i++ {
 		var entry raft.Log
 		if err := s.log.GetLog(i, &entry); err != nil {
 			return 0, fmt.Errorf("entry %d: %w", i, err)

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/morainefs/moraine/internal/testseed"
@@ -200,6 +201,9 @@ func TestCloneTreeFaults(t *testing.T) {
 				j := c.ended(job)
 				if j.State != f.want || (j.Error == "") != (f.want == wire.JobState_JOB_STATE_DONE) {
 					t.Fatalf("after %d pieces: the job ended %s: %q", after, j.State, j.Error)
+				}
+				if f.name == "the quota is full" && !strings.Contains(j.Error, "its quota is") {
+					t.Fatalf("after %d pieces: %q does not tell of the quota", after, j.Error)
 				}
 				bn.settleJobs()
 				if f.want == wire.JobState_JOB_STATE_DONE {

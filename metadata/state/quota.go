@@ -99,16 +99,22 @@ func (t *tx) quotaNames(id moraine.InodeID) (ref, name string, err error) {
 		return "", "", err
 	}
 	sc := scope{root: t.k.top()}
-	if names {
+	if names && t.scope.root != 0 { // a job is nobody's session
 		sc = t.scope
 	}
 	path, ok, err := t.pathIn(sc, dir)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", "", err
-	case names && t.within(sc, dir) != nil:
-		return "", "a directory above the session's", nil
-	case !ok:
+	}
+	if names {
+		switch err := t.within(sc, dir); {
+		case moraine.KindOf(err) == moraine.PermissionDenied:
+			return "", "a directory above the session's", nil
+		case err != nil:
+			return "", "", err
+		}
+	}
+	if !ok {
 		path = id.String()
 	}
 	if !names {
