@@ -91,22 +91,50 @@ func (s *spaces) end(m string, sig syscall.Signal) {
 	}
 }
 
-// fault makes one thing go wrong with a server, and returns what puts it right.
+// fault makes one thing go wrong with a server, and returns which and what puts it right.
 func (s *spaces) fault(rng *rand.Rand, m string) (what string, mend func() error, err error) {
 	switch rng.IntN(5) {
 	case 0: // nobody reaches it
-		return "veth of " + m + " down", func() error { return s.net.Up(m) }, s.net.Down(m)
+		return "veth down", func() error { return s.net.Up(m) }, s.net.Down(m)
 	case 1: // it is not heard by the other servers, and hears them; this process hears it
-		return m + " not heard by the others", func() error { return s.net.Unmute(m) }, s.net.Mute(m)
+		return "not heard by the others", func() error { return s.net.Unmute(m) }, s.net.Mute(m)
 	case 2:
-		return m + " stopped", func() error { return s.procs[m].Process.Signal(syscall.SIGCONT) }, s.procs[m].Process.Signal(syscall.SIGSTOP)
+		return "stopped", func() error { return s.procs[m].Process.Signal(syscall.SIGCONT) }, s.procs[m].Process.Signal(syscall.SIGSTOP)
 	case 3:
 		s.end(m, syscall.SIGKILL)
-		return m + " killed", func() error { return s.start(m) }, nil
+		return "killed", func() error { return s.start(m) }, nil
 	}
 	s.end(m, syscall.SIGTERM)
-	return m + " ended", func() error { return s.start(m) }, nil
+	return "ended", func() error { return s.start(m) }, nil
 }
+
+// victim is the present leader half the time, and otherwise any server. It says
+// whether that one led when it was asked last.
+func (s *spaces) victim(ctx context.Context, rng *rand.Rand, pool *transport.Pool) (m string, led bool) {
+	leader, m := s.leader(ctx, pool), servers[rng.IntN(len(servers))]
+	if leader != "" && rng.IntN(2) == 0 {
+		m = leader
+	}
+	return m, m == leader
+}
+
+// leader returns the server that says that it leads and serves, of the latest term;
+// "" where none does.
+func (s *spaces) leader(ctx context.Context, pool *transport.Pool) (leader string) {
+	var term uint64
+	for _, m := range servers {
+		asking, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		resp, err := pool.Metadata([]string{s.address(m)}).Do(asking, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
+		cancel()
+		if l := resp.GetLeader(); err == nil && l.GetServing() && l.GetTerm() > term {
+			leader, term = m, l.GetTerm()
+		}
+	}
+	return leader
+}
+
+// faultCount is how often a fault was made, and how often its victim led.
+type faultCount struct{ all, led int }
 
 // connect opens a client, as an identity of the cluster.
 func (s *spaces) connect(identity string, cached bool) (*client.Client, *transport.Pool) {
@@ -164,8 +192,10 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	h := &history{}
 	var workers []*worker
+	var pool *transport.Pool
 	for i := range 8 {
-		c, _ := s.connect("admin", i < 4)
+		var c *client.Client
+		c, pool = s.connect("admin", i < 4)
 		w := &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c, devices: devices}
 		if i < 4 {
 			w.cache = c
@@ -181,10 +211,17 @@ func TestProcessesAreLinearizable(t *testing.T) {
 		wg.Go(func() { w.run(working) })
 	}
 	var did []string
+	met := map[string]faultCount{}
 	for working.Err() == nil {
-		what, mend, err := s.fault(rng, servers[rng.IntN(len(servers))])
-		did = append(did, what)
+		m, led := s.victim(working, rng, pool)
+		what, mend, err := s.fault(rng, m)
+		did = append(did, fmt.Sprintf("%s %s, led %v", m, what, led))
 		require.NoError(t, err, what)
+		n := met[what]
+		if n.all++; led {
+			n.led++
+		}
+		met[what] = n
 		time.Sleep(time.Duration(300+rng.IntN(2200)) * time.Millisecond)
 		require.NoError(t, mend(), what)
 		time.Sleep(time.Duration(200+rng.IntN(1200)) * time.Millisecond)
@@ -205,5 +242,5 @@ func TestProcessesAreLinearizable(t *testing.T) {
 		t.Fatalf("seed %d, arena %d: no order explains the answers; what went wrong: %v; see %s", seed, at, did, h.show(t, at))
 	}
 	require.Equal(t, porcupine.Ok, r)
-	t.Logf("seed %d: %d operations, %d answers from caches, %d of unknown outcome, 0 violations; %v", seed, out.ops, out.hits, out.unknown, did)
+	t.Logf("seed %d: %d operations, %d answers from caches, %d of unknown outcome, 0 violations; faults, and how many met a leader: %+v; %v", seed, out.ops, out.hits, out.unknown, met, did)
 }
