@@ -23,11 +23,12 @@ const (
 
 var names = [namesOfDir]string{"a", "b", "c"}
 
-// node is a file, or a directory with nothing in it.
+// node is a file, a symbolic link, or a directory with nothing in it.
 type node struct {
 	id     uint64 // 0: made by an operation whose answer nobody saw, and not seen since
 	dir    bool
 	mode   uint32
+	target string // of a symbolic link
 	cells  []cell
 	xattr  string // of user.x
 	marked bool   // it has user.x
@@ -61,11 +62,12 @@ const (
 	clone
 	extents
 	save
+	symlink
 	verbs
 )
 
 var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "rename", "link", "unlink", "rmdir",
-	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save"}
+	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink"}
 
 // input is one operation.
 type input struct {
@@ -79,9 +81,9 @@ type input struct {
 	exchange   bool
 	mode       uint32
 	size       int
-	value      string
-	create     bool // of setxattr
-	replace    bool // of setxattr, and of save
+	value      string // of setxattr; of symlink what it stands for
+	create     bool   // of setxattr
+	replace    bool   // of setxattr, and of save
 	remove     bool
 	commit     wire.CommitMode
 	offset     int
@@ -96,6 +98,7 @@ type output struct {
 	id      uint64
 	dir     bool
 	mode    uint32
+	target  string // of a symbolic link
 	nlink   uint32
 	size    uint64
 	value   string
@@ -150,7 +153,7 @@ func (a arena) equal(b arena) bool {
 }
 
 func (n *node) equal(o *node) bool {
-	return n.id == o.id && n.dir == o.dir && n.mode == o.mode && n.xattr == o.xattr && n.marked == o.marked && slices.Equal(n.cells, o.cells)
+	return n.id == o.id && n.dir == o.dir && n.mode == o.mode && n.target == o.target && n.xattr == o.xattr && n.marked == o.marked && slices.Equal(n.cells, o.cells)
 }
 
 // find returns the node of an inode number, nil if there is none.
@@ -198,7 +201,7 @@ func (a arena) is(n *node, id uint64) (bool, arena, *node) {
 // described reports whether the answer describes n.
 func (a arena) described(n *node, out output) (bool, arena) {
 	ok, a, n := a.is(n, out.id)
-	if !ok || n.dir != out.dir || n.mode != out.mode {
+	if !ok || n.dir != out.dir || n.mode != out.mode || n.target != out.target {
 		return false, a
 	}
 	return n.dir || a.links(n) == out.nlink && uint64(len(n.cells)) == out.size, a
@@ -230,7 +233,7 @@ func describes(n *node, out output) func(arena) (bool, arena) {
 // the answer against that.
 func (a arena) apply(in input, out output) (err string, next arena, answer func(arena) (bool, arena)) {
 	switch in.verb {
-	case create, mkdir:
+	case create, mkdir, symlink:
 		return a.applyCreate(in, out)
 	case lookup:
 		if n := a[in.slot]; n != nil {
@@ -323,13 +326,16 @@ func (a arena) applyCreate(in input, out output) (string, arena, func(arena) (bo
 	switch {
 	case have == nil:
 		n := &node{id: out.id, dir: dir, mode: in.mode}
+		if in.verb == symlink {
+			n.mode, n.target = 0o777, in.value
+		}
 		a[in.slot] = n
 		return "", a, describes(n, out)
-	case in.exclusive:
+	case in.exclusive || in.verb == symlink:
 		return exists, a, nil
 	case have.dir && !dir:
 		return isDir, a, nil
-	case have.dir != dir:
+	case have.dir != dir || have.target != "":
 		return exists, a, nil
 	}
 	return "", a, describes(have, out)
@@ -355,7 +361,7 @@ func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool
 	switch have := a[in.slot]; {
 	case have != nil && have.dir:
 		return isDir, a, nil
-	case have != nil && !in.replace:
+	case have != nil && (!in.replace || have.target != ""):
 		return exists, a, nil
 	}
 	a[in.slot] = n

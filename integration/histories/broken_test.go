@@ -78,14 +78,37 @@ func (s replacesAll) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Met
 	return s.service.Meta(ctx, req)
 }
 
+// oldTargets is the mutant of symbolic links: a look-up answers what the first link of
+// that name, in whichever directory, stood for.
+type oldTargets struct {
+	service
+	seen map[string]string
+}
+
+// Meta implements service.
+func (s oldTargets) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := s.service.Meta(ctx, req)
+	l, a := req.GetLookup(), resp.GetEntry().GetAttr()
+	if err != nil || l == nil || a.GetTarget() == "" {
+		return resp, err
+	}
+	if old, ok := s.seen[l.GetName()]; ok {
+		a.Target = old
+	} else {
+		s.seen[l.GetName()] = a.GetTarget()
+	}
+	return resp, nil
+}
+
 // TestBrokenServicesAreCaught holds the checker against a service that does one
 // operation otherwise than it promises: it finds each out in one of a few histories
 // in which nothing else goes wrong.
 func TestBrokenServicesAreCaught(t *testing.T) {
 	first := testseed.From(t, 1)
 	for name, mutant := range map[string]func(service) service{
-		"a file that has its name before its content": func(s service) service { return namesFirst{s} },
-		"a save that replaces what it must not":       func(s service) service { return replacesAll{s} },
+		"a file that has its name before its content":       func(s service) service { return namesFirst{s} },
+		"a save that replaces what it must not":             func(s service) service { return replacesAll{s} },
+		"a symbolic link that stands for what another does": func(s service) service { return oldTargets{s, map[string]string{}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := first; seed < first+40; seed++ {

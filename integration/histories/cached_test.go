@@ -31,7 +31,7 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 		dir := p.dirs[in.slot/namesOfDir]
 		name := names[in.slot%namesOfDir]
 		if in.byPath {
-			return entry(w.cache.Stat(ctx, p.paths[in.slot/namesOfDir]+"/"+name))
+			return entry(w.cache.Lstat(ctx, p.paths[in.slot/namesOfDir]+"/"+name))
 		}
 		return entry(w.cache.LookupAt(ctx, moraine.InodeID(dir), name))
 	case stat:

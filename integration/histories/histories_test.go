@@ -189,7 +189,7 @@ func (w *worker) lookAround(p *playground) {
 	}
 	for slot := range slots {
 		if found := w.ask(ctx, p, input{verb: lookup, slot: slot}); found.id != 0 {
-			if !found.dir {
+			if !found.dir && found.target == "" {
 				w.ask(ctx, p, input{verb: extents, id: found.id})
 			}
 			w.ask(ctx, p, input{verb: getxattr, id: found.id})

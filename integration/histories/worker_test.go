@@ -44,8 +44,8 @@ type playground struct {
 
 // known is an inode that somebody has been told of.
 type known struct {
-	id  uint64
-	dir bool
+	id   uint64
+	file bool // a regular one
 }
 
 // never is the time of an answer that did not come.
@@ -64,7 +64,7 @@ func (p *playground) record(client int, in input, out output, call, end int64) {
 	p.ops = append(p.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
 	for _, o := range append(out.entries, out) {
 		if o.id != 0 && in.verb != unlink && in.verb != rmdir {
-			p.know(known{o.id, o.dir})
+			p.know(known{o.id, !o.dir && o.target == ""})
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (p *playground) inode(rng *rand.Rand, file bool) (uint64, bool) {
 		if len(p.ids) == 0 {
 			break
 		}
-		if k := p.ids[rng.IntN(len(p.ids))]; !k.dir || !file {
+		if k := p.ids[rng.IntN(len(p.ids))]; k.file || !file {
 			return k.id, true
 		}
 	}
@@ -213,12 +213,14 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		w.burst(&in)
 	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
-	case rng.IntN(4) == 0:
-		in.verb = []verb{mkdir, rmdir, rmtree, link, link, link, save}[rng.IntN(7)] // those that seldom succeed
+	case rng.IntN(3) == 0:
+		in.verb = []verb{mkdir, mkdir, rmdir, rmtree, link, link, save, symlink}[rng.IntN(8)] // those that seldom succeed
 	}
 	switch in.verb {
 	case create, mkdir:
 		in.exclusive = w.alone || rng.IntN(2) == 0
+	case symlink:
+		in.value = fmt.Sprint("t", rng.IntN(1000))
 	case rename:
 		in.noReplace = rng.IntN(4) == 0
 		in.exchange = !in.noReplace && rng.IntN(4) == 0
@@ -322,6 +324,8 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 	dir := func(slot int) uint64 { return p.dirs[slot/namesOfDir] }
 	name := func(slot int) string { return names[slot%namesOfDir] }
 	switch in.verb {
+	case symlink:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: dir(in.slot), Name: name(in.slot), Type: wire.FileType_FILE_TYPE_SYMLINK, Target: in.value}}}
 	case create, mkdir:
 		typ := wire.FileType_FILE_TYPE_REGULAR
 		if in.verb == mkdir {
@@ -421,5 +425,5 @@ func answer(in input, resp *wire.MetaResponse, err error) output {
 }
 
 func attributes(a *wire.Attr) output {
-	return output{id: a.GetInode(), dir: a.GetType() == wire.FileType_FILE_TYPE_DIRECTORY, mode: a.GetMode(), nlink: a.GetNlink(), size: a.GetSize()}
+	return output{id: a.GetInode(), dir: a.GetType() == wire.FileType_FILE_TYPE_DIRECTORY, mode: a.GetMode(), target: a.GetTarget(), nlink: a.GetNlink(), size: a.GetSize()}
 }
