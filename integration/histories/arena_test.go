@@ -63,17 +63,20 @@ const (
 	extents
 	save
 	symlink
+	concat
 	verbs
 )
 
 var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "rename", "link", "unlink", "rmdir",
-	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink"}
+	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink", "concat"}
 
 // input is one operation.
 type input struct {
 	verb       verb
 	slot, to   int    // of a name
 	id, source uint64 // of an inode; of save: the file without a name, and what it is a clone of, if anything
+	second     uint64 // of concat: the other source
+	consume    uint64 // of concat: a directory that goes; 0: none
 	dir        int
 	byPath     bool // of lookup
 	exclusive  bool
@@ -246,7 +249,7 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 		return a.applyRename(in)
 	case unlink, rmdir, rmtree:
 		return a.applyRemove(in, out)
-	case save:
+	case save, concat:
 		return a.applySave(in, out)
 	}
 	n := a.find(in.id)
@@ -348,21 +351,27 @@ func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool
 	if out.err == notFound {
 		return notFound, a, nil
 	}
-	n := &node{id: in.id, mode: in.mode}
-	if in.source == 0 {
-		n.lay(in)
-	} else {
-		source := a.find(in.source)
-		if source == nil {
-			return notFound, a, nil
-		}
-		n.cells = source.cells
-	}
 	switch have := a[in.slot]; {
 	case have != nil && have.dir:
 		return isDir, a, nil
 	case have != nil && (!in.replace || have.target != ""):
 		return exists, a, nil
+	}
+	n := &node{id: in.id, mode: in.mode}
+	if in.source == 0 {
+		n.lay(in)
+	}
+	for _, id := range []uint64{in.source, in.second, in.consume} {
+		source := a.find(id)
+		switch {
+		case id == 0:
+		case source == nil:
+			return notFound, a, nil
+		case id == in.consume:
+			a = a.swap(source, nil)
+		default:
+			n.cells = append(slices.Clip(n.cells), source.cells...)
+		}
 	}
 	a[in.slot] = n
 	return "", a, describes(n, out)

@@ -46,6 +46,7 @@ type playground struct {
 type known struct {
 	id   uint64
 	file bool // a regular one
+	dir  bool
 }
 
 // never is the time of an answer that did not come.
@@ -64,7 +65,7 @@ func (p *playground) record(client int, in input, out output, call, end int64) {
 	p.ops = append(p.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
 	for _, o := range append(out.entries, out) {
 		if o.id != 0 && in.verb != unlink && in.verb != rmdir {
-			p.know(known{o.id, !o.dir && o.target == ""})
+			p.know(known{o.id, !o.dir && o.target == "", o.dir})
 		}
 	}
 }
@@ -86,13 +87,22 @@ func (p *playground) know(k known) {
 
 // inode picks one that is known; of a file only, where file says so.
 func (p *playground) inode(rng *rand.Rand, file bool) (uint64, bool) {
+	return p.pick(rng, func(k known) bool { return k.file || !file })
+}
+
+// directory picks one that is known.
+func (p *playground) directory(rng *rand.Rand) (uint64, bool) {
+	return p.pick(rng, func(k known) bool { return k.dir })
+}
+
+func (p *playground) pick(rng *rand.Rand, fits func(known) bool) (uint64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range 8 {
 		if len(p.ids) == 0 {
 			break
 		}
-		if k := p.ids[rng.IntN(len(p.ids))]; k.file || !file {
+		if k := p.ids[rng.IntN(len(p.ids))]; fits(k) {
 			return k.id, true
 		}
 	}
@@ -170,14 +180,14 @@ func (w *worker) do(p *playground) {
 	// Some give up early, and leave behind that nobody knows what became of it.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+w.rng.IntN(2500))*time.Millisecond)
 	defer cancel()
-	if in.verb == save && !w.draft(ctx, p, &in) {
+	if (in.verb == save || in.verb == concat) && !w.draft(ctx, p, &in) {
 		return
 	}
 	if (in.verb == commit || in.verb == save && in.source == 0) && !w.grant(ctx, &in) {
 		return
 	}
 	out := w.ask(ctx, p, in)
-	if in.verb == save && (out.err == exists || out.err == isDir) {
+	if (in.verb == save || in.verb == concat) && (out.err == exists || out.err == isDir) {
 		w.drafts = append(w.drafts, draft{in.id, in.mode}) // as it was
 	}
 }
@@ -214,7 +224,7 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
 	case rng.IntN(3) == 0:
-		in.verb = []verb{mkdir, mkdir, rmdir, rmtree, link, link, save, symlink}[rng.IntN(8)] // those that seldom succeed
+		in.verb = []verb{mkdir, mkdir, rmdir, rmdir, rmtree, rmtree, link, link, save, symlink, concat}[rng.IntN(11)] // those that seldom succeed
 	}
 	switch in.verb {
 	case create, mkdir:
@@ -256,6 +266,14 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 			in.source, ok = p.inode(rng, true)
 			return in, ok
 		}
+	case concat:
+		in.replace = rng.IntN(2) == 0
+		if rng.IntN(2) == 0 {
+			in.consume, _ = p.directory(rng)
+		}
+		in.second, _ = p.inode(rng, true)
+		in.source, ok = p.inode(rng, true)
+		return in, ok
 	case clone:
 		in.commit = []wire.CommitMode{wire.CommitMode_COMMIT_MODE_REPLACE, wire.CommitMode_COMMIT_MODE_APPEND}[rng.IntN(2)]
 		in.source, ok = p.inode(rng, true)
@@ -357,6 +375,13 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 		return &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: in.id, Name: "user.x"}}}
 	case clone:
 		return cloneRequest(in, nil)
+	case concat:
+		ranges := []*wire.CloneRange{{Inode: in.source}}
+		if in.second != 0 {
+			ranges = append(ranges, &wire.CloneRange{Inode: in.second})
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: &wire.Concat{Inode: in.id, Ranges: ranges, Consume: in.consume,
+			Link: &wire.LinkTarget{Parent: dir(in.slot), Name: name(in.slot), Replace: in.replace}}}}
 	case save:
 		l := &wire.LinkTarget{Parent: dir(in.slot), Name: name(in.slot), Replace: in.replace}
 		if in.source != 0 {
@@ -407,7 +432,10 @@ func answer(in input, resp *wire.MetaResponse, err error) output {
 		out.id = resp.GetRemove().GetInode()
 	case getxattr:
 		out.value = string(resp.GetXattr().GetValue())
-	case commit, clone, save:
+	case commit, clone, save, concat:
+		if resp.GetCommit() == nil {
+			return output{unknown: true} // it is a job, which goes on
+		}
 		out = attributes(resp.GetCommit().GetAttr())
 	case extents:
 		r := resp.GetExtents()
