@@ -2,8 +2,12 @@ package metadata
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
@@ -105,25 +109,82 @@ func (h *healing) report(now time.Time, queued uint64, scanning uint32) *wire.He
 	return out
 }
 
-// commitRepair publishes what a mover rebuilt or moved, and counts it.
+// commitRepair publishes what a mover rebuilt or moved, and counts it. Stripes that are
+// better left as they are now go into the answer as stale: see unsafeMoves.
 func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	resp, err := l.mutate(ctx, c)
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	asked := c.req.GetCommitRepair()
+	var kind wire.JobKind
+	var kept map[uint64]bool
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		if kind, err = l.machine.JobKind(r, moraine.JobID(asked.GetJob())); err != nil {
+			return err
+		}
+		kept, err = l.unsafeMoves(r, kind, asked.GetIntents())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	req := proto.CloneOf(c.req)
+	req.GetCommitRepair().Intents = slices.DeleteFunc(req.GetCommitRepair().Intents, func(in *wire.Intent) bool { return kept[in.Stripe] })
+	resp, err := l.propose(ctx, c.caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
-	stale := make(map[uint64]bool)
-	for _, id := range resp.GetCommitRepair().GetStale() {
-		stale[id] = true
+	l.countRepaired(kind, req.GetCommitRepair().Intents, resp.GetCommitRepair().GetStale())
+	if len(kept) > 0 {
+		resp = proto.CloneOf(resp)
+		reply := resp.GetCommitRepair()
+		reply.Stale = append(reply.Stale, slices.Sorted(maps.Keys(kept))...)
 	}
+	return resp, nil
+}
+
+// unsafeMoves returns the stripes of intents that a mover has filled which must stay as
+// they are: a chunk that can be read must not die for one on a host that fell silent, or
+// was announced to be away, since the intent was made. Whether hosts are alive is not in
+// the state, which would take them until the repair grace is over. A stripe that is moved
+// only for evenness stays too while another of its chunks cannot be read.
+func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
+	now := l.deps.Clock.Now()
+	kept := make(map[uint64]bool)
+	for _, in := range intents {
+		s, err := l.machine.StripeByID(r, moraine.StripeID(in.Stripe))
+		if err != nil {
+			return nil, err
+		}
+		if s == nil || in.Index >= uint32(len(s.Chunks)) {
+			continue // the state knows what to answer
+		}
+		from := uint32(s.Chunks[in.Index].Device)
+		if from == in.Device {
+			continue // published before, or put over one that was bad
+		}
+		if d := l.topology.view().devices[from]; d != nil && d.Alive && !l.topology.answers(in.Device, now) {
+			kept[in.Stripe] = true
+		}
+		if kind != wire.JobKind_JOB_KIND_REBALANCE {
+			continue
+		}
+		for i, c := range s.Chunks {
+			if i != int(in.Index) && !l.topology.answers(uint32(c.Device), now) {
+				kept[in.Stripe] = true
+			}
+		}
+	}
+	return kept, nil
+}
+
+// countRepaired counts what a mover has committed.
+func (l *leader) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTaken []uint64) {
 	seen := make(map[uint64]bool)
 	var bytes, chunks uint64
-	var kind wire.JobKind
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		if kind, err = l.machine.JobKind(r, moraine.JobID(c.req.GetCommitRepair().GetJob())); err != nil {
-			return err
-		}
-		for _, in := range c.req.GetCommitRepair().GetIntents() {
-			if stale[in.Stripe] {
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		for _, in := range intents {
+			if slices.Contains(notTaken, in.Stripe) {
 				continue
 			}
 			seen[in.Stripe] = true
@@ -145,10 +206,9 @@ func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse,
 		l.deps.Metrics.RebalancedChunks.Add(float64(chunks))
 		l.deps.Metrics.RebalancedBytes.Add(float64(bytes))
 		l.balancing.moved(l.deps.Clock.Now(), chunks, bytes)
-		return resp, nil
+		return
 	}
 	l.healing.repaired(uint64(len(seen)), bytes)
-	return resp, nil
 }
 
 // healingNow describes the repair for people; nil where there is none.

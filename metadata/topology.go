@@ -168,6 +168,23 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 	return t.view(), out, unsure
 }
 
+// answers reports whether a device works, on a host that this leader has heard of, that is
+// not silent now and is not announced to be away.
+func (t *topology) answers(device uint32, now time.Time) bool {
+	d := t.view().devices[device]
+	if d == nil || !d.Alive {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.hosts[d.Host]
+	if h == nil {
+		return false
+	}
+	u, told := h.usage[device]
+	return told && !u.failed && h.alive && now.Sub(h.heard) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
+}
+
 // boots forgets that devices of a host had failed: what an earlier boot said of
 // them must not take them out again before the first heartbeat of this one.
 func (t *topology) boots(id string) {
