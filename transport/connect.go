@@ -143,17 +143,24 @@ func (pr *peer) greetWith(ctx context.Context, class Class, addr string, key *sh
 // that leads nowhere, whatever the reason: any program of this host can take the
 // name of a socket, or refuse in the name of a server, and only TCP reaches what
 // has the address. It leaves time for that, also where the key for a connection in clear
-// has to be had first.
+// has to be had first, and for a while does not try again.
 func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *sharedKey) *greeted {
-	ctx, cancel := context.WithTimeout(ctx, pr.pool.cfg.DialTimeout/5)
+	p := pr.pool
+	if p.now() < pr.besideAt.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout/5)
 	defer cancel()
-	nc := dialShortCircuit(ctx, addr)
+	nc := dialShortCircuit(ctx, addr, p.cfg.Mode)
 	if nc == nil {
 		return nil
 	}
 	g, err := pr.greetOn(ctx, nc, class, addr, key)
 	if err != nil {
-		pr.pool.log.Debug("no connection over the unix socket; taking TCP", "server", pr.name(), "err", err)
+		if ctx.Err() != nil { // the only failure that takes time
+			pr.besideAt.Store(p.now() + int64(besideAgain))
+		}
+		p.log.Debug("no connection over the unix socket; taking TCP", "server", pr.name(), "err", err)
 		return nil
 	}
 	return g

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -19,6 +20,8 @@ type peer struct {
 	role  Role
 	node  string // "" takes any node of the role
 	addrs []string
+
+	besideAt atomic.Int64 // from when on the unix sockets are tried again
 
 	mu       sync.Mutex // guards what follows
 	conns    [Raft + 1][]*clientConn

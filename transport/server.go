@@ -340,7 +340,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	if err != nil {
 		s.metrics.refused.WithLabelValues(kindName(err)).Inc()
 		if s.refusals.Allow() {
-			s.log.Info("connection refused", "addr", nc.RemoteAddr().String(), "err", err)
+			s.log.Info("connection refused", "addr", remoteAddress(nc), "err", err)
 		}
 		nc.Close() //nolint:errcheck // it was refused
 		return

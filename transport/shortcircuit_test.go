@@ -3,12 +3,16 @@ package transport_test
 import (
 	"io"
 	"net"
+	"os"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/morainefs/moraine/transport"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // near is a chunkserver with its caller, and the counts of both.
@@ -130,4 +134,53 @@ func TestShortCircuitNameIsTaken(t *testing.T) {
 	require.NoError(t, taken.Close())
 	checkChunks(t, k.chunks, k.shelf)
 	k.require(t, "tcp")
+}
+
+// listenAs listens as another user, which the kernel tells those who dial.
+func listenAs(t *testing.T, uid uintptr, name string) net.Listener {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	const same = ^uintptr(0)
+	runtime.LockOSThread() // the user of this thread alone changes
+	defer runtime.UnlockOSThread()
+	_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uid, same)
+	require.Zero(t, errno)
+	l, err := net.Listen("unix", name)
+	_, _, errno = unix.RawSyscall(unix.SYS_SETRESUID, same, 0, same)
+	require.Zero(t, errno)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// Another user of the host takes the name before the server has it, and hands on all
+// that a caller and the server say to each other. Where that would show him payloads,
+// callers do not talk to him.
+func TestShortCircuitIsNotRelayed(t *testing.T) {
+	k := newNear(t, transport.CRC, "0.0.0.0:0", true)
+	l := listenAs(t, 65534, "@moraine/"+k.address)
+	var read atomic.Int64
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", k.address)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go func() {
+				n, _ := io.Copy(server, c)
+				read.Add(n)
+				server.Close()
+			}()
+			go func() { io.Copy(c, server); c.Close() }()
+		}
+	}()
+	checkChunks(t, k.chunks, k.shelf)
+	require.Zero(t, read.Load())
+	k.require(t, "unix") // the server's own socket, which is there for all its addresses
 }
