@@ -189,12 +189,11 @@ const (
 func (s *Server) retry(ctx context.Context, what string, fn func(context.Context) error) error {
 	for wait := minRetry; ; wait = min(2*wait, maxRetry) {
 		err := fn(ctx)
-		switch moraine.KindOf(orNil(err)) {
-		case moraine.WrongCluster, moraine.PermissionDenied, moraine.Unauthenticated, moraine.InvalidArgument, moraine.Unimplemented:
-			return fmt.Errorf("%s: %w", what, err)
-		}
 		if err == nil {
 			return nil
+		}
+		if final(err) {
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		s.deps.Log.Warn("the metadata service does not answer; trying again", "request", what, "err", err)
 		select {
@@ -203,6 +202,16 @@ func (s *Server) retry(ctx context.Context, what string, fn func(context.Context
 		case <-s.deps.Clock.After(wait):
 		}
 	}
+}
+
+// final reports whether a request would fail again for the same reason, however often it
+// is made.
+func final(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.WrongCluster, moraine.PermissionDenied, moraine.Unauthenticated, moraine.InvalidArgument, moraine.Unimplemented:
+		return true
+	}
+	return false
 }
 
 // orNil makes a nil error a kind that no case is about.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,18 +24,24 @@ import (
 // change is a set of devices to come and to go. Once it is handed over it is the loop's.
 type change struct {
 	add, drop []*device
-	nameless  int
-	done      chan struct{} // closed when the host serves by it
+	want      []DeviceConfig
+	done      chan struct{} // closed when the host serves by it, or never will
+	err       error         // why it never will
 }
+
+// closeWait is how long SetDevices waits for what was let go to be closed: a disk that
+// hangs, as the one that is replaced may, must not keep others out for ever.
+const closeWait = 30 * time.Second
 
 // SetDevices has the running server serve the devices that are named, and no others: a
 // directory that is new must be a device already, as at a start of a known host; one that
 // is named no more, or holds another disk by now, is let go and closed, so that its file
 // system can be unmounted. A device that counts is not let go: it must be out or retired
 // (drained and empty is not enough: chunks may be on it whose commit is still to come);
-// nor is what cannot be used taken. The error names each device
-// that was left as it was and why; the others have changed. It returns when the service
-// knows of the change, or ctx has ended: then the change goes on. One call at a time.
+// nor is what cannot be used taken. The error names each device that was left as it was, or
+// is not closed yet, and why; the others have changed. It returns when the service knows of
+// the change, or has refused it, or ctx has ended: then the change goes on. One call at a
+// time.
 func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 	cfg := s.cfg
 	cfg.Devices = want
@@ -46,23 +53,65 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 		return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
 	}
 	drop, kept := s.surplus(ctx, f, want)
-	if err := s.hand(ctx, &change{drop: drop, nameless: f.nameless}); err != nil {
+	// What is new comes first: what is let go may take long to close. Only what takes the
+	// place of that, or is the same disk below another directory, must wait for it.
+	now, later := s.apart(f, want)
+	add, refused := s.openNew(f, now)
+	kept = errors.Join(kept, refused)
+	if err := s.hand(ctx, &change{add: add, drop: drop, want: want}); err != nil {
 		return errors.Join(kept, err)
 	}
-	for _, d := range drop {
-		select {
-		case <-d.closed:
-			s.deps.Log.Info("let a device go: its file system may be unmounted", "device", d.dir, "id", d.id)
-		case <-ctx.Done():
-			return errors.Join(kept, ctx.Err())
-		}
+	kept = errors.Join(kept, s.awaitClosed(ctx, drop))
+	if ctx.Err() != nil {
+		return kept
 	}
-	f = s.fleet.Load()
-	if f == nil {
+	if f = s.fleet.Load(); f == nil {
 		return errors.Join(kept, s.ending())
 	}
-	add, refused := s.openNew(f, want)
-	return errors.Join(kept, refused, s.hand(ctx, &change{add: add, nameless: len(want) - len(f.devices) - len(add)}))
+	add, refused = s.openNew(f, later)
+	return errors.Join(kept, refused, s.hand(ctx, &change{add: add, want: want}))
+}
+
+// apart tells the devices that can be opened now from those at the directory of one that is
+// served, or that are served below another directory.
+func (s *Server) apart(f *fleet, want []DeviceConfig) (now, later []DeviceConfig) {
+	for _, c := range want {
+		identity, err := disk.ReadIdentity(s.deps.FS, c.Dir)
+		if slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == c.Dir || err == nil && d.uuid == identity.Device }) {
+			later = append(later, c)
+			continue
+		}
+		now = append(now, c)
+	}
+	return now, later
+}
+
+// awaitClosed waits until devices that were let go are closed. The error names those that
+// are not within closeWait; they are closed as soon as their disks answer.
+func (s *Server) awaitClosed(ctx context.Context, drop []*device) (open error) {
+	if len(drop) == 0 {
+		return nil
+	}
+	late := s.deps.Clock.After(s.closeWait)
+	for i, d := range drop {
+		select {
+		case <-d.closed:
+			continue
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+		}
+		for _, d := range drop[i:] {
+			select {
+			case <-d.closed:
+			default:
+				open = errors.Join(open, &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Busy,
+					Err: fmt.Errorf("device %d is let go, but its disk does not answer: it is closed, and its file system can be unmounted, when it does", d.id)})
+			}
+		}
+		return open
+	}
+	return nil
 }
 
 // surplus returns the devices of f that are to be let go and may be. The error names those
@@ -133,8 +182,13 @@ func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused 
 			continue
 		}
 		d, err := s.openDevice(c, f, false)
-		if err == nil && slices.ContainsFunc(f.devices, func(o *device) bool { return o.uuid == d.uuid }) {
+		same := func(o *device) bool { return o.uuid == d.uuid }
+		if err == nil && slices.ContainsFunc(f.devices, same) {
 			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Busy, Err: errors.New("it is served from another directory")}
+		}
+		if i := slices.IndexFunc(add, same); err == nil && i >= 0 {
+			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Conflict,
+				Err: fmt.Errorf("it is a copy of the device in %s: one device can be there once, so empty one of the two and format it anew", add[i].dir)}
 		}
 		if err == nil {
 			add = append(add, d)
@@ -175,6 +229,9 @@ func (s *Server) hand(ctx context.Context, c *change) error {
 	}
 	select {
 	case <-c.done:
+		if c.err != nil {
+			return c.err
+		}
 		for _, d := range c.add {
 			s.deps.Log.Info("took a device", "device", d.dir, "id", d.id)
 		}
@@ -193,11 +250,18 @@ func (c *change) abandon(s *Server) {
 	}
 }
 
+// refuse ends a change that will never be served by.
+func (c *change) refuse(s *Server, err error) {
+	c.abandon(s)
+	c.err = err
+	close(c.done)
+}
+
 // apply registers the host with a change, and serves by it: by the time that the service
 // has chunks put on what is new, it is found here. It is the loop's alone.
 func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error {
 	old := s.fleet.Load()
-	f := &fleet{cluster: old.cluster, memory: old.memory, nameless: max(c.nameless, 0), byID: make(map[moraine.DeviceID]*device)}
+	f := &fleet{cluster: old.cluster, memory: old.memory, byID: make(map[moraine.DeviceID]*device)}
 	for _, d := range old.devices {
 		if !slices.Contains(c.drop, d) {
 			f.devices = append(f.devices, d)
@@ -205,7 +269,17 @@ func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error 
 		}
 	}
 	f.devices = append(f.devices, c.add...)
-	if err := s.register(ctx, f); err != nil {
+	for _, d := range c.add {
+		if d.id != 0 { // by a registration that failed after that
+			f.byID[d.id] = d
+		}
+	}
+	for _, w := range c.want {
+		if !slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == w.Dir }) {
+			f.nameless++
+		}
+	}
+	if err := s.registerSoon(ctx, f); err != nil {
 		return err
 	}
 	for _, d := range c.add {
@@ -218,6 +292,7 @@ func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error 
 		g.Go(func() error {
 			<-d.left
 			s.closeDevice(d)
+			s.deps.Log.Info("let a device go: its file system may be unmounted", "device", d.dir, "id", d.id)
 			close(d.closed)
 			return nil
 		})

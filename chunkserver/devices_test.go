@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -232,4 +234,133 @@ func TestDeviceChangesEndWithTheServer(t *testing.T) {
 	free(t, fsys, "/a")
 	free(t, fsys, "/b")
 	require.ErrorIs(t, h.serves(t, "/a"), moraine.Unavailable)
+}
+
+// TestRefusedDevicesAreGivenUp: a registration that will never be taken ends the change. The
+// host goes on as it was, is registered so, since an earlier attempt may have been carried
+// out, and the next change is made.
+func TestRefusedDevicesAreGivenUp(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	format(t, fsys, "/b")
+	attempts := 0
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			if r, ok := req.Op.(*wire.MetaRequest_RegisterHost); !ok || len(r.RegisterHost.Host.Devices) < 2 {
+				return nil
+			}
+			if attempts++; !done { // the first is carried out
+				if attempts == 1 {
+					return nil
+				}
+				return &moraine.Error{Kind: moraine.InvalidArgument}
+			}
+			return &moraine.Error{Kind: moraine.Unavailable}
+		}
+	})
+	require.ErrorIs(t, h.serves(t, "/a", "/b"), moraine.InvalidArgument)
+	free(t, fsys, "/b")
+	h.waitFor(t, func() bool { return len(meta.host.GetDevices()) == 1 })
+	meta.set(func() { meta.fault = nil })
+	c := chunk(1, 70_000)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	require.NoError(t, h.serves(t, "/a", "/b"))
+	require.Equal(t, 2, meta.registered())
+}
+
+// clone copies a directory with all that is in it.
+func clone(t *testing.T, fsys vfs.FS, from, to string) {
+	t.Helper()
+	require.NoError(t, fsys.MkdirAll(to))
+	names, err := fsys.List(from)
+	require.NoError(t, err)
+	for _, name := range names {
+		info, err := fsys.Stat(from + "/" + name)
+		require.NoError(t, err)
+		if info.Dir {
+			clone(t, fsys, from+"/"+name, to+"/"+name)
+			continue
+		}
+		in, err := fsys.Open(from+"/"+name, vfs.Read)
+		require.NoError(t, err)
+		out, err := fsys.Open(to+"/"+name, vfs.Create)
+		require.NoError(t, err)
+		data := make([]byte, info.Size)
+		_, err = in.ReadAt(data, 0)
+		require.NoError(t, err)
+		_, err = out.WriteAt(data, 0)
+		require.NoError(t, err)
+		require.NoError(t, in.Close())
+		require.NoError(t, out.Close())
+	}
+}
+
+// TestCopiedDevicesAreNotBothTaken: of a disk and a copy of it one is taken, and the error
+// names the other.
+func TestCopiedDevicesAreNotBothTaken(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	format(t, fsys, "/b")
+	clone(t, fsys, "/b", "/c")
+	err := h.serves(t, "/a", "/b", "/c")
+	require.ErrorIs(t, err, moraine.Conflict)
+	require.ErrorContains(t, err, "/c")
+	require.ErrorContains(t, err, "/b")
+	require.Equal(t, 2, meta.registered())
+	c := on(chunk(1, 70_000), 2)
+	_, err = c.put(t, h)
+	require.NoError(t, err)
+	c.check(t, h)
+}
+
+// TestNewDeviceDoesNotWaitForOneThatHangs: the disk that is replaced does not answer while
+// it is let go. What is new is taken all the same; the error names the
+// one that hangs, and it is closed when it answers.
+func TestNewDeviceDoesNotWaitForOneThatHangs(t *testing.T) {
+	mem := vfs.NewMem(1)
+	var hangs atomic.Bool
+	answers := make(chan struct{})
+	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
+		if op.Kind == vfs.OpClose && hangs.Load() && strings.HasPrefix(op.Path, "/b/") {
+			<-answers
+		}
+		return nil
+	})
+	meta := newFakeMeta()
+	h := start(t, fsys, meta, config("/a", "/b"))
+	defer func() { require.NoError(t, h.stop()) }()
+	h.SetCloseWait(20 * time.Millisecond)
+	meta.state(2, wire.DeviceState_DEVICE_STATE_OUT, 0)
+	format(t, mem, "/c")
+	hangs.Store(true)
+	err := h.serves(t, "/a", "/c")
+	require.ErrorIs(t, err, moraine.Busy)
+	require.ErrorContains(t, err, "/b")
+	c := on(chunk(2, 80_000), 3)
+	_, err = c.put(t, h)
+	require.NoError(t, err, "the new one is taken")
+	format(t, mem, "/d")
+	require.NoError(t, h.serves(t, "/a", "/c", "/d"), "and more after it")
+	hangs.Store(false)
+	close(answers)
+	require.Eventually(t, func() bool {
+		d, err := disk.Open(disk.Config{Dir: "/b", Cluster: cluster, SegmentBytes: 4 << 20}, disk.Deps{FS: mem})
+		return err == nil && d.Close() == nil
+	}, time.Minute, 5*time.Millisecond)
+}
+
+// TestLostRegistrationDoesNotSilenceTheHost: the answer to a registration with new devices
+// never comes. Heartbeats go on, and the registration is made again.
+func TestLostRegistrationDoesNotSilenceTheHost(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	format(t, fsys, "/b")
+	meta.set(func() { meta.lost = 2 })
+	require.NoError(t, h.serves(t, "/a", "/b"))
+	require.Equal(t, 2, meta.registered())
+	meta.set(func() {
+		require.Zero(t, meta.lost)
+		require.NotZero(t, meta.beatsAfterLoss)
+	})
 }

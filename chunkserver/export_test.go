@@ -1,5 +1,10 @@
 package chunkserver
 
+import "time"
+
+// SetCloseWait sets how long SetDevices waits for what was let go to be closed.
+func (s *Server) SetCloseWait(d time.Duration) { s.closeWait = d }
+
 // ReportSlice is how many chunks one report holds at most.
 const ReportSlice = reportSlice
 

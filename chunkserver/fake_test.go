@@ -47,6 +47,10 @@ type fakeMeta struct {
 	// fault is asked about each request before, and with its answer after, it
 	// is carried out; an error is returned instead.
 	fault func(req *wire.MetaRequest, done bool) error
+	// lost is how many registrations more are never answered; beatsAfterLoss are the
+	// heartbeats that came after one.
+	lost, beatsAfterLoss int
+	lossSeen             bool
 }
 
 func newFakeMeta() *fakeMeta {
@@ -59,6 +63,10 @@ func newFakeMeta() *fakeMeta {
 
 // Do implements transport.Metadata.
 func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if f.loses(req) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.changed.Broadcast()
@@ -78,6 +86,24 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 		return nil, err
 	}
 	return resp, ctx.Err()
+}
+
+// loses reports whether a request is one that is not answered.
+func (f *fakeMeta) loses(req *wire.MetaRequest) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch req.Op.(type) {
+	case *wire.MetaRequest_RegisterHost:
+		if f.lost > 0 {
+			f.lost, f.lossSeen = f.lost-1, true
+			return true
+		}
+	case *wire.MetaRequest_Heartbeat:
+		if f.lossSeen {
+			f.beatsAfterLoss++
+		}
+	}
+	return false
 }
 
 func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {

@@ -20,6 +20,9 @@ const (
 	// heartbeatTimeout bounds one heartbeat, in intervals: a lost one must not
 	// hold up the next for long.
 	heartbeatTimeout = 3
+	// registerTimeout bounds one registration that the loop of heartbeats makes, in
+	// intervals: with it and a lost heartbeat's the host is not suspected.
+	registerTimeout = 2
 )
 
 // heartbeats tells the service each interval that the host is alive, and does
@@ -46,15 +49,8 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 			changing.abandon(s)
 		}
 	}()
+	again := false // the service may have taken a registration that was given up
 	for {
-		if changing != nil {
-			switch err := s.apply(ctx, g, changing); {
-			case err == nil:
-				changing = nil
-			case ctx.Err() == nil:
-				s.deps.Log.Warn("the service does not know yet which devices come and go; trying again", "err", err)
-			}
-		}
 		want := uint32(0)
 		select {
 		case deleting <- struct{}{}:
@@ -74,6 +70,13 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 				<-deleting
 			}
 		}
+		// After the heartbeat: so the host was heard of just before, if this takes long.
+		switch {
+		case changing != nil:
+			changing, again = s.tryChange(ctx, g, changing)
+		case again:
+			again = s.registerSoon(ctx, s.fleet.Load()) != nil
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -82,6 +85,24 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 			changing = c
 		}
 	}
+}
+
+// tryChange tries to serve by a change, and returns what is left of it for the next time:
+// nil when it is done, or refused for good. A registration with it may have been carried
+// out before, while its answer was lost: then the host must be registered again, as it is.
+func (s *Server) tryChange(ctx context.Context, g *errgroup.Group, c *change) (left *change, again bool) {
+	err := s.apply(ctx, g, c)
+	switch {
+	case err == nil:
+		return nil, false
+	case ctx.Err() != nil:
+		return c, false
+	case final(err):
+		c.refuse(s, err)
+		return nil, true
+	}
+	s.deps.Log.Warn("the service does not know yet which devices come and go; trying again", "err", err)
+	return c, false
 }
 
 // next is where changes come from, while none is under way.

@@ -16,6 +16,14 @@ func (s *Server) registerUntil(ctx context.Context, f *fleet) error {
 	return s.retry(ctx, "register", func(ctx context.Context) error { return s.register(ctx, f) })
 }
 
+// registerSoon registers the host once, from the loop of heartbeats. It is bounded so that
+// one answer that is lost does not keep the host silent for so long that it is suspected.
+func (s *Server) registerSoon(ctx context.Context, f *fleet) error {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout*s.cfg.HeartbeatInterval)
+	defer cancel()
+	return s.register(ctx, f)
+}
+
 // register tells the service of the host and its devices, and takes over their
 // numbers, boot epochs and the token keys.
 func (s *Server) register(ctx context.Context, f *fleet) error {

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers/mem"
@@ -56,6 +57,8 @@ type Server struct {
 	// changes are devices that come and go; ended is closed when Run returns.
 	changes chan *change
 	ended   chan struct{}
+	// closeWait is closeWait, but in tests.
+	closeWait time.Duration
 }
 
 var _ transport.ChunkService = (*Server)(nil)
@@ -70,7 +73,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
 	}
-	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{})}
+	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait}
 	if deps.Bucket != nil {
 		s.pieces = newPieces(cfg.PieceBytes, deps)
 	}
