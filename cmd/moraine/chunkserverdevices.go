@@ -62,9 +62,21 @@ func hangups() (signals chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
+// devicesServer is a chunkserver whose devices can be changed once it is ready.
+type devicesServer interface {
+	Ready() <-chan struct{}
+	SetDevices(ctx context.Context, want []chunkserver.DeviceConfig) error
+}
+
 // followDevices has a chunkserver serve the devices of the settings file each time that
-// the process gets SIGHUP, until ctx ends.
-func followDevices(ctx context.Context, signals <-chan os.Signal, service *chunkserver.Server, reload func() ([]chunkserver.DeviceConfig, error), log *slog.Logger) error {
+// the process gets SIGHUP, until ctx ends. What comes before it is ready is done then: it
+// may have read the file before that was changed.
+func followDevices(ctx context.Context, signals <-chan os.Signal, service devicesServer, reload func() ([]chunkserver.DeviceConfig, error), log *slog.Logger) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-service.Ready():
+	}
 	for {
 		select {
 		case <-ctx.Done():
