@@ -21,7 +21,7 @@ import (
 // TestPowerCuts, one that is listed and not made fails TestEverySyncMatters.
 var syncs = map[string]string{
 	"sync /node/IDENTITY.new by form":                                                    "",
-	"sync /node/PROBE by Store.open":                                                     "nothing reads it: the sync is there to take its time before raft may start",
+	"sync /node/PROBE by Store.probeDisk":                                                "nothing reads it: the sync is there to take its time before raft may start",
 	"sync /node/log/META.new by metaStore.commit":                                        "",
 	"sync /node/log/N-N.wal by repairTail":                                               "",
 	"sync /node/log/N-N.wal by walFile.Sync":                                             "",
