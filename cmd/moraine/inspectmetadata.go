@@ -217,9 +217,7 @@ The server must not run; what is in its log after the entry shown is not in the 
 			}
 			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
 				a.note("the state after entry %d", applied)
-				if err := a.noteWaiting(args[0], applied); err != nil {
-					return err
-				}
+				a.noteWaiting(args[0], applied)
 				if len(lo) > 0 {
 					return a.printPairs(r, lo, limit)
 				}
@@ -234,10 +232,10 @@ The server must not run; what is in its log after the entry shown is not in the 
 
 // noteWaiting says which entries of the log the state does not have yet: those
 // that a server applies as it starts, all of them after a crash on a young one.
-func (a *app) noteWaiting(dir string, applied uint64) error {
+func (a *app) noteWaiting(dir string, applied uint64) {
 	var first, last uint64
 	err := raftstore.InspectLog(vfs.OS{}, dir, func(e raftstore.EntryInfo) error {
-		if e.Index > applied {
+		if e.Index > applied && e.Damage == nil {
 			if first == 0 {
 				first = e.Index
 			}
@@ -245,10 +243,12 @@ func (a *app) noteWaiting(dir string, applied uint64) error {
 		}
 		return nil
 	})
-	if err == nil && first > 0 {
+	switch {
+	case err != nil:
+		a.note("its log cannot be read, which may have more: %v", err)
+	case first > 0:
 		a.note("%d log entries (%d..%d) are not in it yet: the server applies those that are committed when it starts", last-first+1, first, last)
 	}
-	return err
 }
 
 func (a *app) printPairs(r state.Reader, prefix []byte, limit int) error {

@@ -279,7 +279,7 @@ func withRemedy(fsys vfs.FS, dir string, err error) error {
 	if bad != nil || usage.Total == 0 || usage.Free >= fullBelow {
 		return err
 	}
-	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free: make room there, %s if the ballast is gone, and start the server again; "+
+	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free: where that is why, make room there, %s if the ballast is gone, and start the server again; "+
 		"then remove what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, size(usage.Free), size(startRoom)))
 }
 

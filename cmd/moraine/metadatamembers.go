@@ -223,7 +223,7 @@ func redundancy(voters int) string {
 	case 2:
 		return "none may be away now: while either is down the cluster stands still; add a third (`moraine metadata add`)"
 	default:
-		return fmt.Sprintf("%d of %d may be lost at once now", (voters-1)/2, voters)
+		return fmt.Sprintf("%d of %d may be away or lost at once now, those included that are away already", (voters-1)/2, voters)
 	}
 }
 

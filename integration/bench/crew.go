@@ -105,8 +105,8 @@ func (e *Env) runUnder(ctx context.Context, works []Work, condition func() (end 
 	var results []Result
 	u, err := e.measure(ctx, func(context.Context) (err error) {
 		if condition != nil {
-			end, err := condition()
-			if err != nil {
+			var end func() error
+			if end, err = condition(); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, end()) }()

@@ -37,7 +37,10 @@ func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	e.Progress("write-memory")
-	before := e.tier(ctx)
+	before, err := e.tier(ctx)
+	if err != nil {
+		return nil, err
+	}
 	results, u, err := e.run(ctx, works)
 	if err != nil {
 		return nil, err
@@ -175,11 +178,18 @@ func (e *Env) warm(ctx context.Context, works []Work) error {
 	const passes = 4
 	var d tierCounts
 	for range passes {
-		before := e.tier(ctx)
+		before, err := e.tier(ctx)
+		if err != nil {
+			return err
+		}
 		if _, _, err := e.run(ctx, works); err != nil {
 			return err
 		}
-		if d = e.tier(ctx).since(before); !d.missed() {
+		after, err := e.tier(ctx)
+		if err != nil {
+			return err
+		}
+		if d = after.since(before); !d.missed() {
 			return nil
 		}
 	}
@@ -203,12 +213,19 @@ func withOp(works []Work, op Op) []Work {
 
 // fromMemory runs reads that must all be answered from the chunkservers' memory.
 func (e *Env) fromMemory(ctx context.Context, works []Work) ([]Result, usage, error) {
-	before := e.tier(ctx)
+	before, err := e.tier(ctx)
+	if err != nil {
+		return nil, usage{}, err
+	}
 	results, u, err := e.run(ctx, works)
 	if err != nil {
 		return nil, u, err
 	}
-	d := e.tier(ctx).since(before)
+	after, err := e.tier(ctx)
+	if err != nil {
+		return nil, u, err
+	}
+	d := after.since(before)
 	var bytes float64
 	for _, r := range results {
 		bytes += float64(r.Bytes)
@@ -237,11 +254,13 @@ func (t tierCounts) since(b tierCounts) tierCounts {
 // missed: more reads went to devices than may.
 func (t tierCounts) missed() bool { return t.misses > maxMisses*(t.hits+t.misses) }
 
-func (e *Env) tier(ctx context.Context) (t tierCounts) {
+// tier is an error where a server does not answer: what it counted before would pass for
+// what it did in between.
+func (e *Env) tier(ctx context.Context) (t tierCounts, err error) {
 	for _, n := range e.Cluster.Nodes(procs.Chunkserver) {
 		families, err := scrape(ctx, n.Admin)
 		if err != nil {
-			continue // then less is counted than was done, and the figure refused
+			return t, fmt.Errorf("bench: the metrics of %s: %w", n.Name, err)
 		}
 		t.hits += total(families["moraine_chunkserver_memory_hits_total"])
 		t.misses += total(families["moraine_chunkserver_memory_misses_total"])
@@ -250,7 +269,7 @@ func (e *Env) tier(ctx context.Context) (t tierCounts) {
 		t.written += totalOf(families["moraine_chunkserver_settled_chunks_total"], "became", "written")
 		t.gone += totalOf(families["moraine_chunkserver_settled_chunks_total"], "became", "gone")
 	}
-	return t
+	return t, nil
 }
 
 // waitNVMe returns when the files are at level nvme.
@@ -275,7 +294,11 @@ func (e *Env) waitNVMe(ctx context.Context, works []Work) (err error) {
 func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, err error) {
 	const looks = 20
 	for range looks {
-		d := e.tier(ctx).since(before)
+		now, err := e.tier(ctx)
+		if err != nil {
+			return 0, err
+		}
+		d := now.since(before)
 		if d.gone > 0 {
 			return 0, fmt.Errorf("bench: %.0f chunks were in memory, and are gone", d.gone)
 		}

@@ -134,7 +134,6 @@ func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 		return nil, err
 	}
 	calm := b.fore.lap()
-	before := b.repaired(ctx)
 	e.Progress("it is killed")
 	killed := time.Now()
 	if err := b.victim.Kill(); err != nil {
@@ -145,6 +144,10 @@ func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 	}
 	silent := time.Since(killed)
 	away := b.fore.lap()
+	before, err := b.repaired(ctx)
+	if err != nil {
+		return nil, err
+	}
 	e.Progress("rebuilding")
 	u, err := e.measure(ctx, func(ctx context.Context) error { return b.until(ctx, isSound) })
 	if err != nil {
@@ -152,7 +155,11 @@ func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 	}
 	took := time.Since(killed)
 	during := b.fore.lap()
-	done := b.repaired(ctx).since(before)
+	after, err := b.repaired(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done := after.since(before)
 	if done.chunks < minRebuilt*b.chunks || done.bytes < minRebuilt*b.bytes {
 		return nil, fmt.Errorf("bench: %.0f chunks and %.0f bytes were rebuilt, and the chunkserver that is gone held %.0f and %.0f", done.chunks, done.bytes, b.chunks, b.bytes)
 	}
@@ -227,17 +234,17 @@ func (r repairedCounts) since(b repairedCounts) repairedCounts {
 	return repairedCounts{r.chunks - b.chunks, r.bytes - b.bytes}
 }
 
-func (b *rebuild) repaired(ctx context.Context) (r repairedCounts) {
+func (b *rebuild) repaired(ctx context.Context) (r repairedCounts, err error) {
 	for _, n := range b.e.Cluster.Nodes(procs.Chunkserver) {
 		if n == b.victim {
 			continue // it is to be gone
 		}
 		families, err := scrape(ctx, n.Admin)
 		if err != nil {
-			continue // then less is counted than was done, and the figure refused
+			return r, fmt.Errorf("bench: the metrics of %s: %w", n.Name, err)
 		}
 		r.chunks += total(families["moraine_mover_repaired_chunks_total"])
 		r.bytes += total(families["moraine_mover_repaired_bytes_total"])
 	}
-	return r
+	return r, nil
 }
