@@ -69,3 +69,28 @@ func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, bu
 	out.Outside, out.LeftBytes, out.Mean, out.Most, out.Least = s.outside, s.left, s.mean, s.most, s.least
 	return out
 }
+
+// Fullness is what a leader knows of how full one device of one host is, for tests.
+type Fullness struct{ t *topology }
+
+// NewFullness begins with a device, 1 on host n1, of a capacity.
+func NewFullness(suspect time.Duration, now time.Time) *Fullness {
+	f := &Fullness{t: newTopology(1, suspect)}
+	f.t.load([]*wire.Host{{Id: "n1", Devices: []*wire.Device{{Id: 1, State: deviceIn}}}}, now)
+	return f
+}
+
+// Heard takes in a heartbeat, Deleted an acknowledgement.
+func (f *Fullness) Heard(used uint64, now time.Time) {
+	f.t.heard("n1", []*wire.Device{{Id: 1, Capacity: 1000, Used: used}}, now)
+}
+
+func (f *Fullness) Deleted(bytes uint64, now time.Time) {
+	f.t.deleted("n1", map[uint32]uint64{1: bytes}, now)
+}
+
+// Used is what the device is taken to hold, and whether it may give.
+func (f *Fullness) Used() (bytes uint64, gives bool) {
+	_, out, _ := f.t.fillings()
+	return out[0].used, out[0].gives
+}

@@ -124,16 +124,23 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 // its own devices.
 func (l *leader) deletedChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
 	v := l.topology.view()
-	devices := make(map[uint32]bool)
-	for _, d := range c.req.GetDeletedChunks().GetDeleted() {
+	deleted := c.req.GetDeletedChunks().GetDeleted()
+	for _, d := range deleted {
 		if err := v.mayReport(c, d.Device); err != nil {
 			return nil, err
 		}
-		devices[d.Device] = true
 	}
 	// Before the tombstones go, for a plan between the two would take what is on the
 	// devices for alive.
-	l.topology.deleted(c.caller.Node, devices)
+	var bytes map[uint32]uint64
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		bytes, err = l.machine.FreedBytes(r, deleted)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.topology.deleted(c.caller.Node, bytes, l.deps.Clock.Now())
 	return l.mutate(ctx, c)
 }
 

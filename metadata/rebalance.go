@@ -119,12 +119,6 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 		band := float64(p.settings.BandPermille) / 1000
 		round := int64(balanceRound / time.Second)
 		b := newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
-		if b.spread().outside > 0 {
-			if err := l.countDead(r, disks); err != nil {
-				return err
-			}
-			b = newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
-		}
 		p.spread = b.spread()
 		busy, err := l.repairing(r)
 		switch {
@@ -136,11 +130,21 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 			p.state = wire.RebalanceState_REBALANCE_STATE_EVEN
 		case busy:
 			p.state = wire.RebalanceState_REBALANCE_STATE_WAITING
-		default:
-			p.unsure = unsure
-			return l.chooseMoves(r, b, &p)
 		}
-		return nil
+		if p.state != wire.RebalanceState_REBALANCE_STATE_UNSPECIFIED {
+			return nil
+		}
+		// Only now, for it is not for nothing.
+		if err := l.countDead(r, disks); err != nil {
+			return err
+		}
+		b = newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
+		if p.spread = b.spread(); p.spread.outside == 0 {
+			p.state = wire.RebalanceState_REBALANCE_STATE_EVEN
+			return nil
+		}
+		p.unsure = unsure
+		return l.chooseMoves(r, b, &p)
 	})
 	return p, err
 }
@@ -162,7 +166,7 @@ func (l *leader) repairing(r state.Reader) (bool, error) {
 
 // countDead takes what is dead off what is on each device: it is deleted after the
 // grace, and would be moved twice. A device with more of it than can be counted gives
-// nothing.
+// nothing; the fullest, which come first, are counted before others.
 func (l *leader) countDead(r state.Reader, disks []filling) error {
 	left := balanceDead
 	for i := range disks {

@@ -48,12 +48,22 @@ type host struct {
 	heard  time.Time  // of its last heartbeat, or when this leader began
 	alive  bool
 	usage  map[uint32]usage
+	freed  map[uint32][]freed
 }
+
+// freed is what was deleted on a device and may still be counted in what its host said
+// last of how full it is.
+type freed struct {
+	at    time.Time // of the acknowledgement
+	bytes uint64
+}
+
+// maxFreed bounds those of a device; more are taken for one, at the time of the last.
+const maxFreed = 16
 
 // usage is what a heartbeat says of a device.
 type usage struct {
 	capacity, used, chunks uint64
-	stale                  bool // what was on it has been deleted since
 	failed                 bool // its server took it out of service itself
 	distrusted             bool // for good
 	why                    string
@@ -89,7 +99,7 @@ func (t *topology) load(records []*wire.Host, now time.Time) {
 		known[r.Id] = true
 		h := t.hosts[r.Id]
 		if h == nil {
-			h = &host{heard: now, alive: true, usage: make(map[uint32]usage)}
+			h = &host{heard: now, alive: true, usage: make(map[uint32]usage), freed: make(map[uint32][]freed)}
 			t.hosts[r.Id] = h
 		}
 		h.record = r
@@ -116,6 +126,12 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 		if h.usage[d.Id] != u {
 			h.usage[d.Id], t.stale = u, true
 		}
+		// A heartbeat describes its devices before it is sent, and is on its way for no
+		// longer than a host may be silent.
+		h.freed[d.Id] = slices.DeleteFunc(h.freed[d.Id], func(f freed) bool { return now.Sub(f.at) >= t.suspect })
+		if len(h.freed[d.Id]) == 0 {
+			delete(h.freed, d.Id)
+		}
 	}
 	if !h.alive {
 		h.alive = true
@@ -124,27 +140,33 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 	return true
 }
 
-// deleted notes that chunks on devices of a host were deleted: what it said last of how
-// full they are counts them.
-func (t *topology) deleted(id string, devices map[uint32]bool) {
+// deleted notes how many bytes of chunks on devices of a host were deleted: what it says of
+// how full they are counts them, and for a while may still do so in what is on its way.
+func (t *topology) deleted(id string, bytes map[uint32]uint64, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.hosts[id]
-	for d := range devices {
-		if h == nil {
-			return
+	if h == nil {
+		return
+	}
+	for d, n := range bytes {
+		if _, ok := h.usage[d]; !ok {
+			continue
 		}
-		if u, ok := h.usage[d]; ok {
-			u.stale = true
-			h.usage[d] = u
+		list := h.freed[d]
+		if len(list) == maxFreed {
+			n += list[maxFreed-1].bytes
+			list = list[:maxFreed-1]
 		}
+		h.freed[d] = append(list, freed{now, n})
 	}
 }
 
 // fillings is how full each device is that is in service and answers, as its host said
-// last, and which of them may give and take chunks to be filled evenly. What is drained,
-// out, on a silent host or on one that is announced to be away is left alone. unsure is
-// whether devices are left out that will be heard of soon.
+// last, without what was deleted since, and which of them may give and take chunks to be
+// filled evenly, the fullest first. What is drained, out, on a silent host or on one that is
+// announced to be away is left alone. unsure is whether there are devices that will be
+// known better soon.
 func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,10 +183,14 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 				unsure = unsure || !told
 				continue
 			}
-			unsure = unsure || u.stale
-			out = append(out, filling{id: d.Id, host: id, rack: h.record.Rack, capacity: u.capacity, used: u.used, gives: !u.stale, takes: true})
+			used := u.used
+			for _, f := range h.freed[d.Id] {
+				used, unsure = used-min(used, f.bytes), true
+			}
+			out = append(out, filling{id: d.Id, host: id, rack: h.record.Rack, capacity: u.capacity, used: used, gives: true, takes: true})
 		}
 	}
+	slices.SortFunc(out, func(x, y filling) int { return cmp.Or(byFill(&y, &x), cmp.Compare(x.id, y.id)) })
 	return t.view(), out, unsure
 }
 

@@ -110,6 +110,26 @@ func (m *Machine) dropTombstones(t *tx, deleted []*wire.Deletion) (*wire.MetaRes
 	return done(), nil
 }
 
+// FreedBytes returns about how many bytes were freed on each device by deletions that are
+// not acknowledged yet, each chunk counted as DeadBytes does.
+func (m *Machine) FreedBytes(r Reader, deleted []*wire.Deletion) (map[uint32]uint64, error) {
+	v := m.view(r)
+	out := make(map[uint32]uint64)
+	for _, w := range deleted[:min(len(deleted), MaxDeleted)] {
+		if w.GetIndex() >= moraine.MaxChunks {
+			continue
+		}
+		s, _, ok, err := v.tombstoneOf(moraine.DeviceID(w.GetDevice()), moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())})
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out[w.GetDevice()] += uint64(s.bytes) + recordOverhead
+		}
+	}
+	return out, nil
+}
+
 // deletedChunks is dropTombstones for the host of the devices.
 func (m *Machine) deletedChunks(t *tx, op *wire.DeletedChunks) (*wire.MetaResponse, error) {
 	if t.caller.GetRole() == roleChunkserver {
