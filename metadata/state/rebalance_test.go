@@ -208,3 +208,20 @@ func TestRebalanceGivesWay(t *testing.T) {
 		})
 	}
 }
+
+// TestMovedStripeDoesNotWaitForRepair: a stripe that a job moves is not said to be on the
+// repair queue; once one of its chunks is known to be bad it is.
+func TestMovedStripeDoesNotWaitForRepair(t *testing.T) {
+	b := newBalancing(t)
+	holds := func(want bool) {
+		t.Helper()
+		s, queued, err := b.m.StripeOnRecord(b.kv, moraine.StripeID(b.stripe))
+		if err != nil || s == nil || queued != want {
+			t.Fatalf("queued %t, %v", queued, err)
+		}
+	}
+	holds(false)
+	b.ok(b.as("c1", "client", &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: &wire.ReportBadChunks{
+		Chunks: []*wire.BadChunk{{Stripe: b.stripe, Index: 1, Device: 2, Kind: uint32(moraine.Corrupt)}}}}}))
+	holds(true)
+}

@@ -183,14 +183,14 @@ func (m *Machine) ExpectedChunks(r Reader, id moraine.DeviceID, from, to moraine
 }
 
 // StripeOnRecord returns the record of a stripe, nil where there is none, and whether
-// it is on the repair queue.
+// it is on the repair queue: what is only moved to an emptier device is not.
 func (m *Machine) StripeOnRecord(r Reader, id moraine.StripeID) (s *moraine.Stripe, queued bool, err error) {
 	v := m.view(r)
 	if s, err = v.stripe(id); err != nil || s == nil {
 		return nil, false, err
 	}
 	item, err := v.repairOf(id)
-	return s, item != nil, err
+	return s, item != nil && !item.balance, err
 }
 
 // presence is the value of a chunk in the index of devices: the log index at
