@@ -298,8 +298,18 @@ func (m *Machine) endIntents(t *tx, op *wire.EndIntents) (*wire.MetaResponse, er
 	return done(), nil
 }
 
-// endStripeIntents ends the intents of a job for one stripe.
+// endStripeIntents ends the intents of a job for one stripe, which may be dead.
 func (m *Machine) endStripeIntents(t *tx, job moraine.JobID, id moraine.StripeID) error {
+	return m.endEachIntent(t, job, id, func() (*moraine.Stripe, error) { return t.stripe(id) })
+}
+
+// endIntentsOf is endStripeIntents for a stripe that the caller has read, and may change
+// further.
+func (m *Machine) endIntentsOf(t *tx, job moraine.JobID, s *moraine.Stripe) error {
+	return m.endEachIntent(t, job, s.ID, func() (*moraine.Stripe, error) { return s, nil })
+}
+
+func (m *Machine) endEachIntent(t *tx, job moraine.JobID, id moraine.StripeID, stripe func() (*moraine.Stripe, error)) error {
 	keys, err := t.keysUnder(t.k.intents(id), moraine.MaxChunks)
 	if err != nil {
 		return err
@@ -312,7 +322,7 @@ func (m *Machine) endStripeIntents(t *tx, job moraine.JobID, id moraine.StripeID
 		if in == nil || in.job != job {
 			continue
 		}
-		s, err := t.stripe(id)
+		s, err := stripe()
 		if err != nil {
 			return err
 		}

@@ -155,20 +155,8 @@ func (m *Machine) balanceItem(t *tx, id moraine.StripeID) (*repairItem, error) {
 // unbalance takes a stripe from the REBALANCE job that works on it: its intents end, and
 // what the mover still puts or commits under them is refused. The caller writes the item.
 func (m *Machine) unbalance(t *tx, s *moraine.Stripe, item *repairItem) error {
-	keys, err := t.keysUnder(t.k.intents(s.ID), moraine.MaxChunks)
-	if err != nil {
+	if err := m.endIntentsOf(t, item.job, s); err != nil {
 		return err
-	}
-	for _, key := range keys {
-		in, err := t.intent(moraine.ChunkID{Stripe: s.ID, Index: key[len(key)-1]})
-		if err != nil {
-			return err
-		}
-		if in != nil && in.job == item.job {
-			if err := m.endIntent(t, s, in); err != nil {
-				return err
-			}
-		}
 	}
 	item.job, item.balance = 0, false
 	return nil
