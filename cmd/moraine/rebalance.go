@@ -121,11 +121,16 @@ func (a *app) rebalanceStatusCommand() *cobra.Command {
 				return err
 			}
 			r := describeRebalance(cluster.GetRebalance())
-			if r == nil {
+			judged := r != nil
+			if !judged {
 				r = &rebalanceStatus{State: rebalanceStates[wire.RebalanceState_REBALANCE_STATE_UNSPECIFIED]}
 			}
 			if a.global.json {
 				return printJSON(a.out, r)
+			}
+			if !judged {
+				a.note("state      %s: the leader of the metadata has just begun, and looks within some 10 s", r.State)
+				return nil
 			}
 			a.note("state      %s", r.State)
 			a.note("settings   a band of %.1f%% around the mean, %s/s to and from each host", r.Band, size(r.Limit))
