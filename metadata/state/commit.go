@@ -329,7 +329,7 @@ func (m *Machine) layExtents(t *tx, w *commitWork) error {
 // judgeStripes holds the devices of the new stripes against the registry, and
 // puts on the repair queue what protects less than it should. A stripe that could not be
 // read since too many of its devices went out after its chunks were put is refused: what
-// is out may be unplugged by now, and the client still has the bytes.
+// is out may be unplugged by now, and the writer must hear that its bytes are not safe.
 func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 	for _, s := range w.stripes {
 		here := 0
