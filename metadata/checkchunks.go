@@ -112,7 +112,7 @@ func (l *leader) describeFinding(r state.Reader, found *wire.ChunkFinding) error
 	if err != nil || s == nil {
 		return err
 	}
-	found.Scheme, found.Queued = schemeToWire(s.Scheme), queued
+	found.Scheme, found.Queued, found.Layout = schemeToWire(s.Scheme), queued, uint32(s.Version)
 	if found.Fault == wire.ChunkFault_CHUNK_FAULT_MISSING {
 		found.Length = uint64(s.Scheme.ChunkLen(s.Length))
 	}

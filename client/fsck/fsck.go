@@ -2,7 +2,7 @@
 // while the cluster works: chunks that stripe records say are on a device and are not,
 // or are other bytes there, and chunks that nothing in the metadata explains.
 //
-// It changes nothing, but for Repair. It reads no chunk: what the index of a device
+// It changes nothing, but for Config.Repair and Drop. It reads no chunk: what the index of a device
 // says is held against the records, and a scrub is what reads the bytes.
 //
 // One path through it: Run takes the devices of the cluster -> look asks the metadata
@@ -41,6 +41,11 @@ type Config struct {
 	// Path is what to check the stripes of, with all below it; empty: all that there
 	// is. Of a path nothing can be unexplained.
 	Path string
+	// Repair: have what is missing or damaged put on the repair queue, as soon as it was
+	// seen twice: later the word would be of chunks that were rebuilt meanwhile. What
+	// nothing explains is not touched: reports of the devices go on to judge it, by the
+	// service's rules.
+	Repair bool
 }
 
 // Deps is what a check works with.
@@ -94,11 +99,13 @@ type Finding struct {
 	Bytes   uint64
 	// Scheme is the stripe's; none where there is no record of it.
 	Scheme moraine.Scheme
+	// Layout is the version of the record that it was held against; 0: there is none.
+	Layout moraine.LayoutVersion
 	// Queued: the stripe is on the repair queue already.
 	Queued bool
 }
 
-// Repairable reports whether Repair can do something about it.
+// Repairable reports whether a repair can do something about it.
 func (f *Finding) Repairable() bool { return f.Fault == Missing || f.Fault == Damaged }
 
 // NotChecked is what could not be asked.
@@ -117,7 +124,9 @@ type Report struct {
 	Findings []Finding
 	More     bool // there are more than these
 	// Settled is how many more were wrong at the first look, and not at the second.
-	Settled    int
+	Settled int
+	// Told is how many of the Findings were told to repair.
+	Told       int
 	NotChecked []NotChecked
 	// LostStripes are those that have fewer than k chunks left, by the Findings.
 	LostStripes []moraine.StripeID
@@ -281,39 +290,30 @@ func (r *Report) settle() {
 	slices.Sort(r.LostStripes)
 }
 
-// Repair has what is missing or damaged put on the repair queue, and returns how many
-// chunks it told of. What nothing explains is not touched: reports of the devices go on
-// to judge it, by the service's rules.
-func (c *Checker) Repair(ctx context.Context, findings []Finding) (told int, err error) {
+// repair has what is missing or damaged put on the repair queue. It is told by the
+// record that it was held against: where there is another one by now, the service
+// passes over it.
+func (c *Checker) repair(ctx context.Context, findings []Finding) error {
 	const batch = 256 // what one request may tell of
-	op := &wire.ReportBadChunks{}
-	tell := func() error {
-		if len(op.Chunks) == 0 {
-			return nil
-		}
-		_, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
-		if err == nil {
-			told += len(op.Chunks)
-		}
-		op = &wire.ReportBadChunks{}
-		return err
-	}
-	for _, f := range findings {
-		if !f.Repairable() {
-			continue
-		}
-		kind := moraine.Corrupt
-		if f.Fault == Missing {
-			kind = moraine.NotFound
-		}
-		op.Chunks = append(op.Chunks, &wire.BadChunk{Stripe: uint64(f.Chunk.Stripe), Index: uint32(f.Chunk.Index), Device: uint32(f.Device), Kind: uint32(kind)})
-		if len(op.Chunks) == batch {
-			if err := tell(); err != nil {
-				return told, err
+	broken := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return !f.Repairable() })
+	for some := range slices.Chunk(broken, batch) {
+		op := &wire.ReportBadChunks{}
+		for _, f := range some {
+			kind := moraine.Corrupt
+			if f.Fault == Missing {
+				kind = moraine.NotFound
 			}
+			op.Chunks = append(op.Chunks, &wire.BadChunk{Stripe: uint64(f.Chunk.Stripe), Index: uint32(f.Chunk.Index), Device: uint32(f.Device),
+				Version: uint32(f.Layout), AtVersion: true, Kind: uint32(kind)})
 		}
+		if _, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}}); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.report.Told += len(some)
+		c.mu.Unlock()
 	}
-	return told, tell()
+	return nil
 }
 
 // Drop has chunks deleted that nothing explains, also those of earlier incarnations, and

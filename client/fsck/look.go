@@ -116,6 +116,11 @@ func (c *Checker) secondLook(ctx context.Context, d *device) error {
 		c.report.Findings = append(c.report.Findings, again...)
 		c.report.Settled += len(s.suspects) - len(again)
 		c.mu.Unlock()
+		if c.cfg.Repair {
+			if err := c.repair(ctx, again); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -229,7 +234,7 @@ func (c *Checker) whyNot(d *device, err error) string {
 // finding is what the service said of a chunk.
 func (d *device) finding(w *wire.ChunkFinding, incarnation uint64) Finding {
 	f := Finding{Device: d.id, Host: d.host, Chunk: moraine.ChunkID{Stripe: moraine.StripeID(w.Stripe), Index: uint8(w.Index)},
-		Version: moraine.LayoutVersion(w.Version), Bytes: w.Length, Queued: w.Queued,
+		Version: moraine.LayoutVersion(w.Version), Bytes: w.Length, Layout: moraine.LayoutVersion(w.Layout), Queued: w.Queued,
 		Scheme: moraine.Scheme{K: uint8(w.GetScheme().GetK()), M: uint8(w.GetScheme().GetM())}}
 	switch w.Fault {
 	case wire.ChunkFault_CHUNK_FAULT_MISSING:

@@ -116,7 +116,7 @@ but not all could be checked, such as the devices of a chunkserver that is down.
 func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string) error {
 	start := time.Now()
 	var bar *bar
-	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path}, fsck.Deps{Meta: c.Meta, Chunks: c.pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
+	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair}, fsck.Deps{Meta: c.Meta, Chunks: c.pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
 		if bar == nil {
 			bar = a.startBar("chunks", 0)
 			bar.plain()
@@ -130,7 +130,7 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 		return err
 	}
 	r := describeFsck(report)
-	r.Path = path
+	r.Path, r.Queued = path, report.Told
 	if path == "" {
 		files, err := lostFiles(ctx, c)
 		if err != nil {
@@ -161,9 +161,6 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 // repairFound has what was found repaired, where that can be. accept is whether what
 // nothing explains may go.
 func repairFound(ctx context.Context, c *connection, checker *fsck.Checker, report *fsck.Report, r *fsckResult, accept bool) (err error) {
-	if r.Queued, err = checker.Repair(ctx, report.Findings); err != nil {
-		return err
-	}
 	if accept {
 		if r.Dropped, err = checker.Drop(ctx, report.Findings); err != nil {
 			return err

@@ -74,6 +74,14 @@ func (w *world) check(c *fsck.Checker) *fsck.Report {
 	return r
 }
 
+// repair checks, and has what is wrong repaired.
+func (w *world) repair() *fsck.Report {
+	w.t.Helper()
+	d := w.Dialer(transport.RoleAdmin, "repairer")
+	defer d.Close()
+	return w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
+}
+
 // listed is what the first device of a node says that it has.
 func (w *world) listed(node string) (device uint32, chunks []moraine.ChunkID) {
 	w.t.Helper()
@@ -117,14 +125,40 @@ func TestFsckFindsWhatIsMissing(t *testing.T) {
 		require.Empty(t, r.LostStripes)
 		require.Zero(t, w.cluster().RepairQueued)
 
-		told, err := check.Repair(w.ctx, r.Findings)
-		require.NoError(t, err)
-		require.Equal(t, 2, told)
+		require.Equal(t, 2, w.repair().Told)
 		w.sound()
 		r = w.check(check)
 		require.True(t, r.Clean(), "%+v", r)
 		w.Kill("n6", "n7")
 		w.readAll()
+	})
+}
+
+// TestFsckDoesNotRepairTwice: what was rebuilt in its place between the look that found it
+// missing and the word to repair it is not called bad.
+func TestFsckDoesNotRepairTwice(t *testing.T) {
+	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, by map[string]*mistaken, _ *fsck.Checker) {
+		w.write(1)
+		device, chunks := w.listed("n2") // 4+2 on six hosts: it can only be rebuilt there
+		by["n2"].delete(device, chunks[0])
+		d := w.Dialer(transport.RoleAdmin, "checker")
+		defer d.Close()
+		late := false
+		r := w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Chunks: d.Chunks, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+			if req.GetReportBadChunks() != nil && !late {
+				late = true
+				w.repair()
+				w.sound()
+			}
+			return w.admin.Meta(ctx, req)
+		}}))
+		require.True(t, late)
+		require.Len(t, r.Findings, 1)
+		require.NotZero(t, r.Findings[0].Layout)
+		n := w.cluster()
+		require.Zero(t, n.RepairQueued+n.RepairRunning)
+		r = w.repair()
+		require.True(t, r.Clean(), "%+v", r)
 	})
 }
 
@@ -236,9 +270,7 @@ func TestFsckKeepsWhatNothingExplains(t *testing.T) {
 			require.Equal(t, stray, f.Chunk.Stripe)
 			require.EqualValues(t, moraine.BlockSize, f.Bytes)
 			require.Equal(t, "n3", f.Host)
-			told, err := check.Repair(w.ctx, r.Findings)
-			require.NoError(t, err)
-			require.Zero(t, told)
+			require.Zero(t, w.repair().Told)
 			time.Sleep(90 * time.Second) // the device reports meanwhile
 			require.EqualValues(t, moraine.BlockSize, w.cluster().LeakedBytes)
 		}

@@ -73,6 +73,9 @@ const (
 	levelReadableCommits = 4
 	// LevelDrops: a person has chunks deleted that nothing explains (DropChunks).
 	LevelDrops = 4
+	// levelToldAt: a bad chunk that is told of by a certain record of its stripe is passed
+	// over where there is another one (BadChunk.at_version).
+	levelToldAt = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -351,12 +351,31 @@ func (m *Machine) reportBadChunks(t *tx, op *wire.ReportBadChunks) (*wire.MetaRe
 		default:
 			continue // a host that does not answer is not a chunk that is gone
 		}
+		if past, err := t.toldLate(w); past || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
 		err := m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
 		if err != nil {
 			return nil, err
 		}
 	}
 	return done(), nil
+}
+
+// toldLate reports whether a chunk was told of by a record that is not the stripe's any
+// more, and is to be passed over then: it may have been rebuilt in its place since.
+func (t *tx) toldLate(w *wire.BadChunk) (bool, error) {
+	if !w.GetAtVersion() {
+		return false, nil
+	}
+	if ok, err := t.speaks(levelToldAt); err != nil || !ok {
+		return false, err
+	}
+	s, err := t.stripe(moraine.StripeID(w.GetStripe()))
+	return s == nil || s.Version != moraine.LayoutVersion(w.GetVersion()), err
 }
 
 // maxBadChunks is the most chunks of one report.

@@ -6282,7 +6282,8 @@ type BadChunk struct {
 	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
 	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"` // moraine.Kind of what was met
+	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`                              // moraine.Kind of what was met
+	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record that was met: of any other the chunk is passed over, from level 4 on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6350,6 +6351,13 @@ func (x *BadChunk) GetKind() uint32 {
 		return x.Kind
 	}
 	return 0
+}
+
+func (x *BadChunk) GetAtVersion() bool {
+	if x != nil {
+		return x.AtVersion
+	}
+	return false
 }
 
 type RegisterHost struct {
@@ -7849,6 +7857,7 @@ type ChunkFinding struct {
 	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`   // likewise; of a missing one, that it should have
 	Scheme        *Scheme                `protobuf:"bytes,6,opt,name=scheme,proto3" json:"scheme,omitempty"`    // of the stripe; unset: there is no record of it
 	Queued        bool                   `protobuf:"varint,7,opt,name=queued,proto3" json:"queued,omitempty"`   // the stripe is on the repair queue already
+	Layout        uint32                 `protobuf:"varint,8,opt,name=layout,proto3" json:"layout,omitempty"`   // version of the stripe's record; 0: there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7930,6 +7939,13 @@ func (x *ChunkFinding) GetQueued() bool {
 		return x.Queued
 	}
 	return false
+}
+
+func (x *ChunkFinding) GetLayout() uint32 {
+	if x != nil {
+		return x.Layout
+	}
+	return 0
 }
 
 type SetDeviceState struct {
@@ -12490,13 +12506,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04more\x18\x04 \x01(\bR\x04more\x12.\n" +
 	"\aobjects\x18\x05 \x03(\v2\x14.moraine.wire.ObjectR\aobjects\"A\n" +
 	"\x0fReportBadChunks\x12.\n" +
-	"\x06chunks\x18\x01 \x03(\v2\x16.moraine.wire.BadChunkR\x06chunks\"~\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x16.moraine.wire.BadChunkR\x06chunks\"\x9e\x01\n" +
 	"\bBadChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\rR\x04kind\"\x9e\x01\n" +
+	"\x04kind\x18\x05 \x01(\rR\x04kind\x12\x1e\n" +
+	"\n" +
+	"at_version\x18\xe2\x03 \x01(\bR\tatVersion\"\x9e\x01\n" +
 	"\fRegisterHost\x12&\n" +
 	"\x04host\x18\x01 \x01(\v2\x12.moraine.wire.HostR\x04host\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12,\n" +
@@ -12609,7 +12627,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
 	"\x06length\x18\x05 \x01(\x04R\x06length\"+\n" +
 	"\x0fDropChunksReply\x12\x18\n" +
-	"\adropped\x18\x01 \x01(\rR\adropped\"\xe4\x01\n" +
+	"\adropped\x18\x01 \x01(\rR\adropped\"\xfc\x01\n" +
 	"\fChunkFinding\x12.\n" +
 	"\x05fault\x18\x01 \x01(\x0e2\x18.moraine.wire.ChunkFaultR\x05fault\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
@@ -12617,7 +12635,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
 	"\x06length\x18\x05 \x01(\x04R\x06length\x12,\n" +
 	"\x06scheme\x18\x06 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x16\n" +
-	"\x06queued\x18\a \x01(\bR\x06queued\"\x86\x01\n" +
+	"\x06queued\x18\a \x01(\bR\x06queued\x12\x16\n" +
+	"\x06layout\x18\b \x01(\rR\x06layout\"\x86\x01\n" +
 	"\x0eSetDeviceState\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +

@@ -1,0 +1,55 @@
+package state_test
+
+import (
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// tellAt tells of a missing chunk by the record of a certain version of its stripe.
+func (b *bench) tellAt(stripe uint64, index, device, version uint32) {
+	b.t.Helper()
+	b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: &wire.ReportBadChunks{
+		Chunks: []*wire.BadChunk{{Stripe: stripe, Index: index, Device: device, Version: version, AtVersion: true, Kind: uint32(moraine.NotFound)}}}}}))
+}
+
+// TestABadChunkIsToldOfByItsRecord: the word that a chunk is missing, by a record that is
+// not the stripe's any more, says nothing of what is there now.
+func TestABadChunkIsToldOfByItsRecord(t *testing.T) {
+	b := newBalancing(t)
+	if r := b.ok(b.commitMove("n2")).GetCommitRepair(); len(r.Stale) != 0 {
+		t.Fatalf("%v", r)
+	}
+	b.ok(b.finish("n2", ""))
+	s, err := b.m.StripeByID(b.kv, moraine.StripeID(b.stripe))
+	if err != nil || s.Version < 2 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for _, version := range []uint32{0, uint32(s.Version) - 1, uint32(s.Version) + 1} {
+		b.tellAt(b.stripe, 1, 2, version)
+		b.holds([3]uint64{}, 4)
+	}
+	b.tellAt(b.stripe+1, 1, 2, 1) // there is none
+	b.tellAt(b.stripe, 1, 2, uint32(s.Version))
+	b.holds([3]uint64{1, 0, 0}, 4)
+	b.keepLog("v4-told-at")
+}
+
+// TestABadChunkBelowLevel4: a state that servers of an earlier build work on, too, looks
+// only at what they know.
+func TestABadChunkBelowLevel4(t *testing.T) {
+	b := newBenchAt(t, 3)
+	for _, host := range []string{"n1", "n2", "n3"} {
+		b.registerHost(host, 1)
+	}
+	c := b.open(nil)
+	f := c.mkfile(c.root, "f")
+	id := c.grant(f, 1)
+	b.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
+		Stripes: []*wire.Stripe{stripe(id, 10, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 10, id, 0)}}))
+	b.tellAt(id, 1, 2, 0)
+	if n, err := b.m.Counters(b.kv); err != nil || n.RepairQueued != 1 {
+		t.Fatalf("%d are queued: %v", n.RepairQueued, err)
+	}
+}
