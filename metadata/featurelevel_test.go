@@ -118,6 +118,7 @@ func TestARequestBelowItsLevelSaysWhatToDo(t *testing.T) {
 			{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{Host: "h", Millis: 1000}}},
 			{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: "h"}}},
 			{Op: &wire.MetaRequest_SetRebalance{SetRebalance: &wire.SetRebalance{}}},
+			{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}, // fsck asks whether it can be done
 		},
 	} {
 		atLevel(t, level, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {

@@ -46,6 +46,8 @@ type Config struct {
 	// nothing explains is not touched: reports of the devices go on to judge it, by the
 	// service's rules.
 	Repair bool
+	// Accept: Drop is to follow. It is asked first whether the cluster can do that.
+	Accept bool
 }
 
 // Deps is what a check works with.
@@ -165,10 +167,13 @@ func New(cfg Config, deps Deps) *Checker {
 }
 
 // Run checks every device. It fails where the metadata service does not answer, or is
-// of an earlier release; what a chunkserver does not answer is in the report. One Run
-// at a time.
+// of an earlier release; what a chunkserver does not answer is in the report. A report
+// beside an error is of what was found until then. One Run at a time.
 func (c *Checker) Run(ctx context.Context) (*Report, error) {
 	c.report, c.chosen, c.suspects, c.done = &Report{}, nil, 0, 0
+	if err := c.able(ctx); err != nil {
+		return nil, err
+	}
 	if c.cfg.Path != "" {
 		var err error
 		if c.chosen, err = c.choose(ctx, c.cfg.Path); err != nil {
@@ -185,22 +190,39 @@ func (c *Checker) Run(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	suspicious := slices.DeleteFunc(slices.Clone(devices), func(d *device) bool { return len(d.suspicious) == 0 || d.failed })
-	if len(suspicious) > 0 {
-		if err := c.pause(ctx, c.cfg.Settle); err != nil {
-			return nil, err
-		}
-		if err := c.each(ctx, suspicious, c.secondLook); err != nil {
-			return nil, err
-		}
-	}
+	err = c.confirm(ctx, devices)
 	for _, d := range devices {
 		if !d.failed {
 			c.report.Devices++
 		}
 	}
 	c.report.settle()
-	return c.report, c.nameLost(ctx)
+	if err == nil {
+		err = c.nameLost(ctx)
+	}
+	return c.report, err
+}
+
+// able asks, before anything is looked at or changed, whether the service can do what is
+// wanted.
+func (c *Checker) able(ctx context.Context) error {
+	if _, err := c.judge(ctx, nil); err != nil || !c.cfg.Accept {
+		return err
+	}
+	_, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}) // of none
+	return err
+}
+
+// confirm looks again, after a while, at what was wrong.
+func (c *Checker) confirm(ctx context.Context, devices []*device) error {
+	suspicious := slices.DeleteFunc(slices.Clone(devices), func(d *device) bool { return len(d.suspicious) == 0 || d.failed })
+	if len(suspicious) == 0 {
+		return nil
+	}
+	if err := c.pause(ctx, c.cfg.Settle); err != nil {
+		return err
+	}
+	return c.each(ctx, suspicious, c.secondLook)
 }
 
 // devicesOf returns the devices to look at. Those of hosts that do not answer are not
@@ -330,7 +352,7 @@ func (c *Checker) Drop(ctx context.Context, findings []Finding) (dropped int, er
 		}
 		resp, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: op}})
 		if err != nil {
-			return dropped, earlier("the metadata service", err)
+			return dropped, err
 		}
 		dropped += int(resp.GetDropChunks().GetDropped())
 	}

@@ -116,7 +116,7 @@ but not all could be checked, such as the devices of a chunkserver that is down.
 func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string) error {
 	start := time.Now()
 	var bar *bar
-	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair}, fsck.Deps{Meta: c.Meta, Chunks: c.pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
+	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: c.Meta, Chunks: c.pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
 		if bar == nil {
 			bar = a.startBar("chunks", 0)
 			bar.plain()
@@ -126,50 +126,39 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 	}})
 	report, err := checker.Run(ctx)
 	bar.finish(err)
-	if err != nil {
+	if report == nil {
 		return err
 	}
 	r := describeFsck(report)
 	r.Path, r.Queued = path, report.Told
-	if path == "" {
+	if err == nil {
+		err = a.fsckFurther(ctx, c, f, r)
+	}
+	if err == nil && f.accept {
+		r.Dropped, err = checker.Drop(ctx, report.Findings)
+	}
+	if err == nil && f.repair && len(r.Metadata) > 0 {
+		_, err = recounted(ctx, c)
+	}
+	r.Clean = err == nil && report.Clean() && len(r.LostFiles) == 0 && len(r.Metadata) == 0
+	r.Seconds = time.Since(start).Seconds()
+	return a.fsckEnd(r, f.repair, err)
+}
+
+// fsckFurther adds what devices are not asked for.
+func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fsckResult) error {
+	if r.Path == "" {
 		files, err := lostFiles(ctx, c)
 		if err != nil {
 			return err
 		}
 		r.addLost(files)
 	}
-	if f.metadata {
-		problems, err := a.checkState(ctx, c)
-		if err != nil {
-			return err
-		}
-		r.Metadata = append(r.Metadata, problems...)
-	}
-	r.Clean = report.Clean() && len(r.LostFiles) == 0 && len(r.Metadata) == 0
-	if f.repair {
-		if err := repairFound(ctx, c, checker, report, r, f.accept); err != nil {
-			return err
-		}
-	}
-	r.Seconds = time.Since(start).Seconds()
-	if err := a.printFsck(r, f.repair); err != nil {
-		return err
-	}
-	return a.fsckExit(r)
-}
-
-// repairFound has what was found repaired, where that can be. accept is whether what
-// nothing explains may go.
-func repairFound(ctx context.Context, c *connection, checker *fsck.Checker, report *fsck.Report, r *fsckResult, accept bool) (err error) {
-	if accept {
-		if r.Dropped, err = checker.Drop(ctx, report.Findings); err != nil {
-			return err
-		}
-	}
-	if len(r.Metadata) == 0 {
+	if !f.metadata {
 		return nil
 	}
-	_, err = recounted(ctx, c)
+	problems, err := a.checkState(ctx, c)
+	r.Metadata = append(r.Metadata, problems...)
 	return err
 }
 
@@ -278,25 +267,29 @@ func (a *app) adviseFsck(r *fsckResult, repair bool) {
 	}
 }
 
-// fsckExit is the end of `fsck`: nil where all is right.
-func (a *app) fsckExit(r *fsckResult) error {
-	if r.Clean {
+// fsckEnd prints what a check came to, also one that failed on the way: nil where all is
+// right. What was found sets the exit code.
+func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
+	failed = errors.Join(failed, a.printFsck(r, repair))
+	if r.Clean && failed == nil {
 		return nil
 	}
-	var missed []error
+	wrong := []error{failed}
 	for _, n := range r.NotChecked {
 		devices := make([]string, len(n.Devices))
 		for i, d := range n.Devices {
 			devices[i] = fmt.Sprint(d)
 		}
-		missed = append(missed, fmt.Errorf("not checked: device %s of %s: %s", strings.Join(devices, ", "), n.Host, n.Why))
+		if !a.global.json { // it is in the result
+			wrong = append(wrong, fmt.Errorf("not checked: device %s of %s: %s", strings.Join(devices, ", "), n.Host, n.Why))
+		}
 	}
-	exit := &exitError{code: exitFailed}
+	err := errors.Join(wrong...)
 	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.Metadata) > 0 || r.More {
-		exit.code = exitDegraded
+		return &exitError{code: exitDegraded, err: err}
 	}
-	if !a.global.json {
-		exit.err = errors.Join(missed...)
+	if failed != nil {
+		return err
 	}
-	return exit
+	return &exitError{code: exitFailed, err: err}
 }

@@ -2,6 +2,7 @@ package heal_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -159,6 +160,39 @@ func TestFsckDoesNotRepairTwice(t *testing.T) {
 		require.Zero(t, n.RepairQueued+n.RepairRunning)
 		r = w.repair()
 		require.True(t, r.Clean(), "%+v", r)
+	})
+}
+
+// TestFsckSaysWhatItFoundBeforeItFailed: what was found is told although the files that it
+// is of cannot be named, and nothing is changed where what is to follow would be refused.
+func TestFsckSaysWhatItFoundBeforeItFailed(t *testing.T) {
+	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, by map[string]*mistaken, _ *fsck.Checker) {
+		w.write(1)
+		_, chunks := w.listed("n1")
+		for _, node := range []string{"n1", "n2", "n3"} {
+			device, held := w.listed(node)
+			by[node].delete(device, held[slices.IndexFunc(held, func(c moraine.ChunkID) bool { return c.Stripe == chunks[0].Stripe })])
+		}
+		d := w.Dialer(transport.RoleAdmin, "checker")
+		defer d.Close()
+		refused := &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("finish the upgrade first")}
+		deps := fsck.Deps{Chunks: d.Chunks, Walk: w.admin.Walk, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+			if req.GetDropChunks() != nil {
+				return nil, refused
+			}
+			if req.GetGetExtents() != nil {
+				return nil, moraine.Timeout
+			}
+			return w.admin.Meta(ctx, req)
+		}}
+		r, err := fsck.New(fsck.Config{}, deps).Run(w.ctx)
+		require.ErrorIs(t, err, moraine.Timeout)
+		require.Len(t, r.Findings, 3)
+		require.Len(t, r.LostStripes, 1)
+		r, err = fsck.New(fsck.Config{Repair: true, Accept: true}, deps).Run(w.ctx)
+		require.Equal(t, error(refused), err, "in its own words")
+		require.Nil(t, r)
+		require.Zero(t, w.cluster().RepairQueued)
 	})
 }
 
