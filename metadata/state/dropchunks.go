@@ -1,6 +1,8 @@
 package state
 
 import (
+	"math"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -14,6 +16,9 @@ const maxDropped = 256
 // there, qualifies: under one that is still to come a chunk may be put while the deletion
 // is on its way.
 func (m *Machine) dropChunks(t *tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
+	if err := t.mustSpeak("drop chunks", LevelDrops); err != nil {
+		return nil, err
+	}
 	if len(op.GetChunks()) > maxDropped {
 		return nil, fail(moraine.TooLarge, "drop chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxDropped)
 	}
@@ -34,8 +39,11 @@ func (m *Machine) dropChunks(t *tx, op *wire.DropChunks) (*wire.MetaResponse, er
 func (m *Machine) dropChunk(t *tx, w *wire.DroppedChunk) (bool, error) {
 	device := moraine.DeviceID(w.GetDevice())
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())}
-	if w.GetIndex() >= moraine.MaxChunks || w.GetVersion() == 0 {
-		return false, nil
+	if w.GetIndex() >= moraine.MaxChunks || w.GetVersion() == 0 || w.GetVersion() == math.MaxUint32 {
+		return false, nil // no deletion is of the last version: there is none below which it is
+	}
+	if d, err := t.lookDevice(device); err != nil || d == nil || d.state == deviceRetired {
+		return false, err // what a device had that is gone is not deleted
 	}
 	if numbered, err := t.numbered(chunk.Stripe); err != nil || !numbered {
 		return false, err

@@ -55,6 +55,11 @@ func TestDropChunks(t *testing.T) {
 	if b.fate(stray, 0) != state.Unknown {
 		t.Fatalf("a stray chunk is %v", b.fate(stray, 0))
 	}
+	gone := at(old+1, 3)
+	gone.Device = 9
+	if n := b.drop(gone, at(old+1, 1<<32-1)); n != 0 {
+		t.Fatalf("%d chunks were dropped that no deletion can reach", n)
+	}
 	for range 2 { // the first answer was lost
 		if n := b.drop(stray); n != 1 {
 			t.Fatalf("%d chunks were dropped", n)
@@ -71,4 +76,37 @@ func TestDropChunks(t *testing.T) {
 	}
 	b.check()
 	b.keepLog("v4-drop-chunks")
+}
+
+// TestDropChunksOnARetiredDevice: what was on it is gone with it, and nothing counts as
+// deleted.
+func TestDropChunksOnARetiredDevice(t *testing.T) {
+	b := newCluster(t, 4)
+	c := b.open(nil)
+	old := c.grant(c.mkfile(c.root, "f"), 1)
+	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: old}}}))
+	for device := range uint32(4) { // the grant is forgotten
+		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
+			Device: device + 1, PassStarted: 1 << 20}}}).Response)
+	}
+	for _, to := range []wire.DeviceState{wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_RETIRED} {
+		b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: 4, State: to}}}))
+		b.settleScans()
+	}
+	stray := func(device uint32) *wire.DroppedChunk {
+		return &wire.DroppedChunk{Device: device, Stripe: old, Version: 1, Length: 4096}
+	}
+	if n := b.drop(stray(4)); n != 0 {
+		t.Fatalf("%d chunks of a device that is gone were dropped", n)
+	}
+	if n := b.drop(stray(3)); n != 1 {
+		t.Fatalf("%d chunks were dropped", n)
+	}
+	b.check()
+}
+
+// TestDropChunksBelowLevel4: a leader proposes none there, and a state takes none.
+func TestDropChunksBelowLevel4(t *testing.T) {
+	b := newBenchAt(t, 3)
+	b.wants(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}), moraine.Unimplemented)
 }

@@ -84,6 +84,15 @@ func (t *tx) speaks(level uint64) (bool, error) {
 	return err == nil && c.featureLevel >= level, err
 }
 
+// mustSpeak fails below a feature level: a leader proposes nothing of it there.
+func (t *tx) mustSpeak(op string, level uint64) error {
+	ok, err := t.speaks(level)
+	if err == nil && !ok {
+		err = fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", level)
+	}
+	return err
+}
+
 func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
 	c, err := t.cluster()
 	if err != nil {

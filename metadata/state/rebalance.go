@@ -69,7 +69,7 @@ func (m *Machine) RebalanceSettings(r Reader) (s RebalanceSettings, known bool, 
 // setRebalance changes the settings that are given. Carried out again it changes
 // nothing.
 func (m *Machine) setRebalance(t *tx, op *wire.SetRebalance) (*wire.MetaResponse, error) {
-	if err := t.mustSpeakRebalance("set rebalance"); err != nil {
+	if err := t.mustSpeak("set rebalance", LevelRebalance); err != nil {
 		return nil, err
 	}
 	s, err := t.rebalanceSettings()
@@ -95,14 +95,6 @@ func (m *Machine) setRebalance(t *tx, op *wire.SetRebalance) (*wire.MetaResponse
 	return done(), nil
 }
 
-func (t *tx) mustSpeakRebalance(op string) error {
-	ok, err := t.speaks(LevelRebalance)
-	if err == nil && !ok {
-		err = fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", LevelRebalance)
-	}
-	return err
-}
-
 // ofStripes reports whether jobs of a kind put chunks of stripes under intents.
 func ofStripes(kind wire.JobKind) bool {
 	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_REBALANCE
@@ -111,7 +103,7 @@ func ofStripes(kind wire.JobKind) bool {
 // createRebalance makes a job of those of its stripes that nothing is wrong with and
 // that no job works on, with the intents that it names; a job of none is not made.
 func (m *Machine) createRebalance(t *tx, w *wire.Job) (*wire.Job, error) {
-	if err := t.mustSpeakRebalance("create jobs"); err != nil {
+	if err := t.mustSpeak("create jobs", LevelRebalance); err != nil {
 		return nil, err
 	}
 	var claimed []stripeClaim
