@@ -63,14 +63,14 @@ func (f *followers) phase(name string, fn func() error) ([]Line, error) {
 		return nil, err
 	}
 	took := f.pace.lap()
-	if len(took.latencies) == 0 {
+	if took.done == 0 {
 		return nil, fmt.Errorf("bench: no file was made in %v (%s)", took.wall, name)
 	}
 	line := func(what, unit string, v float64) Line {
 		return Line{Name: f.e.name("followers-" + name + "-" + what), Value: v, Unit: unit}
 	}
 	return []Line{
-		line("create", "ops/s", perSecond(float64(len(took.latencies)), took.wall)).against(f.pace.rate, "offered"),
+		line("create", "ops/s", perSecond(float64(took.done), took.wall)).against(f.pace.rate, "offered"),
 		line("p50", "ms", took.at(0.5)), line("p99", "ms", took.at(0.99)), line("worst", "ms", took.at(1)),
 	}, nil
 }

@@ -90,7 +90,7 @@ func (l foregroundLap) lines(e *Env, phase string, calm foregroundLap) (lines []
 		name      string
 		now, calm lap
 	}{{"read", l.reads, calm.reads}, {"write", l.writes, calm.writes}} {
-		if len(kind.now.latencies) == 0 || len(kind.calm.latencies) == 0 {
+		if kind.now.done == 0 || kind.calm.done == 0 {
 			return nil, fmt.Errorf("bench: no %s in %v (%s), or none in %v before", kind.name, kind.now.wall, phase, kind.calm.wall)
 		}
 		for _, q := range []struct {

@@ -16,7 +16,9 @@ import (
 // pace does one kind of small work at a steady rate. Each of its clients does one piece
 // after the other, when its turn is: one that is behind its turns by paceBehind lets them
 // pass, so that the rate that is reached may be less than the one that is offered. A
-// latency is from the sending of a request to its answer.
+// latency is from the turn to the answer, and a turn that passed counts with the time that
+// it had waited by then: else a stall of all clients would be one slow piece each, whatever
+// would have been done meanwhile ("coordinated omission").
 type pace struct {
 	rate    float64
 	asking  *client.Client // for those who watch
@@ -34,14 +36,16 @@ type maker struct {
 	do    func(ctx context.Context, n int) error // its n-th piece
 	every time.Duration
 
-	mu   sync.Mutex
-	took []time.Duration // of the phase
+	mu     sync.Mutex
+	took   []time.Duration // of the phase
+	passed []time.Duration // how long turns that passed had waited
 }
 
 // lap is what was done in a phase.
 type lap struct {
 	wall      time.Duration
-	latencies []time.Duration // in order
+	done      int
+	latencies []time.Duration // in order; of what was done, and of turns that passed
 }
 
 // at returns which latency, in milliseconds, so large a part of them does not exceed;
@@ -113,7 +117,6 @@ func (m *maker) work(ctx context.Context, wait time.Duration) error {
 		if err := sleep(ctx, time.Until(turn)); err != nil {
 			return nil
 		}
-		began := time.Now()
 		if err := m.do(ctx, n); err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -121,11 +124,14 @@ func (m *maker) work(ctx context.Context, wait time.Duration) error {
 			return err
 		}
 		m.mu.Lock()
-		m.took = append(m.took, time.Since(began))
-		m.mu.Unlock()
-		if turn = turn.Add(m.every); time.Since(turn) > paceBehind {
-			turn = time.Now()
+		m.took = append(m.took, time.Since(turn))
+		turn = turn.Add(m.every)
+		if now := time.Now(); now.Sub(turn) > paceBehind {
+			for ; turn.Before(now); turn = turn.Add(m.every) {
+				m.passed = append(m.passed, now.Sub(turn))
+			}
 		}
+		m.mu.Unlock()
 	}
 }
 
@@ -138,8 +144,9 @@ func (p *pace) lap() lap {
 	p.began = time.Now()
 	for _, m := range p.makers {
 		m.mu.Lock()
-		l.latencies = append(l.latencies, m.took...)
-		m.took = m.took[:0]
+		l.done += len(m.took)
+		l.latencies = append(append(l.latencies, m.took...), m.passed...)
+		m.took, m.passed = m.took[:0], m.passed[:0]
 		m.mu.Unlock()
 	}
 	slices.Sort(l.latencies)
