@@ -15,7 +15,10 @@ type device struct {
 	host      string
 	addresses []string
 	failed    bool
-	ranges    []slice // to look at
+	// since is the log index of the service's last answer: what came to the device after
+	// it may not be in the next list. 0: it is to be asked for.
+	since  uint64
+	ranges []slice // to look at
 	// suspicious are the slices in which the first look found something.
 	suspicious []*slice
 }
@@ -41,6 +44,9 @@ type page struct {
 	reply    *wire.CheckChunksReply
 	held     int // chunks that the device has
 }
+
+// listPage is the most that a chunkserver lists at once.
+const listPage = 4096
 
 // errDevice is of a device that could not be asked.
 var errDevice = errors.New("not checked")
@@ -96,6 +102,7 @@ func (c *Checker) asked(f *Finding) bool {
 // secondLook goes over the slices in which the first one found something. What it finds
 // again, and in the same way, is wrong.
 func (c *Checker) secondLook(ctx context.Context, d *device) error {
+	d.since = 0 // by a later state
 	for _, s := range d.suspicious {
 		var again []Finding
 		err := c.look(ctx, d, s.from, s.to, func(p *page) {
@@ -130,13 +137,15 @@ func (c *Checker) secondLook(ctx context.Context, d *device) error {
 // came in between is not called missing, and what went in between is called unexplained,
 // which is why there is a second look.
 func (c *Checker) look(ctx context.Context, d *device, from, to uint64, each func(*page)) error {
-	begun, err := c.judge(ctx, nil)
-	if err != nil {
-		return err
+	if d.since == 0 {
+		begun, err := c.judge(ctx, nil)
+		if err != nil {
+			return err
+		}
+		d.since = begun.Applied
 	}
-	since := begun.Applied
 	for {
-		listed, err := c.list(ctx, d, from)
+		listed, err := c.list(ctx, d, from, to)
 		if err != nil {
 			return err
 		}
@@ -145,13 +154,13 @@ func (c *Checker) look(ctx context.Context, d *device, from, to uint64, each fun
 			end, chunks = to, below(chunks, to)
 		}
 		for {
-			reply, err := c.judge(ctx, &wire.ReportChunks{Device: uint32(d.id), From: from, To: end, PassStarted: since, Chunks: chunks})
+			reply, err := c.judge(ctx, &wire.ReportChunks{Device: uint32(d.id), From: from, To: end, PassStarted: d.since, Chunks: chunks})
 			if err != nil {
 				return err
 			}
 			if reply.To == 0 {
 				each(&page{from: from, to: end, reply: reply, held: len(chunks)})
-				since = reply.Applied
+				d.since = reply.Applied
 				break
 			}
 			done := below(chunks, reply.To)
@@ -185,11 +194,15 @@ func (c *Checker) judge(ctx context.Context, slice *wire.ReportChunks) (*wire.Ch
 	return resp.GetCheckChunks(), nil
 }
 
-// list asks a chunkserver for a page of what a device holds. A device that cannot be
+// list asks a chunkserver for a page of what a device holds, to 0 for as much as it gives,
+// and else for about as many as there are stripes up to it. A device that cannot be
 // asked is noted, and errDevice returned.
-func (c *Checker) list(ctx context.Context, d *device, from uint64) (*wire.ListedChunks, error) {
+func (c *Checker) list(ctx context.Context, d *device, from, to uint64) (*wire.ListedChunks, error) {
 	server := c.deps.Chunks(d.host, d.addresses)
 	req := &wire.StatDevices{List: &wire.ListChunks{Device: uint32(d.id), From: from}}
+	if to != 0 {
+		req.List.Limit = uint32(min(to-from, listPage)) + 1 // one more says that it was all
+	}
 	var err error
 	for try := range askTries {
 		if try > 0 {

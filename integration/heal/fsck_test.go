@@ -203,7 +203,18 @@ func TestFsckOfAPath(t *testing.T) {
 		d := w.Dialer(transport.RoleAdmin, "checker")
 		defer d.Close()
 		of := func(path string) *fsck.Report {
-			return w.check(fsck.New(fsck.Config{Path: path}, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
+			var mu sync.Mutex
+			begun := 0
+			r := w.check(fsck.New(fsck.Config{Path: path}, fsck.Deps{Chunks: d.Chunks, Walk: w.admin.Walk, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+				if check := req.GetCheckChunks(); check != nil && check.Slice == nil {
+					mu.Lock()
+					begun++
+					mu.Unlock()
+				}
+				return w.admin.Meta(ctx, req)
+			}}))
+			require.LessOrEqual(t, begun, 1+6+1, "one for the check, and one for each device and look")
+			return r
 		}
 		stripe := func(name string) uint64 {
 			a, err := w.admin.Stat(w.ctx, name)
