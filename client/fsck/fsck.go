@@ -112,7 +112,7 @@ func (f *Finding) Repairable() bool { return f.Fault == Missing || f.Fault == Da
 
 // NotChecked is what could not be asked.
 type NotChecked struct {
-	Host    string
+	Host    string // empty, and no devices: of what was checked as a whole
 	Devices []moraine.DeviceID
 	Why     string // a sentence, with what to do
 }
@@ -189,6 +189,11 @@ func (c *Checker) Run(ctx context.Context) (*Report, error) {
 	err = c.each(ctx, devices, func(ctx context.Context, d *device) error { return c.firstLook(ctx, d) })
 	if err != nil {
 		return nil, err
+	}
+	if c.chosen != nil {
+		if err := c.moved(ctx); err != nil {
+			return nil, err
+		}
 	}
 	err = c.confirm(ctx, devices)
 	for _, d := range devices {

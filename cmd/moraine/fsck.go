@@ -190,7 +190,7 @@ func describeFsck(report *fsck.Report) *fsckResult {
 		r.LostStripes = append(r.LostStripes, s.String())
 	}
 	for _, n := range report.NotChecked {
-		missed := fsckMissed{Host: n.Host, Why: n.Why}
+		missed := fsckMissed{Host: n.Host, Devices: []uint32{}, Why: n.Why}
 		for _, d := range n.Devices {
 			missed.Devices = append(missed.Devices, uint32(d))
 		}
@@ -280,7 +280,11 @@ func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
 		for i, d := range n.Devices {
 			devices[i] = fmt.Sprint(d)
 		}
-		if !a.global.json { // it is in the result
+		switch {
+		case a.global.json: // it is in the result
+		case n.Host == "":
+			wrong = append(wrong, fmt.Errorf("not checked: %s", n.Why))
+		default:
 			wrong = append(wrong, fmt.Errorf("not checked: device %s of %s: %s", strings.Join(devices, ", "), n.Host, n.Why))
 		}
 	}

@@ -246,6 +246,33 @@ func TestFsckOfAPath(t *testing.T) {
 	})
 }
 
+// TestFsckOfAPathSaysWhatMoved: chunks that went to another device after the files were
+// gone through were looked at on neither, and are not called right.
+func TestFsckOfAPathSaysWhatMoved(t *testing.T) {
+	checkable(t, incluster.Options{Chunkservers: 7}, func(w *world, _ map[string]*mistaken, _ *fsck.Checker) {
+		w.write(3)
+		device, _ := w.listed("n2")
+		d := w.Dialer(transport.RoleAdmin, "checker")
+		defer d.Close()
+		moved := false
+		check := fsck.New(fsck.Config{Path: "/", Devices: 1}, fsck.Deps{Chunks: d.Chunks, Walk: w.admin.Walk, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+			if req.GetCheckChunks() != nil && req.GetCheckChunks().Slice != nil && !moved {
+				moved = true
+				w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: device, State: wire.DeviceState_DEVICE_STATE_OUT}}})
+				w.sound()
+			}
+			return w.admin.Meta(ctx, req)
+		}})
+		r := w.check(check)
+		require.Empty(t, r.Findings)
+		require.False(t, r.Clean())
+		require.Len(t, r.NotChecked, 1)
+		require.Contains(t, r.NotChecked[0].Why, "meanwhile")
+		r = w.check(check)
+		require.True(t, r.Clean(), "%+v", r)
+	})
+}
+
 // TestFsckFindsLostStripes: a stripe with fewer chunks than its scheme needs is named,
 // and so are the file and the range that it is of.
 func TestFsckFindsLostStripes(t *testing.T) {
