@@ -12,18 +12,28 @@ import (
 
 // An arena is two directories of three names each, whose operations touch nothing
 // else: a history is checked one arena at a time. Its state is what each of the six
-// names (slots) stands for; names of one file share a node. Nodes are never changed.
-type arena [slots]*node
+// names (slots) stands for, and, of a directory that is there, each of its two names
+// (children, which are no directories); names of one file share a node. Nodes are never
+// changed.
+type arena struct {
+	at     [places]*node // the slots, and then the children of what each slot has
+	doomed []uint64      // directories that were removed with what was in them, in order
+}
 
 const (
 	dirsOfArena = 2
 	namesOfDir  = 3
 	slots       = dirsOfArena * namesOfDir
+	kidsOfDir   = 2
+	places      = slots + slots*kidsOfDir
 )
 
-var names = [namesOfDir]string{"a", "b", "c"}
+var (
+	names = []string{"a", "b", "c"}
+	kids  = []string{"x", "y"}
+)
 
-// node is a file, a symbolic link, or a directory with nothing in it.
+// node is a file, a symbolic link, or a directory.
 type node struct {
 	id     uint64 // 0: made by an operation whose answer nobody saw, and not seen since
 	dir    bool
@@ -74,6 +84,7 @@ var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "r
 type input struct {
 	verb       verb
 	slot, to   int    // of a name
+	in, toIn   uint64 // the directory that it is in, of which it is a child; 0: of the arena
 	id, source uint64 // of an inode; of save: the file without a name, and what it is a clone of, if anything
 	second     uint64 // of concat: the other source
 	consume    uint64 // of concat: a directory that goes; 0: none
@@ -118,6 +129,7 @@ const (
 	notDir     = "not a directory"
 	denied     = "permission denied"
 	noAttr     = "no such attribute"
+	notEmpty   = "directory not empty"
 	badRequest = "invalid argument"
 )
 
@@ -132,9 +144,13 @@ var model = porcupine.Model{
 	},
 	DescribeState: func(s any) string {
 		var b strings.Builder
-		for i, n := range s.(arena) {
-			if n != nil {
+		for i, n := range s.(arena).at {
+			switch {
+			case n == nil:
+			case i < slots:
 				fmt.Fprintf(&b, "%d/%s=%+v ", i/namesOfDir, names[i%namesOfDir], *n)
+			default:
+				fmt.Fprintf(&b, "%s of %d=%+v ", kids[i%kidsOfDir], (i-slots)/kidsOfDir, *n)
 			}
 		}
 		return b.String()
@@ -142,17 +158,21 @@ var model = porcupine.Model{
 }
 
 func (a arena) equal(b arena) bool {
-	for i := range a {
-		if (a[i] == nil) != (b[i] == nil) || a[i] != nil && !a[i].equal(b[i]) {
+	for i, n := range a.at {
+		o := b.at[i]
+		if (n == nil) != (o == nil) || n != nil && !n.equal(o) {
 			return false
 		}
+		if n == nil {
+			continue
+		}
 		for j := range i {
-			if (a[i] == a[j]) != (b[i] == b[j]) {
+			if (n == a.at[j]) != (o == b.at[j]) {
 				return false
 			}
 		}
 	}
-	return true
+	return slices.Equal(a.doomed, b.doomed)
 }
 
 func (n *node) equal(o *node) bool {
@@ -161,7 +181,7 @@ func (n *node) equal(o *node) bool {
 
 // find returns the node of an inode number, nil if there is none.
 func (a arena) find(id uint64) *node {
-	for _, n := range a {
+	for _, n := range a.at {
 		if n != nil && n.id == id {
 			return n
 		}
@@ -169,24 +189,68 @@ func (a arena) find(id uint64) *node {
 	return nil
 }
 
-// swap has every name of one node stand for another; nil removes them.
+// swap has every name of one node stand for another.
 func (a arena) swap(old, new *node) arena {
-	for i := range a {
-		if a[i] == old {
-			a[i] = new
+	for i := range a.at {
+		if a.at[i] == old {
+			a.at[i] = new
 		}
 	}
 	return a
 }
 
 func (a arena) links(n *node) (count uint32) {
-	for _, o := range a {
+	for _, o := range a.at {
 		if o == n {
 			count++
 		}
 	}
 	return count
 }
+
+// children are the places of those of what a slot has.
+func (a *arena) children(slot int) []*node {
+	first := slots + slot*kidsOfDir
+	return a.at[first : first+kidsOfDir]
+}
+
+// full reports whether a place has a directory that is not empty.
+func (a arena) full(i int) bool {
+	return i < slots && slices.ContainsFunc(a.children(i), func(n *node) bool { return n != nil })
+}
+
+// place returns where a name is: slot of the arena, or a child of a directory; -1 where
+// that is not there.
+func (a arena) place(dir uint64, slot int) int {
+	if dir == 0 {
+		return slot
+	}
+	for i, n := range a.at[:slots] {
+		if n != nil && n.id == dir {
+			return slots + i*kidsOfDir + slot%kidsOfDir
+		}
+	}
+	return -1
+}
+
+// without is the state in which a place has nothing. A directory goes with what is in
+// it; the service goes on to know it, for a while, by its number.
+func (a arena) without(i int) arena {
+	if id := a.at[i].id; a.full(i) && id != 0 {
+		n, _ := slices.BinarySearch(a.doomed, id)
+		a.doomed = slices.Insert(slices.Clone(a.doomed), n, id)
+	}
+	if i < slots {
+		clear(a.children(i))
+	}
+	a.at[i] = nil
+	return a
+}
+
+// isDoomed reports whether a directory was removed with what was in it. Nothing can be
+// made in it, or given its name; of what the service answers of it and of what was in
+// it, until all of it is gone, the model knows nothing.
+func (a arena) isDoomed(dir uint64) bool { return slices.Contains(a.doomed, dir) }
 
 // is reports whether n may be the inode id, and returns the state in which it is.
 func (a arena) is(n *node, id uint64) (bool, arena, *node) {
@@ -208,253 +272,4 @@ func (a arena) described(n *node, out output) (bool, arena) {
 		return false, a
 	}
 	return n.dir || a.links(n) == out.nlink && uint64(len(n.cells)) == out.size, a
-}
-
-// step says whether the operation may have been answered so, and what it leaves.
-// One of an unknown answer is carried out whatever it would have been answered;
-// that it never took effect is the same as that it did after everything else.
-func (a arena) step(in input, out output) (bool, arena) {
-	err, next, answer := a.apply(in, out)
-	if out.unknown {
-		return true, next
-	}
-	if err != out.err {
-		return false, a
-	}
-	if err != "" || answer == nil {
-		return true, next
-	}
-	return answer(next)
-}
-
-// describes is the answer that tells of n.
-func describes(n *node, out output) func(arena) (bool, arena) {
-	return func(a arena) (bool, arena) { return a.described(n, out) }
-}
-
-// apply carries an operation out: with which error, what it leaves, and what holds
-// the answer against that.
-func (a arena) apply(in input, out output) (err string, next arena, answer func(arena) (bool, arena)) {
-	switch in.verb {
-	case create, mkdir, symlink:
-		return a.applyCreate(in, out)
-	case lookup:
-		if n := a[in.slot]; n != nil {
-			return "", a, describes(n, out)
-		}
-		return notFound, a, nil
-	case readdir:
-		return "", a, func(a arena) (bool, arena) { return a.listed(in.dir, out.entries) }
-	case rename:
-		return a.applyRename(in)
-	case unlink, rmdir, rmtree:
-		return a.applyRemove(in, out)
-	case save, concat:
-		return a.applySave(in, out)
-	}
-	n := a.find(in.id)
-	if n == nil {
-		return notFound, a, nil
-	}
-	switch in.verb {
-	case stat:
-		return "", a, describes(n, out)
-	case link:
-		switch {
-		case n.dir:
-			return denied, a, nil
-		case a[in.slot] != nil:
-			return exists, a, nil
-		}
-		a[in.slot] = n
-		return "", a, describes(n, out)
-	case setxattr, getxattr:
-		return a.applyXattr(n, in, out)
-	case extents:
-		return "", a, func(a arena) (bool, arena) { return slices.Equal(n.cells, out.cells), a }
-	case clone:
-		source := a.find(in.source)
-		if source == nil {
-			return notFound, a, nil
-		}
-		return a.changed(n, out, func(n *node) {
-			if in.commit == wire.CommitMode_COMMIT_MODE_REPLACE {
-				n.cells = nil
-			}
-			n.cells = append(slices.Clip(n.cells), source.cells...)
-		})
-	}
-	return a.changed(n, out, func(n *node) {
-		switch in.verb {
-		case chmod:
-			n.mode = in.mode
-		case truncate:
-			n.resize(in.size)
-		case commit:
-			n.lay(in)
-		}
-	})
-}
-
-// changed is the state with n as change leaves it.
-func (a arena) changed(n *node, out output, change func(*node)) (string, arena, func(arena) (bool, arena)) {
-	other := *n
-	change(&other)
-	return "", a.swap(n, &other), describes(&other, out)
-}
-
-func (n *node) resize(size int) {
-	cells := make([]cell, size)
-	copy(cells, n.cells)
-	n.cells = cells
-}
-
-// lay lays one extent over a file.
-func (n *node) lay(in input) {
-	at := in.offset
-	switch in.commit {
-	case wire.CommitMode_COMMIT_MODE_REPLACE:
-		n.cells, at = nil, 0
-	case wire.CommitMode_COMMIT_MODE_APPEND:
-		at = len(n.cells)
-	}
-	n.resize(max(len(n.cells), at+in.length))
-	for i := range in.length {
-		n.cells[at+i] = cell{in.stripe, uint64(i)}
-	}
-}
-
-func (a arena) applyCreate(in input, out output) (string, arena, func(arena) (bool, arena)) {
-	have, dir := a[in.slot], in.verb == mkdir
-	switch {
-	case have == nil:
-		n := &node{id: out.id, dir: dir, mode: in.mode}
-		if in.verb == symlink {
-			n.mode, n.target = 0o777, in.value
-		}
-		a[in.slot] = n
-		return "", a, describes(n, out)
-	case in.exclusive || in.verb == symlink:
-		return exists, a, nil
-	case have.dir && !dir:
-		return isDir, a, nil
-	case have.dir != dir || have.target != "":
-		return exists, a, nil
-	}
-	return "", a, describes(have, out)
-}
-
-// applySave gives a file that has no name yet its content and its name. Such a file
-// dies with its session, of which the model knows nothing: that it is not there is
-// always a possible answer, and nothing is changed then.
-func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool, arena)) {
-	if out.err == notFound {
-		return notFound, a, nil
-	}
-	switch have := a[in.slot]; {
-	case have != nil && have.dir:
-		return isDir, a, nil
-	case have != nil && (!in.replace || have.target != ""):
-		return exists, a, nil
-	}
-	n := &node{id: in.id, mode: in.mode}
-	if in.source == 0 {
-		n.lay(in)
-	}
-	for _, id := range []uint64{in.source, in.second, in.consume} {
-		source := a.find(id)
-		switch {
-		case id == 0:
-		case source == nil:
-			return notFound, a, nil
-		case id == in.consume:
-			a = a.swap(source, nil)
-		default:
-			n.cells = append(slices.Clip(n.cells), source.cells...)
-		}
-	}
-	a[in.slot] = n
-	return "", a, describes(n, out)
-}
-
-func (a arena) applyRename(in input) (string, arena, func(arena) (bool, arena)) {
-	from, to := a[in.slot], a[in.to]
-	switch {
-	case from == nil:
-		return notFound, a, nil
-	case from == to:
-		return "", a, nil
-	case to != nil && in.noReplace:
-		return exists, a, nil
-	case in.exchange && to == nil:
-		return notFound, a, nil
-	case in.exchange:
-		a[in.slot], a[in.to] = to, from
-		return "", a, nil
-	case to != nil && to.dir && !from.dir:
-		return isDir, a, nil
-	case to != nil && !to.dir && from.dir:
-		return notDir, a, nil
-	}
-	a[in.slot], a[in.to] = nil, from
-	return "", a, nil
-}
-
-func (a arena) applyRemove(in input, out output) (string, arena, func(arena) (bool, arena)) {
-	n := a[in.slot]
-	switch {
-	case n == nil:
-		return notFound, a, nil
-	case in.verb == unlink && n.dir:
-		return isDir, a, nil
-	case in.verb != unlink && !n.dir:
-		return notDir, a, nil
-	}
-	if in.verb != rmtree && !out.unknown {
-		// The answer names the inode, which may have been unknown so far.
-		ok, known, _ := a.is(n, out.id)
-		a = known
-		a[in.slot] = nil
-		return "", a, func(a arena) (bool, arena) { return ok, a }
-	}
-	a[in.slot] = nil
-	return "", a, nil
-}
-
-func (a arena) applyXattr(n *node, in input, out output) (string, arena, func(arena) (bool, arena)) {
-	switch {
-	case in.verb == getxattr && !n.marked:
-		return noAttr, a, nil
-	case in.verb == getxattr:
-		return "", a, func(a arena) (bool, arena) { return n.xattr == out.value, a }
-	case in.create && n.marked:
-		return exists, a, nil
-	case (in.replace || in.remove) && !n.marked:
-		return noAttr, a, nil
-	}
-	other := *n
-	other.marked, other.xattr = !in.remove, in.value
-	if in.remove {
-		other.xattr = ""
-	}
-	return "", a.swap(n, &other), nil
-}
-
-// listed reports whether entries are those of a directory.
-func (a arena) listed(dir int, entries []output) (bool, arena) {
-	i := 0
-	for slot := dir * namesOfDir; slot < (dir+1)*namesOfDir; slot++ {
-		if a[slot] == nil {
-			continue
-		}
-		if i == len(entries) || entries[i].name != names[slot%namesOfDir] {
-			return false, a
-		}
-		var ok bool
-		if ok, a = a.described(a[slot], entries[i]); !ok {
-			return false, a
-		}
-		i++
-	}
-	return i == len(entries), a
 }

@@ -10,18 +10,31 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// counts is how often each verb succeeded, in some histories.
-type counts [verbs]int
+// counts is how often each verb succeeded, in some histories; how often on a child of a
+// directory; and how often a directory was not removed, or replaced, because it had any.
+type counts struct {
+	all, inside [verbs]int
+	full        int
+}
 
 func (c *counts) add(h *history) {
 	for _, p := range h.arenas {
 		for _, op := range p.ops {
-			if out := op.Output.(output); out.err == "" && !out.unknown {
-				c[op.Input.(input).verb]++
+			in, out := op.Input.(input), op.Output.(output)
+			switch {
+			case out.err == notEmpty:
+				c.full++
+			case out.err != "" || out.unknown:
+			case in.in != 0:
+				c.inside[in.verb]++
+				fallthrough
+			default:
+				c.all[in.verb]++
 			}
 		}
 	}
@@ -33,17 +46,22 @@ const leastOfVerb = 10_000
 
 func (c *counts) require(t *testing.T, ops int) {
 	t.Helper()
-	for v, n := range c {
+	for v, n := range c.all {
 		require.GreaterOrEqual(t, n*leastOfVerb, ops, "of %d operations %d were a %s that succeeded", ops, n, verbNames[v])
 	}
+	for _, v := range []verb{create, symlink, lookup, readdir, unlink, rename, save} {
+		n := c.inside[v]
+		require.GreaterOrEqual(t, n*leastOfVerb, ops, "of %d operations %d were a %s in a directory that succeeded", ops, n, verbNames[v])
+	}
+	require.GreaterOrEqual(t, c.full*leastOfVerb, ops, "of %d operations %d met a directory that was not empty", ops, c.full)
 }
 
 func (c counts) String() string {
 	text := ""
-	for v, n := range c {
-		text += fmt.Sprintf("%s %d ", verbNames[v], n)
+	for v, n := range c.all {
+		text += fmt.Sprintf("%s %d (%d in directories) ", verbNames[v], n, c.inside[v])
 	}
-	return text
+	return text + fmt.Sprintf("met not empty %d", c.full)
 }
 
 // namesFirst is the mutant of saves: the file has its name before its content.
@@ -134,6 +152,37 @@ func (s partsStay) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	return resp, nil
 }
 
+// fileByFile is the mutant of removed trees: what is in one goes before it.
+type fileByFile struct{ service }
+
+// Meta implements service.
+func (s fileByFile) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	tree := req.GetRemoveTree()
+	if tree == nil {
+		return s.service.Meta(ctx, req)
+	}
+	dir, err := s.service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: tree.GetParent(), Name: tree.GetName()}}})
+	if id := dir.GetEntry().GetAttr().GetInode(); err == nil {
+		for _, name := range kids {
+			_, _ = s.service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: id, Name: name}}})
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return s.service.Meta(ctx, req)
+}
+
+// removesFull is the mutant of removals that takes a directory with what is in it.
+type removesFull struct{ service }
+
+// Meta implements service.
+func (s removesFull) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := s.service.Meta(ctx, req)
+	if r := req.GetRemove(); r != nil && moraine.KindOf(err) == moraine.NotEmpty {
+		return s.service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: r.GetParent(), Name: r.GetName()}}})
+	}
+	return resp, err
+}
+
 // TestBrokenServicesAreCaught holds the checker against a service that does one
 // operation otherwise than it promises: it finds each out in one of a few histories
 // in which nothing else goes wrong.
@@ -143,6 +192,8 @@ func TestBrokenServicesAreCaught(t *testing.T) {
 		"a file that has its name before its content":       func(s service) service { return namesFirst{s} },
 		"a save that replaces what it must not":             func(s service) service { return replacesAll{s} },
 		"a concatenation whose parts go after it":           func(s service) service { return partsStay{s} },
+		"a tree that goes file by file":                     func(s service) service { return fileByFile{s} },
+		"a removal of a directory that is not empty":        func(s service) service { return removesFull{s} },
 		"a symbolic link that stands for what another does": func(s service) service { return oldTargets{s, map[string]string{}} },
 	} {
 		t.Run(name, func(t *testing.T) {

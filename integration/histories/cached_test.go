@@ -28,16 +28,15 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 	}
 	switch in.verb {
 	case lookup:
-		dir := p.dirs[in.slot/namesOfDir]
-		name := names[in.slot%namesOfDir]
-		if in.byPath {
+		dir, name := p.place(in.in, in.slot)
+		if in.byPath && in.in == 0 {
 			return entry(w.cache.Lstat(ctx, p.paths[in.slot/namesOfDir]+"/"+name))
 		}
 		return entry(w.cache.LookupAt(ctx, moraine.InodeID(dir), name))
 	case stat:
 		return entry(w.cache.StatInode(ctx, moraine.InodeID(in.id)))
 	case readdir:
-		return listing(ctx, w.cache, moraine.InodeID(p.dirs[in.dir]))
+		return listing(ctx, w.cache, moraine.InodeID(p.listed(in)))
 	case getxattr:
 		v, err := w.cache.GetXattr(ctx, moraine.InodeID(in.id), "user.x")
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: &wire.XattrReply{Value: v}}}, err

@@ -192,6 +192,9 @@ func (w *worker) lookAround(p *playground) {
 			if !found.dir && found.target == "" {
 				w.ask(ctx, p, input{verb: extents, id: found.id})
 			}
+			if found.dir {
+				w.ask(ctx, p, input{verb: readdir, in: found.id})
+			}
 			w.ask(ctx, p, input{verb: getxattr, id: found.id})
 		}
 	}

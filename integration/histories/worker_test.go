@@ -64,7 +64,9 @@ func (p *playground) record(client int, in input, out output, call, end int64) {
 	defer p.mu.Unlock()
 	p.ops = append(p.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
 	for _, o := range append(out.entries, out) {
-		if o.id != 0 && in.verb != unlink && in.verb != rmdir {
+		// Operations by number are on what is in the arena's own directories: what is in
+		// one that is removed with it dies a while later.
+		if o.id != 0 && in.in == 0 && in.verb != unlink && in.verb != rmdir {
 			p.know(known{o.id, !o.dir && o.target == "", o.dir})
 		}
 	}
@@ -226,6 +228,9 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	case rng.IntN(3) == 0:
 		in.verb = []verb{mkdir, mkdir, rmdir, rmdir, rmtree, rmtree, link, link, save, symlink, concat}[rng.IntN(11)] // those that seldom succeed
 	}
+	if !w.alone {
+		w.inside(p, &in)
+	}
 	switch in.verb {
 	case create, mkdir:
 		in.exclusive = w.alone || rng.IntN(2) == 0
@@ -233,7 +238,7 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		in.value = fmt.Sprint("t", rng.IntN(1000))
 	case rename:
 		in.noReplace = rng.IntN(4) == 0
-		in.exchange = !in.noReplace && rng.IntN(4) == 0
+		in.exchange = !in.noReplace && (in.in == 0) == (in.toIn == 0) && rng.IntN(4) == 0
 	case stat, chmod:
 		in.id, ok = p.inode(rng, false)
 		return in, ok
@@ -271,6 +276,9 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		if rng.IntN(2) == 0 {
 			in.consume, _ = p.directory(rng)
 		}
+		if in.consume == in.in {
+			in.consume = 0 // the file would go with it
+		}
 		in.second, _ = p.inode(rng, true)
 		in.source, ok = p.inode(rng, true)
 		return in, ok
@@ -283,6 +291,22 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 		return in, ok
 	}
 	return in, true
+}
+
+// inside has some operations go to a child of a directory. No directory becomes one:
+// what is in it would have no place in the model.
+func (w *worker) inside(p *playground, in *input) {
+	if w.rng.IntN(3) != 0 {
+		return
+	}
+	switch in.verb {
+	case create, symlink, lookup, readdir, unlink, save, concat:
+		in.in, _ = p.directory(w.rng)
+	case rename:
+		if in.in, _ = p.directory(w.rng); in.in != 0 && w.rng.IntN(2) == 0 {
+			in.toIn, _ = p.directory(w.rng)
+		}
+	}
 }
 
 // draft is a file without a name, of a worker's session.
@@ -335,123 +359,4 @@ func (h *history) granted(client int, stripes []uint64) {
 		}
 		h.grants[id] = client
 	}
-}
-
-// request is the operation as the service is asked for it.
-func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
-	dir := func(slot int) uint64 { return p.dirs[slot/namesOfDir] }
-	name := func(slot int) string { return names[slot%namesOfDir] }
-	switch in.verb {
-	case symlink:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: dir(in.slot), Name: name(in.slot), Type: wire.FileType_FILE_TYPE_SYMLINK, Target: in.value}}}
-	case create, mkdir:
-		typ := wire.FileType_FILE_TYPE_REGULAR
-		if in.verb == mkdir {
-			typ = wire.FileType_FILE_TYPE_DIRECTORY
-		}
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: dir(in.slot), Name: name(in.slot), Type: typ, Mode: in.mode, Exclusive: in.exclusive}}}
-	case lookup:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: dir(in.slot), Name: name(in.slot)}}}
-	case stat:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: in.id}}}
-	case readdir:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: p.dirs[in.dir], Limit: 100}}}
-	case rename:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: dir(in.slot), Name: name(in.slot),
-			NewParent: dir(in.to), NewName: name(in.to), NoReplace: in.noReplace, Exchange: in.exchange}}}
-	case link:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: in.id, Parent: dir(in.slot), Name: name(in.slot)}}}
-	case unlink, rmdir:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir(in.slot), Name: name(in.slot), Directory: in.verb == rmdir}}}
-	case rmtree:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: dir(in.slot), Name: name(in.slot)}}}
-	case chmod:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: in.mode}}}
-	case truncate:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: uint64(in.size)}}}
-	case setxattr:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{Inode: in.id, Name: "user.x", Value: []byte(in.value), Create: in.create, Replace: in.replace, Remove: in.remove}}}
-	case getxattr:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: in.id, Name: "user.x"}}}
-	case clone:
-		return cloneRequest(in, nil)
-	case concat:
-		ranges := []*wire.CloneRange{{Inode: in.source}}
-		if in.second != 0 {
-			ranges = append(ranges, &wire.CloneRange{Inode: in.second})
-		}
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: &wire.Concat{Inode: in.id, Ranges: ranges, Consume: in.consume,
-			Link: &wire.LinkTarget{Parent: dir(in.slot), Name: name(in.slot), Replace: in.replace}}}}
-	case save:
-		l := &wire.LinkTarget{Parent: dir(in.slot), Name: name(in.slot), Replace: in.replace}
-		if in.source != 0 {
-			return cloneRequest(in, l)
-		}
-		return commitRequest(in, devices, l)
-	case extents:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: in.id, Limit: 1000}}}
-	}
-	return commitRequest(in, devices, nil)
-}
-
-func cloneRequest(in input, link *wire.LinkTarget) *wire.MetaRequest {
-	return &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: in.id, Mode: in.commit, Link: link, Ranges: []*wire.CloneRange{{Inode: in.source}}}}}
-}
-
-func commitRequest(in input, devices []uint32, link *wire.LinkTarget) *wire.MetaRequest {
-	stripe := &wire.Stripe{Id: in.stripe, Scheme: &wire.Scheme{K: 1, M: uint32(len(devices) - 1)}, Length: uint64(in.length)}
-	for i, d := range devices {
-		stripe.Chunks = append(stripe.Chunks, &wire.ChunkState{Device: d, Crc: uint32(in.stripe)*31 + uint32(i), Level: uint32(moraine.NVMe)})
-	}
-	return &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: in.id, Mode: in.commit, Level: uint32(moraine.NVMe), Link: link,
-		Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Offset: uint64(in.offset), Length: uint64(in.length), Stripe: in.stripe}}}}}
-}
-
-// definite are the errors that say what became of an operation.
-var definite = map[moraine.Kind]string{moraine.NotFound: notFound, moraine.Exists: exists, moraine.IsDirectory: isDir,
-	moraine.NotDirectory: notDir, moraine.NoAttribute: noAttr}
-
-// answer is what a client was told.
-func answer(in input, resp *wire.MetaResponse, err error) output {
-	if err != nil {
-		text, ok := definite[moraine.KindOf(err)]
-		if in.verb == link && moraine.KindOf(err) == moraine.PermissionDenied {
-			text, ok = denied, true
-		}
-		return output{err: text, unknown: !ok}
-	}
-	var out output
-	switch in.verb {
-	case readdir:
-		for _, e := range resp.GetReadDir().GetEntries() {
-			o := attributes(e.GetAttr())
-			o.name = e.GetName()
-			out.entries = append(out.entries, o)
-		}
-	case unlink, rmdir:
-		out.id = resp.GetRemove().GetInode()
-	case getxattr:
-		out.value = string(resp.GetXattr().GetValue())
-	case commit, clone, save, concat:
-		if resp.GetCommit() == nil {
-			return output{unknown: true} // it is a job, which goes on
-		}
-		out = attributes(resp.GetCommit().GetAttr())
-	case extents:
-		r := resp.GetExtents()
-		out.cells = make([]cell, r.GetAttr().GetSize())
-		for _, e := range r.GetExtents() {
-			for i := range e.Length {
-				out.cells[e.Offset+i] = cell{e.Stripe, e.StripeOffset + i}
-			}
-		}
-	case rename, setxattr, rmtree:
-	default:
-		out = attributes(resp.GetEntry().GetAttr())
-	}
-	return out
-}
-
-func attributes(a *wire.Attr) output {
-	return output{id: a.GetInode(), dir: a.GetType() == wire.FileType_FILE_TYPE_DIRECTORY, mode: a.GetMode(), target: a.GetTarget(), nlink: a.GetNlink(), size: a.GetSize()}
 }
