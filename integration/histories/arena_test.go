@@ -1,6 +1,7 @@
 package histories_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,14 @@ import (
 type arena struct {
 	at     [places]*node // the slots, and then the children of what each slot has
 	doomed []uint64      // directories that were removed with what was in them, in order
+	kept   []keep        // by inode number
+}
+
+// keep is a file that has no name any more, and that a client's session keeps. It dies
+// with the session, of which the model knows only that none ends in peace.
+type keep struct {
+	n  *node
+	by int
 }
 
 const (
@@ -103,6 +112,9 @@ type input struct {
 	offset     int
 	stripe     uint64
 	length     int
+	keep       bool // of unlink, rename and save: a file whose last name goes is kept
+	by         int  // the client
+	calm       bool // no session ends
 }
 
 // output is what an operation was answered.
@@ -172,7 +184,8 @@ func (a arena) equal(b arena) bool {
 			}
 		}
 	}
-	return slices.Equal(a.doomed, b.doomed)
+	return slices.Equal(a.doomed, b.doomed) &&
+		slices.EqualFunc(a.kept, b.kept, func(k, o keep) bool { return k.by == o.by && k.n.equal(o.n) })
 }
 
 func (n *node) equal(o *node) bool {
@@ -194,6 +207,12 @@ func (a arena) swap(old, new *node) arena {
 	for i := range a.at {
 		if a.at[i] == old {
 			a.at[i] = new
+		}
+	}
+	for i, k := range a.kept {
+		if k.n == old {
+			a.kept = slices.Clone(a.kept)
+			a.kept[i].n = new
 		}
 	}
 	return a
@@ -244,6 +263,34 @@ func (a arena) without(i int) arena {
 		clear(a.children(i))
 	}
 	a.at[i] = nil
+	return a
+}
+
+// keeping is the state in which a client keeps what is at place i, if this is its last
+// name. What is in a directory of the arena nobody asks for by its number.
+func (a arena) keeping(i, by int) arena {
+	n := a.at[i]
+	if i >= slots || n.dir || n.id == 0 || a.links(n) > 1 {
+		return a
+	}
+	at, _ := slices.BinarySearchFunc(a.kept, n.id, func(k keep, id uint64) int { return cmp.Compare(k.n.id, id) })
+	a.kept = slices.Insert(slices.Clone(a.kept), at, keep{n, by})
+	return a
+}
+
+// held returns a file that is kept, and by whom; nil if there is none.
+func (a arena) held(id uint64) (n *node, by int) {
+	for _, k := range a.kept {
+		if k.n.id == id {
+			return k.n, k.by
+		}
+	}
+	return nil, 0
+}
+
+// let is the state in which a file is not kept any more.
+func (a arena) let(n *node) arena {
+	a.kept = slices.DeleteFunc(slices.Clone(a.kept), func(k keep) bool { return k.n == n })
 	return a
 }
 

@@ -16,16 +16,20 @@ import (
 )
 
 // counts is how often each verb succeeded, in some histories; how often on a child of a
-// directory; and how often a directory was not removed, or replaced, because it had any.
+// directory; and how often a directory was not removed, or replaced, because it had any, and how often a file was
+// described that had no name.
 type counts struct {
 	all, inside [verbs]int
-	full        int
+	full, kept  int
 }
 
 func (c *counts) add(h *history) {
 	for _, p := range h.arenas {
 		for _, op := range p.ops {
 			in, out := op.Input.(input), op.Output.(output)
+			if out.id != 0 && !out.dir && out.nlink == 0 && in.verb != unlink && in.verb != rmdir {
+				c.kept++
+			}
 			switch {
 			case out.err == notEmpty:
 				c.full++
@@ -54,6 +58,7 @@ func (c *counts) require(t *testing.T, ops int) {
 		require.GreaterOrEqual(t, n*leastOfVerb, ops, "of %d operations %d were a %s in a directory that succeeded", ops, n, verbNames[v])
 	}
 	require.GreaterOrEqual(t, c.full*leastOfVerb, ops, "of %d operations %d met a directory that was not empty", ops, c.full)
+	require.GreaterOrEqual(t, c.kept*leastOfVerb, ops, "of %d operations %d were answered of a file without a name", ops, c.kept)
 }
 
 func (c counts) String() string {
@@ -61,7 +66,7 @@ func (c counts) String() string {
 	for v, n := range c.all {
 		text += fmt.Sprintf("%s %d (%d in directories) ", verbNames[v], n, c.inside[v])
 	}
-	return text + fmt.Sprintf("met not empty %d", c.full)
+	return text + fmt.Sprintf("met not empty %d, without a name %d", c.full, c.kept)
 }
 
 // namesFirst is the mutant of saves: the file has its name before its content.
@@ -183,6 +188,17 @@ func (s removesFull) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Met
 	return resp, err
 }
 
+// keepsNothing is the mutant of removals that lets a file die that is to be kept.
+type keepsNothing struct{ service }
+
+// Meta implements service.
+func (s keepsNothing) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if r := req.GetRemove(); r != nil {
+		r.Keep = false
+	}
+	return s.service.Meta(ctx, req)
+}
+
 // TestBrokenServicesAreCaught holds the checker against a service that does one
 // operation otherwise than it promises: it finds each out in one of a few histories
 // in which nothing else goes wrong.
@@ -194,6 +210,7 @@ func TestBrokenServicesAreCaught(t *testing.T) {
 		"a concatenation whose parts go after it":           func(s service) service { return partsStay{s} },
 		"a tree that goes file by file":                     func(s service) service { return fileByFile{s} },
 		"a removal of a directory that is not empty":        func(s service) service { return removesFull{s} },
+		"a kept file that dies":                             func(s service) service { return keepsNothing{s} },
 		"a symbolic link that stands for what another does": func(s service) service { return oldTargets{s, map[string]string{}} },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -120,7 +120,7 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 // only looks: what a client changes itself it does not answer from its cache.
 func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error) {
 	node, cached := clientName(i), i < o.cached
-	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, looks: cached && i%2 == 0, pause: 60 * time.Millisecond}
+	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, calm: o.calm, looks: cached && i%2 == 0, pause: 60 * time.Millisecond}
 	do := incluster.Requests(incluster.Plain)
 	if cached {
 		n.clocks.hands(node)

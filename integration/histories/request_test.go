@@ -42,11 +42,11 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 	case rename:
 		newDir, newName := p.place(in.toIn, in.to)
 		return &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: dir, Name: name,
-			NewParent: newDir, NewName: newName, NoReplace: in.noReplace, Exchange: in.exchange}}}
+			NewParent: newDir, NewName: newName, NoReplace: in.noReplace, Exchange: in.exchange, Keep: in.keep}}}
 	case link:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: in.id, Parent: dir, Name: name}}}
 	case unlink, rmdir:
-		return &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir, Name: name, Directory: in.verb == rmdir}}}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: dir, Name: name, Directory: in.verb == rmdir, Keep: in.keep}}}
 	case rmtree:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: dir, Name: name}}}
 	case chmod:
@@ -67,7 +67,7 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 		return &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: &wire.Concat{Inode: in.id, Ranges: ranges, Consume: in.consume,
 			Link: &wire.LinkTarget{Parent: dir, Name: name, Replace: in.replace}}}}
 	case save:
-		l := &wire.LinkTarget{Parent: dir, Name: name, Replace: in.replace}
+		l := &wire.LinkTarget{Parent: dir, Name: name, Replace: in.replace, Keep: in.keep}
 		if in.source != 0 {
 			return cloneRequest(in, l)
 		}
@@ -93,15 +93,12 @@ func commitRequest(in input, devices []uint32, link *wire.LinkTarget) *wire.Meta
 
 // definite are the errors that say what became of an operation.
 var definite = map[moraine.Kind]string{moraine.NotFound: notFound, moraine.Exists: exists, moraine.IsDirectory: isDir,
-	moraine.NotDirectory: notDir, moraine.NoAttribute: noAttr, moraine.NotEmpty: notEmpty}
+	moraine.NotDirectory: notDir, moraine.NoAttribute: noAttr, moraine.NotEmpty: notEmpty, moraine.PermissionDenied: denied}
 
 // answer is what a client was told.
 func answer(in input, resp *wire.MetaResponse, err error) output {
 	if err != nil {
 		text, ok := definite[moraine.KindOf(err)]
-		if in.verb == link && moraine.KindOf(err) == moraine.PermissionDenied {
-			text, ok = denied, true
-		}
 		return output{err: text, unknown: !ok}
 	}
 	var out output

@@ -43,13 +43,50 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 	case save, concat:
 		return a.applySave(in, out)
 	}
-	n := a.find(in.id)
-	switch {
-	case n == nil && a.isDoomed(in.id):
+	kept, by := a.held(in.id)
+	switch n := a.find(in.id); {
+	case n != nil:
+		return a.applyTo(n, in, out)
+	case kept != nil:
+		return a.applyToKept(kept, by, in, out)
+	case a.isDoomed(in.id):
 		return out.err, a, nil
-	case n == nil:
-		return notFound, a, nil
 	}
+	return notFound, a, nil
+}
+
+// applyToKept is apply, of a file that is kept: all may read it, and who keeps it may
+// change it, or give it a name again.
+func (a arena) applyToKept(n *node, by int, in input, out output) (string, arena, func(arena) (bool, arena)) {
+	reads := in.verb == stat || in.verb == getxattr || in.verb == extents
+	switch {
+	case out.err == notFound && !in.calm && in.verb == clone:
+		return notFound, a, nil // or what it is to be a clone of
+	case out.err == notFound && !in.calm:
+		return notFound, a.let(n), nil
+	case !reads && (by != in.by || out.err == denied && !in.calm):
+		return denied, a, nil
+	}
+	return a.applyTo(n, in, out)
+}
+
+// source returns a file that is to be cloned.
+func (a arena) source(id uint64, in input, out output) (n *node, err string) {
+	if n := a.find(id); n != nil {
+		return n, ""
+	}
+	n, by := a.held(id)
+	switch {
+	case n == nil || out.err == notFound && !in.calm:
+		return nil, notFound
+	case by != in.by || out.err == denied && !in.calm:
+		return nil, denied
+	}
+	return n, ""
+}
+
+// applyTo is apply, of an operation on an inode by its number.
+func (a arena) applyTo(n *node, in input, out output) (string, arena, func(arena) (bool, arena)) {
 	switch in.verb {
 	case stat:
 		return "", a, describes(n, out)
@@ -60,6 +97,7 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 		case a.at[in.slot] != nil:
 			return exists, a, nil
 		}
+		a = a.let(n)
 		a.at[in.slot] = n
 		return "", a, describes(n, out)
 	case setxattr, getxattr:
@@ -67,9 +105,9 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 	case extents:
 		return "", a, func(a arena) (bool, arena) { return slices.Equal(n.cells, out.cells), a }
 	case clone:
-		source := a.find(in.source)
-		if source == nil {
-			return notFound, a, nil
+		source, err := a.source(in.source, in, out)
+		if err != "" {
+			return err, a, nil
 		}
 		return a.changed(n, out, func(n *node) {
 			if in.commit == wire.CommitMode_COMMIT_MODE_REPLACE {
@@ -143,37 +181,62 @@ func (a arena) applyCreate(in input, out output) (string, arena, func(arena) (bo
 }
 
 // applySave gives a file that has no name yet its content and its name. Such a file
-// dies with its session, of which the model knows nothing: that it is not there is
-// always a possible answer, and nothing is changed then.
+// dies with its session, of which the model knows nothing: that it is not there, or
+// another session's, is always a possible answer where sessions end, and nothing is
+// changed then.
 func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool, arena)) {
-	i := a.place(in.in, in.slot)
-	if out.err == notFound || i < 0 {
-		return notFound, a, nil
+	if (out.err == notFound || out.err == denied) && !in.calm {
+		return out.err, a, nil
 	}
-	switch have := a.at[i]; {
-	case have != nil && have.dir:
-		return isDir, a, nil
-	case have != nil && (!in.replace || have.target != ""):
-		return exists, a, nil
+	i := a.place(in.in, in.slot)
+	if err := a.mayName(i, in); in.verb == concat && err != "" {
+		return err, a, nil
+	}
+	gone := a.find(in.consume)
+	if in.consume != 0 && gone == nil {
+		return notFound, a, nil
 	}
 	n := &node{id: in.id, mode: in.mode}
 	if in.source == 0 {
 		n.lay(in)
 	}
-	for _, id := range []uint64{in.source, in.second, in.consume} {
-		source := a.find(id)
-		switch {
-		case id == 0:
-		case source == nil:
-			return notFound, a, nil
-		case id == in.consume:
-			a = a.without(slices.Index(a.at[:], source))
-		default:
-			n.cells = append(slices.Clip(n.cells), source.cells...)
+	for _, id := range []uint64{in.source, in.second} {
+		if id == 0 {
+			continue
 		}
+		source, err := a.source(id, in, out)
+		if err != "" {
+			return err, a, nil
+		}
+		n.cells = append(slices.Clip(n.cells), source.cells...)
+	}
+	if err := a.mayName(i, in); err != "" {
+		return err, a, nil
+	}
+	if in.keep && a.at[i] != nil {
+		a = a.keeping(i, in.by)
+	}
+	if in.consume != 0 {
+		a = a.without(slices.Index(a.at[:], gone))
 	}
 	a.at[i] = n
 	return "", a, describes(n, out)
+}
+
+// mayName says why a save may not give its name, "" if it may.
+func (a arena) mayName(i int, in input) string {
+	if i < 0 {
+		return notFound
+	}
+	switch have := a.at[i]; {
+	case have == nil:
+		return ""
+	case have.dir:
+		return isDir
+	case !in.replace || have.target != "":
+		return exists
+	}
+	return ""
 }
 
 func (a arena) applyRename(in input) (string, arena, func(arena) (bool, arena)) {
@@ -199,6 +262,9 @@ func (a arena) applyRename(in input) (string, arena, func(arena) (bool, arena)) 
 		return notDir, a, nil
 	case a.full(j):
 		return notEmpty, a, nil
+	}
+	if in.keep && to != nil {
+		a = a.keeping(j, in.by)
 	}
 	a.at[j] = nil
 	return "", a.exchanged(i, j), nil
@@ -233,9 +299,17 @@ func (a arena) applyRemove(in input, out output) (string, arena, func(arena) (bo
 	if in.verb != rmtree && !out.unknown {
 		// The answer names the inode, which may have been unknown so far.
 		ok, known, _ := a.is(a.at[i], out.id)
-		return "", known.without(i), func(a arena) (bool, arena) { return ok, a }
+		return "", known.removed(i, in), func(a arena) (bool, arena) { return ok, a }
 	}
-	return "", a.without(i), nil
+	return "", a.removed(i, in), nil
+}
+
+// removed is without, of an operation that may keep what it removes.
+func (a arena) removed(i int, in input) arena {
+	if in.keep {
+		a = a.keeping(i, in.by)
+	}
+	return a.without(i)
 }
 
 func (a arena) applyXattr(n *node, in input, out output) (string, arena, func(arena) (bool, arena)) {

@@ -121,6 +121,7 @@ type worker struct {
 	close   func() error
 	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // it changes nothing
+	calm    bool           // nothing goes wrong: no session ends
 	alone   bool           // it asks for exclusive leases, and works in bursts
 	pause   time.Duration  // the longest between two operations
 	in      burst
@@ -199,6 +200,7 @@ func (w *worker) ask(ctx context.Context, p *playground, in input) output {
 	if w.nap != nil {
 		w.nap.Sleep()
 	}
+	in.by, in.calm = w.id, w.calm
 	call := w.h.clock.Add(1)
 	resp, err := w.serve(ctx, p, in)
 	end := w.h.clock.Add(1)
@@ -231,6 +233,7 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	if !w.alone {
 		w.inside(p, &in)
 	}
+	in.keep = in.in == 0 && in.toIn == 0 && (in.verb == unlink || in.verb == rename || in.verb == save) && rng.IntN(2) == 0
 	switch in.verb {
 	case create, mkdir:
 		in.exclusive = w.alone || rng.IntN(2) == 0
