@@ -83,11 +83,12 @@ const (
 	save
 	symlink
 	concat
+	cloneTree
 	verbs
 )
 
 var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "rename", "link", "unlink", "rmdir",
-	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink", "concat"}
+	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink", "concat", "clonetree"}
 
 // input is one operation.
 type input struct {

@@ -139,7 +139,7 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 	if err != nil {
 		return nil, err
 	}
-	w.meta, w.close = c, c.Close
+	w.meta, w.jobs, w.close = c, c.Client, c.Close
 	if o.service != nil {
 		w.meta = o.service(c)
 	}
@@ -201,8 +201,12 @@ func (w *worker) lookAround(p *playground) {
 }
 
 func makeArenas(ctx context.Context, h *history, c service, count int) error {
+	tree, err := makeTree(ctx, c)
+	if err != nil {
+		return err
+	}
 	for i := range count {
-		p := &playground{}
+		p := &playground{tree: tree}
 		for d := range dirsOfArena {
 			p.paths[d] = fmt.Sprintf("arena-%d-%d", i, d)
 			resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: uint64(moraine.RootInode),
@@ -266,7 +270,7 @@ func playOne(t *testing.T, o options) (out outcome) {
 // TestEverythingIsLinearizable plays histories of everything that may go wrong;
 // porcupine finds an order for each.
 func TestEverythingIsLinearizable(t *testing.T) {
-	count, lasts := testseed.Runs(t, 6, 500), testseed.Of(6*time.Second, 14*time.Second)
+	count, lasts := testseed.Runs(t, 8, 500), testseed.Of(6*time.Second, 14*time.Second)
 	first := testseed.First(t)
 	var hits uint64
 	var ops, unknown, undecided int

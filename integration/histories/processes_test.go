@@ -196,7 +196,7 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	for i := range 8 {
 		var c *client.Client
 		c, pool = s.connect("admin", i < 4)
-		w := &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c, devices: devices}
+		w := &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c, jobs: c, devices: devices}
 		if i < 4 {
 			w.cache = c
 		}

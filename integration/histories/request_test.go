@@ -72,6 +72,8 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 			return cloneRequest(in, l)
 		}
 		return commitRequest(in, devices, l)
+	case cloneTree:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: p.tree, Parent: dir, Name: name}}}
 	case extents:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: in.id, Limit: 1000}}}
 	}
@@ -126,7 +128,7 @@ func answer(in input, resp *wire.MetaResponse, err error) output {
 				out.cells[e.Offset+i] = cell{e.Stripe, e.StripeOffset + i}
 			}
 		}
-	case rename, setxattr, rmtree:
+	case rename, setxattr, rmtree, cloneTree:
 	default:
 		out = attributes(resp.GetEntry().GetAttr())
 	}

@@ -42,6 +42,8 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 		return a.applyRemove(in, out)
 	case save, concat:
 		return a.applySave(in, out)
+	case cloneTree:
+		return a.applyCloneTree(in)
 	}
 	kept, by := a.held(in.id)
 	switch n := a.find(in.id); {

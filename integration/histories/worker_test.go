@@ -36,6 +36,7 @@ type history struct {
 type playground struct {
 	dirs  [dirsOfArena]uint64
 	paths [dirsOfArena]string
+	tree  uint64 // what clones of trees are of
 
 	mu  sync.Mutex
 	ops []porcupine.Operation
@@ -118,6 +119,7 @@ type worker struct {
 	rng     *rand.Rand
 	meta    service
 	cache   *client.Client // meta, where it has a cache
+	jobs    *client.Client // what waits for jobs
 	close   func() error
 	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // it changes nothing
@@ -203,6 +205,9 @@ func (w *worker) ask(ctx context.Context, p *playground, in input) output {
 	in.by, in.calm = w.id, w.calm
 	call := w.h.clock.Add(1)
 	resp, err := w.serve(ctx, p, in)
+	if in.verb == cloneTree && err == nil {
+		err = w.cloned(ctx, resp)
+	}
 	end := w.h.clock.Add(1)
 	out := answer(in, resp, err)
 	if moraine.KindOf(err) == moraine.SessionExpired {
@@ -228,7 +233,7 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
 	case rng.IntN(3) == 0:
-		in.verb = []verb{mkdir, mkdir, rmdir, rmdir, rmtree, rmtree, link, link, save, symlink, concat}[rng.IntN(11)] // those that seldom succeed
+		in.verb = []verb{mkdir, mkdir, mkdir, rmdir, rmdir, rmdir, rmdir, rmdir, rmdir, rmtree, link, link, save, symlink, concat, cloneTree, rename}[rng.IntN(17)] // those that seldom succeed
 	}
 	if !w.alone {
 		w.inside(p, &in)
