@@ -42,10 +42,28 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 
 // mayGrow holds the growth of the file to an end against the quotas above it.
 func (ct *content) mayGrow(ctx context.Context, end int64) error {
-	ct.mu.Lock()
-	base := ct.base.Size
-	ct.mu.Unlock()
-	return ct.room.admit(ctx, ct.c, ct.inode, base, end-int64(base))
+	for {
+		ct.mu.Lock()
+		base, running := ct.base.Size, ct.running
+		ct.mu.Unlock()
+		err := ct.room.admit(ctx, ct.c, ct.inode, base, end-int64(base))
+		if moraine.KindOf(err) != moraine.QuotaExceeded {
+			return err
+		}
+		// The service may count what a commit has brought that this client has not
+		// heard of yet: that would be held against the quota twice.
+		if running {
+			if err := ct.awaitCommitted(ctx); err != nil {
+				return err
+			}
+		}
+		ct.mu.Lock()
+		same := ct.base.Size == base
+		ct.mu.Unlock()
+		if same {
+			return err
+		}
+	}
 }
 
 // step takes the next bytes, or does one thing that has to be done first, such

@@ -188,11 +188,11 @@ func (b *balancer) targets(from *filling, size int64) []*filling {
 func byFill(x, y *filling) int { return cmp.Compare(x.fill(), y.fill()) }
 
 // whole reports whether each chunk of a stripe is where it should be, on a device that
-// is in service and answers, and not in memory alone.
+// is in service, on a host that answers and is not announced to be away, and not in
+// memory alone: the move of another one would not be published.
 func (b *balancer) whole(s *moraine.Stripe) bool {
 	for _, c := range s.Chunks {
-		d := b.view.devices[uint32(c.Device)]
-		if d == nil || d.State != deviceIn || !d.Alive || c.Level == moraine.Memory {
+		if b.disks[uint32(c.Device)] == nil || c.Level == moraine.Memory {
 			return false
 		}
 	}

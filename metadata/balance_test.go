@@ -200,12 +200,13 @@ func TestBalanceComesToAnEnd(t *testing.T) {
 func TestBalanceLeavesAlone(t *testing.T) {
 	ec := moraine.Scheme{K: 4, M: 2}
 	for name, change := range map[string]func(y *yard, added *wire.Host){
-		"draining":      func(_ *yard, h *wire.Host) { h.Devices[0].State = draining },
-		"out":           func(_ *yard, h *wire.Host) { h.Devices[0].State = out },
-		"silent":        func(_ *yard, h *wire.Host) { h.Alive = false },
-		"away":          func(_ *yard, h *wire.Host) { h.MaintenanceUntil = 1 << 40 },
-		"without room":  func(_ *yard, h *wire.Host) { h.Devices[0].Capacity = chunk },
-		"chunk is gone": func(y *yard, _ *wire.Host) { y.hosts[0].Devices[0].State = out },
+		"draining":               func(_ *yard, h *wire.Host) { h.Devices[0].State = draining },
+		"out":                    func(_ *yard, h *wire.Host) { h.Devices[0].State = out },
+		"silent":                 func(_ *yard, h *wire.Host) { h.Alive = false },
+		"away":                   func(_ *yard, h *wire.Host) { h.MaintenanceUntil = 1 << 40 },
+		"without room":           func(_ *yard, h *wire.Host) { h.Devices[0].Capacity = chunk },
+		"a chunk's host is away": func(y *yard, _ *wire.Host) { y.hosts[0].MaintenanceUntil = 1 << 40 },
+		"chunk is gone":          func(y *yard, _ *wire.Host) { y.hosts[0].Devices[0].State = out },
 		"chunk is in memory": func(y *yard, _ *wire.Host) {
 			for _, s := range y.stripes {
 				s.Chunks[3].Level = moraine.Memory

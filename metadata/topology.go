@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -276,7 +277,7 @@ func (t *topology) awayEnded(now uint64) bool {
 
 // The reasons of states that a leader sets, and, of the first, unsets.
 const (
-	reasonSilent = "its host is silent"
+	reasonSilent = state.ReasonSilent
 	reasonFailed = "its server took it out of service"
 	reasonBack   = "its host is back"
 )

@@ -157,7 +157,7 @@ func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *
 	}
 	g, err := pr.greetOn(ctx, nc, class, addr, key)
 	if err != nil {
-		if ctx.Err() != nil { // the only failure that takes time
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the only failure that takes time
 			pr.besideAt.Store(p.now() + int64(besideAgain))
 		}
 		p.log.Debug("no connection over the unix socket; taking TCP", "server", pr.name(), "err", err)

@@ -212,11 +212,14 @@ func (n network) identity(t testing.TB, a *authority, role transport.Role, node 
 
 // pool returns a pool of role and node, with a token if it needs one.
 func (n network) pool(t testing.TB, a *authority, role transport.Role, node string) *transport.Pool {
-	return n.poolWith(t, a, role, node, nil)
+	return n.poolWith(t, a, transport.PoolConfig{Role: role, Node: node}, nil)
 }
 
-func (n network) poolWith(t testing.TB, a *authority, role transport.Role, node string, metrics *transport.Metrics) *transport.Pool {
-	p, err := transport.NewPool(transport.PoolConfig{Mode: n.mode, Cluster: cluster, Role: role, Node: node},
+// poolWith is pool with cfg, whose mode and cluster are filled in.
+func (n network) poolWith(t testing.TB, a *authority, cfg transport.PoolConfig, metrics *transport.Metrics) *transport.Pool {
+	cfg.Mode, cfg.Cluster = n.mode, cluster
+	role, node := cfg.Role, cfg.Node
+	p, err := transport.NewPool(cfg,
 		transport.PoolDeps{Identity: n.identity(t, a, role, node), Metrics: metrics})
 	require.NoError(t, err)
 	p.SetToken(a.token(t, node, time.Hour))

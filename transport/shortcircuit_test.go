@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/morainefs/moraine/transport"
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +33,8 @@ func newNear(t *testing.T, mode transport.Mode, listen string, shortCircuit bool
 	_, port, err := net.SplitHostPort(k.server.Addresses()[0])
 	require.NoError(t, err)
 	k.address = net.JoinHostPort("127.0.0.1", port)
-	pool := n.poolWith(t, a, transport.RoleClient, "c1", transport.NewMetrics(k.caller))
+	// A busy machine must not make a caller give the socket up.
+	pool := n.poolWith(t, a, transport.PoolConfig{Role: transport.RoleClient, Node: "c1", DialTimeout: 20 * time.Second}, transport.NewMetrics(k.caller))
 	k.chunks = pool.Chunks("n1", []string{k.address})
 	return k
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -47,4 +48,55 @@ func TestHangupBeforeRegistrationIsNotForgotten(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 	})
+}
+
+// TestDevicesAreReadAnew: on SIGHUP the settings file decides, as it is by then, unless
+// the command line or the environment names the devices.
+func TestDevicesAreReadAnew(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "moraine.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
+	read := func(args ...string) ([]chunkserver.DeviceConfig, error) {
+		a := &app{out: os.Stdout, err: os.Stderr, args: append([]string{"chunkserver", "--config", file}, args...)}
+		root := a.rootCommand()
+		cmd, rest, err := root.Find(a.args)
+		require.NoError(t, err)
+		require.NoError(t, cmd.ParseFlags(rest))
+		return a.reloadDevices(cmd, 1<<30)
+	}
+	dirs := func(list []chunkserver.DeviceConfig) (out []string) {
+		for _, d := range list {
+			require.EqualValues(t, 1<<30, d.CapacityBytes)
+			out = append(out, d.Dir)
+		}
+		return out
+	}
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	write("chunkserver:\n  device: [" + a + ", " + b + "]\n  memory: 1GiB\n")
+	list, err := read()
+	require.NoError(t, err)
+	require.Equal(t, []string{a, b}, dirs(list))
+	write("chunkserver:\n  device: " + b + "\n")
+	list, err = read()
+	require.NoError(t, err)
+	require.Equal(t, []string{b}, dirs(list))
+
+	write("chunkserver:\n  devices: [" + a + "]\n")
+	_, err = read()
+	require.ErrorContains(t, err, "unknown key", "a misspelt setting is not silent")
+	write("chunkserver: [\n")
+	_, err = read()
+	require.Error(t, err)
+	require.NoError(t, os.Remove(file))
+	_, err = read()
+	require.ErrorContains(t, err, file)
+
+	write("chunkserver:\n  device: " + b + "\n")
+	for _, args := range [][]string{{"--device", a}, {"--device=" + a}} {
+		_, err = read(args...)
+		require.ErrorContains(t, err, "command line")
+	}
+	t.Setenv("MORAINE_CHUNKSERVER_DEVICE", a)
+	_, err = read()
+	require.ErrorContains(t, err, "MORAINE_CHUNKSERVER_DEVICE")
 }

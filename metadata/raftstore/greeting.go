@@ -166,7 +166,7 @@ func (s *Store) judge(other greeting) error {
 	switch {
 	case other.cluster != s.cfg.Cluster:
 		return bad(moraine.WrongCluster, "it is of cluster %s, this is %s", other.cluster, s.cfg.Cluster)
-	case own.Number == 0 && s.hadEntries && other.incarnation.Outlives(moraine.MarkedIncarnation{Number: 1}):
+	case own.Number == 0 && s.hadEntries && (other.incarnation.Number > 1 || !other.incarnation.Mark.IsZero()):
 		return bad(moraine.Fenced, "it is of incarnation %v, and this server's --data is of a cluster that was never made: put it aside, and start a server on an empty one, with --join", other.incarnation)
 	case !other.incarnation.Differs(own):
 		return nil

@@ -344,8 +344,8 @@ func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 				return fail(moraine.Stale, "commit", chunk.String(), "device %d is gone", c.Device)
 			case c.Level == moraine.Memory && c.Epoch != d.epoch:
 				return fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
-			case d.serves():
-				here++
+			case d.serves(), d.state == wire.DeviceState_DEVICE_STATE_OUT && d.reason == ReasonSilent:
+				here++ // it is back with its host, which a network that was cut brings back
 			}
 		}
 		if here >= int(s.Scheme.K) {
@@ -354,7 +354,7 @@ func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 		if refuse, err := t.speaks(levelReadableCommits); err != nil {
 			return err
 		} else if refuse {
-			return fail(moraine.Stale, "commit", s.ID.String(), "%d of its %d chunks are on devices that are in service, and it takes %d to read it",
+			return fail(moraine.Stale, "commit", s.ID.String(), "%d of its %d chunks are on devices that are in service or may come back, and it takes %d to read it",
 				here, len(s.Chunks), s.Scheme.K)
 		}
 	}

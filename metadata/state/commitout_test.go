@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -18,12 +19,14 @@ func TestCommitOfWhatIsOut(t *testing.T) {
 		chunks  []uint32
 		out     []uint32
 		refused bool
+		silent  bool // they are out as their hosts are silent
 	}{
-		{"copies, all out", 4, []uint32{1, 2}, []uint32{1, 2}, true},
-		{"copies, one out", 4, []uint32{1, 2}, []uint32{1}, false},
-		{"2 of 3, two out", 4, []uint32{1, 2, 3}, []uint32{1, 3}, true},
-		{"2 of 3, one out", 4, []uint32{1, 2, 3}, []uint32{3}, false},
-		{"copies, all out, below the level", 3, []uint32{1, 2}, []uint32{1, 2}, false},
+		{"copies, all out", 4, []uint32{1, 2}, []uint32{1, 2}, true, false},
+		{"copies, one out", 4, []uint32{1, 2}, []uint32{1}, false, false},
+		{"2 of 3, two out", 4, []uint32{1, 2, 3}, []uint32{1, 3}, true, false},
+		{"2 of 3, one out", 4, []uint32{1, 2, 3}, []uint32{3}, false, false},
+		{"copies, all out, below the level", 3, []uint32{1, 2}, []uint32{1, 2}, false, false},
+		{"copies, all out with hosts that may come back", 4, []uint32{1, 2}, []uint32{1, 2}, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBenchAt(t, tt.level)
@@ -39,7 +42,11 @@ func TestCommitOfWhatIsOut(t *testing.T) {
 					Stripes: []*wire.Stripe{s}, Extents: []*wire.Extent{extent(0, 10, s.Id, 0)}})
 			}
 			for _, d := range tt.out {
-				c.setState(d, outState)
+				reason := "test"
+				if tt.silent {
+					reason = state.ReasonSilent
+				}
+				c.ok(c.as("admin", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: d, State: outState, Reason: reason}}}))
 			}
 			if tt.refused {
 				b.wants(commit(), moraine.Stale)

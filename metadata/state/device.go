@@ -265,6 +265,10 @@ func (m *Machine) moveDevice(t *tx, d *device, h *host) error {
 	return t.addLive(h, 1)
 }
 
+// ReasonSilent is the reason of a device that the leader took out as its host was silent
+// for longer than the grace of repairs.
+const ReasonSilent = "its host is silent"
+
 // reasonAsked is the reason of a device that is back in the state that an
 // administrator had set before it went out.
 const reasonAsked = "as an administrator set it before it went out"
