@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -230,8 +231,9 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 			if e.MemoryBytes, err = bench.MemoryFor(e.Bytes); err != nil {
 				return nil, err
 			}
-			// The servers take it from the same environment.
-			e.ShortCircuit = os.Getenv("MORAINE_CHUNKSERVER_SHORT_CIRCUIT") != "false"
+			// The servers take it from the same environment, and refuse what is no bool.
+			on, err := strconv.ParseBool(os.Getenv("MORAINE_CHUNKSERVER_SHORT_CIRCUIT"))
+			e.ShortCircuit = on || err != nil
 			bare.MemoryBytes, bare.ShortCircuit = e.MemoryBytes, e.ShortCircuit
 			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
 		}

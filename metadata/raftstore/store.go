@@ -71,8 +71,7 @@ type Store struct {
 	silent    atomic.Bool // this node, a follower, has not heard of its leader for long
 
 	incarnation atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
-	// hadEntries: the log held entries when the node started, and none of them, nor
-	// the state, tells of an incarnation.
+	// hadEntries: the log held entries when the node started.
 	hadEntries bool
 	givingUp   sync.Mutex // over a change of IDENTITY
 	refusals   sync.Mutex // guards what follows
@@ -232,26 +231,6 @@ func (s *Store) open() error {
 	}
 	s.started.Store(s.raft)
 	return nil
-}
-
-// probeStalls is how many times as long as an append the probe may take: a disk that
-// has just been mounted may have much to do.
-const probeStalls = 10
-
-// probeDisk writes and syncs a small file. A node whose disk hung must not come back
-// as a leader: it does not start raft before that is done. One that hangs for good
-// cannot be called back; it ends with the process.
-func (s *Store) probeDisk() error {
-	done := make(chan error, 1)
-	go func() { done <- writeSynced(s.deps.FS, filepath.Join(s.cfg.Dir, probeFile), []byte(s.cfg.Node)) }()
-	patience := probeStalls * s.cfg.LogStall
-	select {
-	case err := <-done:
-		return err
-	case <-s.deps.Clock.After(patience):
-		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.IOError,
-			Err: fmt.Errorf("a write of a few bytes was not synced within %v: the disk hangs; replace it if it goes on", patience)}
-	}
 }
 
 func raftConfig(cfg *Config, deps *Deps) *raft.Config {
