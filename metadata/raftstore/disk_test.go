@@ -1,6 +1,7 @@
 package raftstore_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -102,14 +103,22 @@ func TestAllDisksFull(t *testing.T) {
 		cfg.BallastBytes, cfg.SnapshotEntries = ballast, 400
 	})
 	mems := map[string]*vfs.Mem{}
+	var unseen atomic.Bool // nobody looks at the free space: the disks fill between two looks
 	for _, m := range g.names {
 		mems[m] = g.fs[m].(*vfs.Mem)
 		mems[m].SetCapacity(1 << 30)
+		g.fs[m] = vfs.NewFault(mems[m], func(op vfs.Op) error {
+			if op.Kind == vfs.OpUsage && unseen.Load() {
+				return errors.New("not now")
+			}
+			return nil
+		})
 	}
 	g.bootstrap()
 	g.startAll()
 	value := strings.Repeat("x", 1000)
 	g.propose("set a " + value)
+	unseen.Store(true)
 	for _, m := range g.names {
 		info, err := mems[m].Stat("/node/BALLAST")
 		require.NoError(t, err)
@@ -140,6 +149,7 @@ func TestAllDisksFull(t *testing.T) {
 			}
 		}
 	}
+	unseen.Store(false)
 	for _, m := range g.names { // somebody else takes what is left
 		usage, err := mems[m].Usage("/")
 		require.NoError(t, err)
@@ -189,4 +199,52 @@ func TestNearlyFullDiskIsKeptSmall(t *testing.T) {
 	mem.SetCapacity(int64(usage.Total-usage.Free) * 3 / 2)
 	n.store.CheckSpace()
 	eventually(t, "a snapshot", func() bool { return n.store.Status().Snapshot > 0 })
+}
+
+// TestStateLogThatCannotBegin has the disk be full, or fail, when pebble begins a new
+// log of its own: for a snapshot, and in a clean stop after much was gathered. pebble
+// panics on that with a lock that it has given back already; the node ends with the
+// disk's error all the same, and has everything when its disk is well.
+func TestStateLogThatCannotBegin(t *testing.T) {
+	for name, end := range map[string]func(n *node) error{
+		"snapshot": func(n *node) error {
+			go n.store.TakeSnapshot() // never returns
+			return <-n.ended
+		},
+		"stop": func(n *node) error {
+			n.stop()
+			return <-n.ended
+		},
+	} {
+		for _, bad := range []error{syscall.ENOSPC, syscall.EIO} {
+			t.Run(fmt.Sprint(name, " ", bad), func(t *testing.T) {
+				t.Parallel()
+				g := newGroup(t, 1, nil)
+				mem := g.fs["m1"].(*vfs.Mem)
+				var failing atomic.Bool
+				g.fs["m1"] = vfs.NewFault(mem, func(op vfs.Op) error {
+					if failing.Load() && op.Kind == vfs.OpOpen && strings.HasPrefix(op.Path, "/node/state/") && strings.HasSuffix(op.Path, ".log") {
+						return bad
+					}
+					return nil
+				})
+				g.bootstrap()
+				n := g.start("m1")
+				value := strings.Repeat("x", 200<<10) // some are more than a table in memory
+				for i := range 4 {
+					g.propose(fmt.Sprintf("set k%d %s", i, value))
+				}
+				failing.Store(true)
+				require.ErrorIs(t, end(n), bad)
+				delete(g.nodes, "m1")
+				failing.Store(false)
+				g.fs["m1"] = mem.Clone() // what waits for ever would have ended with its process
+				n = g.start("m1")
+				g.propose("set a 1")
+				for i := range 4 {
+					require.Equal(t, value, n.get(fmt.Sprint("k", i)))
+				}
+			})
+		}
+	}
 }

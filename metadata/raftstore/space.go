@@ -88,6 +88,11 @@ func (s *Store) checkSpace() {
 	// What was given up is not free: it is to come back.
 	free := float64(usage.Free) - float64(s.missingBallast())
 	low := free < limit*float64(usage.Total)
+	// Before it is told that room is scarce: the snapshot that keepSmall then takes
+	// needs what the ballast gives back.
+	if err := s.keepBallast(usage, low); err != nil {
+		s.deps.Log.Warn("ballast", "err", err)
+	}
 	if low != s.lowSpace.Swap(low) {
 		s.deps.Log.Warn("free space of the metadata disk", "low", low, "free", usage.Free, "total", usage.Total)
 	}
@@ -95,9 +100,6 @@ func (s *Store) checkSpace() {
 		s.deps.Metrics.LowSpace.Set(1)
 	} else {
 		s.deps.Metrics.LowSpace.Set(0)
-	}
-	if err := s.keepBallast(usage, low); err != nil {
-		s.deps.Log.Warn("ballast", "err", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -52,6 +53,7 @@ type stateDB struct {
 	ends    *ends           // of db; the apply loop's
 	writes  map[string]cell // memory for the next batch's; the apply loop's
 	number  uint64          // db is in dir/db-<number>
+	logless bool            // db keeps no log of its own
 
 	// viewMu is held to change the following, and by readers to read it. The apply
 	// loop, which alone changes layers and reached, reads them without it.
@@ -160,10 +162,13 @@ func (s *stateDB) removeOthers() error {
 // keeps its name, and a CURRENT that a killed process has renamed, and not
 // synced, stays. So no other database may be removed before.
 func (s *stateDB) use(number uint64) error {
-	db, err := pebble.Open(s.path(number), s.options())
+	opts, opened := s.options()
+	db, err := pebble.Open(s.path(number), opts)
 	if err != nil {
 		return err
 	}
+	opened.Store(true)
+	s.logless = opts.DisableWAL
 	index, err := applied(db)
 	if err != nil {
 		return errors.Join(err, db.Close())
@@ -172,17 +177,27 @@ func (s *stateDB) use(number uint64) error {
 	return s.renew(func() { s.layers, s.reached = newLayers(), index })
 }
 
-func (s *stateDB) options() *pebble.Options {
-	opts := &pebble.Options{
+// options returns what a database is opened with. Whoever has opened it sets opened:
+// from then on pebble panics where it cannot begin a new log of its own.
+func (s *stateDB) options() (opts *pebble.Options, opened *atomic.Bool) {
+	opened = &atomic.Bool{}
+	opts = &pebble.Options{
 		FS:                    pebblevfs.New(s.fs),
 		FormatMajorVersion:    pebble.FormatNewest,
 		Cache:                 s.cache,
 		MemTableSize:          uint64(s.cfg.MemTableBytes),
 		L0CompactionThreshold: 4,
 		Logger:                pebbleLog{log: s.log.With("part", "state"), fatal: s.fatal},
-		EventListener: &pebble.EventListener{BackgroundError: func(err error) {
-			s.log.Error("background work of the state failed, it will be tried again", "err", err)
-		}},
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) {
+				s.log.Error("background work of the state failed, it will be tried again", "err", err)
+			},
+			WALCreated: func(info pebble.WALCreateInfo) {
+				if info.Err != nil && opened.Load() {
+					s.fatal.dieHere(fmt.Errorf("begin a log of the state: %w", info.Err))
+				}
+			},
+		},
 	}
 	// pebble asks no filter of the last level, which holds nine tenths of the keys.
 	for i := range len(opts.Levels) - 1 {
@@ -191,7 +206,7 @@ func (s *stateDB) options() *pebble.Options {
 	if s.tune != nil {
 		s.tune(opts)
 	}
-	return opts
+	return opts, opened
 }
 
 // applied returns the index of the last entry in r, 0 if there is none.
@@ -269,9 +284,29 @@ func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 	return batch, nil
 }
 
-// commitBatch commits a batch. pebble panics with the error where its log cannot be
+// flush makes durable all that was spilled. The log is synced first, which tells of a
+// write to it that failed: pebble's Flush would panic on that as fatal.dieHere describes.
+func (s *stateDB) flush() error {
+	if s.logless {
+		return s.db.Flush()
+	}
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	if err := batch.LogData([]byte("flush"), nil); err != nil {
+		return err
+	}
+	if err := s.commitWith(batch, pebble.Sync); err != nil {
+		return err
+	}
+	return s.db.Flush()
+}
+
+// commitBatch commits a batch, without a sync.
+func (s *stateDB) commitBatch(batch *pebble.Batch) error { return s.commitWith(batch, pebble.NoSync) }
+
+// commitWith commits a batch. pebble panics with the error where its log cannot be
 // written, and cannot be used after that.
-func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
+func (s *stateDB) commitWith(batch *pebble.Batch, how *pebble.WriteOptions) (err error) {
 	defer func() {
 		what := recover()
 		if what == nil {
@@ -284,7 +319,7 @@ func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
 		s.fatal.broken.Store(true)
 		err = cause
 	}()
-	return batch.Commit(pebble.NoSync)
+	return batch.Commit(how)
 }
 
 // exchange makes database number, whole and synced with its name, the current

@@ -34,7 +34,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -308,7 +307,14 @@ func (s *Store) shutdown(cancel context.CancelFunc, wg *sync.WaitGroup) error {
 	if s.fatal.broken.Load() {
 		return s.fatal.err()
 	}
-	return errors.Join(s.fatal.err(), s.close())
+	closed := make(chan error, 1)
+	go func() { closed <- s.close() }()
+	select {
+	case err := <-closed:
+		return errors.Join(s.fatal.err(), err)
+	case <-s.fatal.stuck: // on a disk that fails now
+		return s.fatal.err()
+	}
 }
 
 // close closes what is open, newest first.
@@ -434,42 +440,4 @@ func (s *Store) stopped(op string) error {
 		err = errors.New("the node is not running")
 	}
 	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: err}
-}
-
-// fatal is the error that ends a node, the first one.
-type fatal struct {
-	once  sync.Once
-	cause error
-	ended chan struct{} // closed once cause is set
-	// broken: pebble stopped half-way through something, perhaps holding locks,
-	// and must not be called again.
-	broken atomic.Bool
-}
-
-func newFatal() *fatal { return &fatal{ended: make(chan struct{})} }
-
-// set ends the node; it returns at once.
-func (f *fatal) set(err error) {
-	f.once.Do(func() {
-		f.cause = err
-		close(f.ended)
-	})
-}
-
-// die ends the node and the calling goroutine, which must be one of raft's or
-// pebble's: neither can go on after the error, and neither library lets its
-// caller return one.
-func (f *fatal) die(err error) {
-	f.set(err)
-	runtime.Goexit()
-}
-
-// err returns the error, nil while there is none.
-func (f *fatal) err() error {
-	select {
-	case <-f.ended:
-		return f.cause
-	default:
-		return nil
-	}
 }
