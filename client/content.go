@@ -53,6 +53,7 @@ type content struct {
 	running bool     // commitWanted is
 	changed chan struct{}
 	wrote   time.Time // when the last write came
+	bare    int       // commits at level memory that protect from nothing, and may not be at nvme yet
 	faults  faults
 }
 

@@ -284,7 +284,7 @@ func (e *exclusive) settle(ctx context.Context, m *made) error {
 
 // commit has a file made with its first content. It returns false where the file is
 // there already: then the content is to be committed as any.
-func (e *exclusive) commit(ctx context.Context, m *made, op *wire.Commit, s *session) (*wire.Attr, bool, error) {
+func (e *exclusive) commit(ctx context.Context, m *made, op *wire.Commit, s *session) (*wire.CommitReply, bool, error) {
 	e.cache.mu.Lock()
 	first := !m.sent && m.commit == nil
 	if first {
@@ -303,7 +303,7 @@ func (e *exclusive) commit(ctx context.Context, m *made, op *wire.Commit, s *ses
 	if m.reply.GetCommit().GetAttr() == nil {
 		return nil, true, badReply("commit")
 	}
-	return m.reply.GetCommit().Attr, true, nil
+	return m.reply.GetCommit(), true, nil
 }
 
 // tick sends what is old, and gives back what is not used, until ctx ends.

@@ -15,7 +15,9 @@ import (
 // HandleOptions says how a file is opened for reading and writing.
 type HandleOptions struct {
 	// Level overrides Config.Level for what Flush waits for, unless it is 0. All
-	// handles of a client on one inode write at the highest level of any.
+	// handles of a client on one inode write at the highest level of any. Where
+	// level memory would protect what is flushed from nothing, as on a single host,
+	// it is nvme.
 	Level moraine.Level
 	// Scheme overrides Config.Scheme unless K is 0. The first handle decides.
 	Scheme moraine.Scheme
@@ -61,6 +63,9 @@ func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts Han
 	}
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
+	}
+	if opts.Level == moraine.Memory && c.topology.singleHost(ctx) {
+		opts.Level = moraine.NVMe
 	}
 	a, unsent, err := c.statOpening(ctx, inode, opts.Later)
 	if err != nil {
@@ -189,7 +194,10 @@ func (h *Handle) Flush(ctx context.Context) error {
 	if err := h.check("client.Flush", 0); err != nil {
 		return err
 	}
-	return h.flush(ctx, "client.Flush")
+	if err := h.flush(ctx, "client.Flush"); err != nil {
+		return err
+	}
+	return wrap("client.Flush", h.ct.ref, h.ct.awaitProtected(ctx))
 }
 
 // Sync is Flush at level nvme, of the whole file as this client knows it: what it found
@@ -204,14 +212,7 @@ func (h *Handle) Sync(ctx context.Context) error {
 	if err := h.flush(ctx, "client.Sync"); err != nil {
 		return err
 	}
-	h.ct.mu.Lock()
-	a := h.ct.base
-	safe := a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe
-	h.ct.mu.Unlock()
-	if safe {
-		return nil
-	}
-	return wrap("client.Sync", h.ct.ref, h.ct.c.waitNVMe(ctx, h.ct.inode))
+	return wrap("client.Sync", h.ct.ref, h.ct.awaitNVMe(ctx))
 }
 
 func (h *Handle) flush(ctx context.Context, op string) error {
@@ -236,6 +237,9 @@ func (h *Handle) Close(ctx context.Context) error {
 		return err
 	}
 	err := h.flush(ctx, "client.Close")
+	if err == nil {
+		err = wrap("client.Close", h.ct.ref, h.ct.awaitProtected(ctx))
+	}
 	h.mu.Lock()
 	h.closed = true
 	r := h.reader

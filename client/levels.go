@@ -21,6 +21,11 @@ func levelOf(stripes []*wire.Stripe) uint32 {
 	return level
 }
 
+// SingleHost reports whether the cluster has one host, as far as is known: then what is
+// acknowledged at level memory is one copy, whatever devices it is on, and protected from
+// nothing.
+func (c *Client) SingleHost(ctx context.Context) bool { return c.topology.singleHost(ctx) }
+
 // IsLost reports whether a file has lost bytes that were in memory alone: it has
 // content, and that is at no level.
 func IsLost(a *wire.Attr) bool {
@@ -56,4 +61,46 @@ func (c *Client) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 			return gaveUpAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
 		}
 	}
+}
+
+// awaitNVMe returns when the newest content heard of is at level nvme at least.
+func (ct *content) awaitNVMe(ctx context.Context) error {
+	ct.mu.Lock()
+	a := ct.base
+	safe := a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe
+	ct.mu.Unlock()
+	if safe {
+		return nil
+	}
+	return ct.c.waitNVMe(ctx, ct.inode)
+}
+
+// awaitProtected returns when what was committed is protected from the loss of a
+// host at least, or at nvme: a commit at level memory may say that it protects from
+// nothing, and nobody but us hears that.
+func (ct *content) awaitProtected(ctx context.Context) error {
+	ct.mu.Lock()
+	bare := ct.bare
+	ct.mu.Unlock()
+	if bare == 0 {
+		return nil
+	}
+	if err := ct.awaitNVMe(ctx); err != nil {
+		return err
+	}
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	if ct.bare == bare { // else more was, since
+		ct.bare = 0
+	}
+	return nil
+}
+
+// sawProtection takes what a commit said that it protects from. The mutex is held.
+func (ct *content) sawProtection(op *wire.Commit, r *wire.CommitReply) {
+	if r == nil || len(op.Stripes) == 0 || moraine.Level(op.Level) != moraine.Memory || r.Protects > 0 {
+		return
+	}
+	ct.bare++
+	ct.level = moraine.NVMe
 }

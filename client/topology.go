@@ -13,6 +13,7 @@ import (
 // topology is an immutable view of hosts and devices.
 type topology struct {
 	version uint64
+	hosts   int
 	devices map[moraine.DeviceID]device
 	servers []server // live hosts that have a bucket
 }
@@ -93,6 +94,15 @@ func (t *topologyCache) lookup(id moraine.DeviceID) (device, bool) {
 	return d, ok
 }
 
+// singleHost reports whether there is one host alone, or none, as far as is known:
+// its memory is one copy, whatever devices it has.
+func (t *topologyCache) singleHost(ctx context.Context) bool {
+	if err := t.fresh(ctx); err != nil {
+		return false // a commit tells what it protects from
+	}
+	return t.now.Load().hosts < 2
+}
+
 // refreshSoon asks once for a newer topology, unless somebody does already or
 // did just now. The present one most likely still serves, so that nobody waits
 // for a service that does not answer.
@@ -135,7 +145,7 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 }
 
 func (t *topologyCache) build(w *wire.Topology) *topology {
-	top := &topology{version: w.Version, devices: map[moraine.DeviceID]device{}}
+	top := &topology{version: w.Version, hosts: len(w.Hosts), devices: map[moraine.DeviceID]device{}}
 	for _, h := range w.Hosts {
 		chunks := t.dialer.Chunks(h.Id, h.Addresses)
 		if h.Alive && h.Bucket != "" {

@@ -248,10 +248,10 @@ func (ct *content) commitNext() {
 	}
 	set, op := ct.nextCommit()
 	ct.mu.Unlock()
-	var attr *wire.Attr
+	var reply *wire.CommitReply
 	var err error
 	if len(op.Extents) > 0 {
-		attr, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
+		reply, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -259,16 +259,17 @@ func (ct *content) commitNext() {
 	case err != nil:
 		ct.commitFailed(set, err)
 	default:
-		ct.committed(set, op, attr)
+		ct.sawProtection(op, reply)
+		ct.committed(set, op, reply.GetAttr())
 	}
 	ct.prune()
 }
 
 // commit makes a commit of what was put under s.
-func (ct *content) commit(op *wire.Commit, s *session) (*wire.Attr, error) {
+func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error) {
 	if ct.made != nil {
-		if attr, done, err := ct.c.meta.exclusive.commit(ct.life, ct.made, op, s); done {
-			return attr, err
+		if reply, done, err := ct.c.meta.exclusive.commit(ct.life, ct.made, op, s); done {
+			return reply, err
 		}
 	}
 	resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
@@ -278,7 +279,7 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.Attr, error) {
 	if resp.GetCommit().GetAttr() == nil {
 		return nil, badReply("commit")
 	}
-	return resp.GetCommit().Attr, nil
+	return resp.GetCommit(), nil
 }
 
 // nextCommit returns the batches of the next commit, and it. Where they overlap

@@ -37,6 +37,10 @@ func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, o
 	if err != nil {
 		return 0, err
 	}
+	opts.Level = m.cfg.Level
+	if flags&syscall.O_DSYNC != 0 { // O_SYNC has its bit
+		opts.Level = moraine.NVMe
+	}
 	h, err := m.client.OpenHandle(ctx, inode, opts)
 	if err != nil {
 		m.release(s, m.files.unpin(s))
@@ -102,7 +106,8 @@ func (m *Mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 }
 
 // Flush implements gofuse.RawFileSystem: a close. It returns when what was
-// written is committed, so that whoever opens the file next, anywhere, reads it.
+// written is committed, at the mount's level, so that whoever opens the file next,
+// anywhere, reads it.
 func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
 	f := m.files.get(in.Fh)
 	if f == nil {
@@ -116,8 +121,9 @@ func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status 
 	return status(f.handle.Flush(ctx))
 }
 
-// Fsync implements gofuse.RawFileSystem. What others wrote to the file through
-// this mount is committed too, whatever the file was opened for.
+// Fsync implements gofuse.RawFileSystem. It returns when the whole file is on its
+// devices, synced (level nvme), whatever level close has. What others wrote to the file
+// through this mount is committed too, whatever the file was opened for.
 func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 	f := m.files.get(in.Fh)
 	if f == nil {

@@ -47,6 +47,10 @@ type Config struct {
 	AllowOther bool
 	// ReadOnly mounts read-only.
 	ReadOnly bool
+	// Level is what close waits for, moraine.NVMe or Memory; 0: what the client's
+	// commits do. fsync waits for nvme, and so does close of a file that was opened
+	// with O_SYNC or O_DSYNC.
+	Level moraine.Level
 	// RequestBytes bounds the requests that were taken from the kernel and not
 	// yet answered, ReadBytes the answers to reads. Default 64 MiB each. With
 	// the client's own memory they are all that grows with the load.
@@ -90,6 +94,8 @@ func (c *Config) validate() error {
 	switch {
 	case c.Dir == "":
 		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: errors.New("no directory to mount on")}
+	case c.Level != 0 && c.Level != moraine.NVMe && c.Level != moraine.Memory:
+		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("close waits for nvme or memory, not %s", c.Level)}
 	case c.RequestBytes < 2*maxRequest || c.ReadBytes < maxRequest:
 		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("too little memory for requests of %d bytes", maxRequest)}
 	}

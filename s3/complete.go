@@ -21,31 +21,42 @@ import (
 // and the upload ends, in one entry of the metadata's log, so that a request that
 // is made again, by this client or another, finds the object or the upload.
 func (b *backend) CompleteMultipartUpload(rc context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
-	out, err := b.complete(b.life, in)
-	return out, "", b.answer(rc, "CompleteMultipartUpload", err)
+	level, err := b.levelOf(rc)
+	if err != nil {
+		return s3response.CompleteMultipartUploadResult{}, "", b.answer(rc, "CompleteMultipartUpload", err)
+	}
+	attr, err := b.complete(b.life, in)
+	if err == nil {
+		err = b.reach(b.life, attr, level)
+	}
+	if err != nil {
+		return s3response.CompleteMultipartUploadResult{}, "", b.answer(rc, "CompleteMultipartUpload", err)
+	}
+	tag := etag(attr)
+	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, "", nil
 }
 
-func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (out s3response.CompleteMultipartUploadResult, err error) {
+func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
 	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
 		return b.completedBefore(ctx, in, err)
 	}
 	if err != nil {
-		return out, err
+		return nil, err
 	}
 	if in.MultipartUpload == nil {
-		return out, s3err.GetAPIError(s3err.ErrMalformedXML)
+		return nil, s3err.GetAPIError(s3err.ErrMalformedXML)
 	}
 	parts, err := b.chosenParts(ctx, u, in.MultipartUpload.Parts)
 	if err != nil {
-		return out, err
+		return nil, err
 	}
 	if in.MpuObjectSize != nil && *in.MpuObjectSize != parts.bytes {
-		return out, s3err.GetIncorrectMpObjectSizeErr(parts.bytes, *in.MpuObjectSize)
+		return nil, s3err.GetIncorrectMpObjectSizeErr(parts.bytes, *in.MpuObjectSize)
 	}
 	cond := condition{ifMatch: in.IfMatch, ifNoneMatch: in.IfNoneMatch}
 	if err := b.checkPut(ctx, u.key, cond); err != nil {
-		return out, err
+		return nil, err
 	}
 	r := u.record
 	r.Key, r.Created, r.Checksum, r.Upload = "", 0, nil, u.id
@@ -54,24 +65,22 @@ func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadIn
 		return b.overtaken(ctx, in)
 	}
 	if err != nil {
-		return out, err
+		return nil, err
 	}
 	r.Parts = parts.runs
 	b.settle(ctx, attr, &r)
 	if consumed {
-		tag := etag(attr)
-		return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+		return attr, nil
 	}
 	if err := b.cl.RemoveAll(ctx, b.uploadPath(u.key.bucket, u.id)); err != nil {
 		b.deps.Log.Warn("the parts of a completed upload were left behind", "bucket", u.key.bucket, "upload", u.id, "err", err)
 	}
-	tag := etag(attr)
-	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+	return attr, nil
 }
 
 // overtaken answers a completion whose upload was given up, or completed by another
 // request, or of which a part was put anew, since it was found.
-func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (out s3response.CompleteMultipartUploadResult, err error) {
+func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
 	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
 	if err == nil {
 		_, err = b.chosenParts(ctx, u, in.MultipartUpload.Parts)
@@ -82,25 +91,24 @@ func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadI
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
 		return b.completedBefore(ctx, in, err)
 	}
-	return out, err
+	return nil, err
 }
 
 // completedBefore answers a client that asks again because it did not see the
 // first answer: the object is there, and of this upload.
-func (b *backend) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (out s3response.CompleteMultipartUploadResult, err error) {
+func (b *backend) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (*wire.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
-		return out, err
+		return nil, err
 	}
 	o, err := b.find(ctx, k)
 	if errors.Is(err, moraine.NotFound) || err == nil && o.record.Upload != str(in.UploadId) {
-		return out, gone
+		return nil, gone
 	}
 	if err != nil {
-		return out, err
+		return nil, err
 	}
-	tag := etag(o.attr)
-	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, nil
+	return o.attr, nil
 }
 
 // chosen is what an upload is completed with.

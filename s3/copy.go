@@ -17,9 +17,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CopyObject makes an object that shares the bytes of another: none moves.
+// CopyObject makes an object that shares the bytes of another: none moves. It is
+// answered when they are as safe as was asked for.
 func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
-	attr, err := b.copyObject(b.life, in)
+	level, err := b.levelOf(rc)
+	var attr *wire.Attr
+	if err == nil {
+		attr, err = b.copyObject(b.life, in)
+	}
+	if err == nil {
+		err = b.reach(b.life, attr, level)
+	}
 	if err != nil {
 		return s3response.CopyObjectOutput{}, b.answer(rc, "CopyObject", err)
 	}
@@ -129,7 +137,14 @@ func (b *backend) copySource(ctx context.Context, header string, cond versity.Pr
 
 // UploadPartCopy makes a part of a range of an object, whose bytes it shares.
 func (b *backend) UploadPartCopy(rc context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
-	attr, err := b.uploadPartCopy(b.life, in)
+	level, err := b.levelOf(rc)
+	var attr *wire.Attr
+	if err == nil {
+		attr, err = b.uploadPartCopy(b.life, in)
+	}
+	if err == nil {
+		err = b.reach(b.life, attr, level)
+	}
 	if err != nil {
 		return s3response.CopyPartResult{}, b.answer(rc, "UploadPartCopy", err)
 	}

@@ -34,7 +34,8 @@ const (
 var shared struct {
 	cluster  *incluster.Cluster
 	client   *incluster.Client
-	endpoint string // HOST:PORT
+	endpoint string         // HOST:PORT
+	devices  incluster.Hold // of the cluster
 }
 
 func TestMain(m *testing.M) {
@@ -51,7 +52,8 @@ func serve(m *testing.M) (int, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: 3, SegmentBytes: 8 << 20, Log: log})
+	c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: 3, SegmentBytes: 8 << 20, Log: log,
+		Rule: shared.devices.Rule, Meta: shared.devices.Meta})
 	if err != nil {
 		return 0, err
 	}

@@ -17,12 +17,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PutObject stores an object. When it returns nil the object is durable at the
-// nvme level and visible, whole; on error nothing of it is visible. (After an
+// PutObject stores an object. When it returns nil the object is at the level that
+// was asked for, durable (nvme) unless that was memory, and visible, whole; on error
+// nothing of it is visible. (After an
 // error that says to try again it may yet be there, whole.)
 func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	endAfterChunked(rc)
-	out, err := b.putObject(b.life, in)
+	level, err := b.levelOf(rc)
+	if err != nil {
+		return s3response.PutObjectOutput{}, b.answer(rc, "PutObject", err)
+	}
+	out, err := b.putObject(b.life, in, level)
 	return out, b.answer(rc, "PutObject", err)
 }
 
@@ -36,7 +41,7 @@ func endAfterChunked(rc context.Context) {
 	}
 }
 
-func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput) (out s3response.PutObjectOutput, err error) {
+func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput, level moraine.Level) (out s3response.PutObjectOutput, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return out, err
@@ -61,7 +66,7 @@ func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput) (
 	if k.isDir() {
 		attr, err = b.putDir(ctx, k, body, r)
 	} else {
-		attr, err = b.putFile(ctx, k, body, r, cond)
+		attr, err = b.putFile(ctx, k, body, r, cond, level)
 	}
 	if err != nil {
 		return out, err
@@ -120,11 +125,11 @@ func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) err
 }
 
 // putFile stores the body as the file of a key.
-func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition) (*wire.Attr, error) {
+func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition, level moraine.Level) (*wire.Attr, error) {
 	if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
 		return nil, err
 	}
-	f, err := b.cl.Create(ctx, b.path(k), client.CreateOptions{Replace: cond.ifNoneMatch == nil})
+	f, err := b.cl.Create(ctx, b.path(k), client.CreateOptions{Replace: cond.ifNoneMatch == nil, Level: level})
 	if err != nil {
 		return nil, taken(err, cond)
 	}

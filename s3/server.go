@@ -9,7 +9,7 @@
 // (keys.go), makes the directories above it (dirs.go), streams the body into a
 // client.File, checks length and checksum (checksum.go), sets the object's
 // record (record.go) on the file that still has no name, and commits it: then it
-// is durable, and visible whole. GetObject (get.go) opens the file and hands its
+// is durable, or as safe as was asked for (level.go), and visible whole. GetObject (get.go) opens the file and hands its
 // stream, which was fetched ahead, to the socket. A listing (list.go) walks
 // directories in the order of keys (walk.go). A multipart upload (upload.go)
 // is a hidden directory of parts, which completing concatenates without moving
@@ -54,6 +54,9 @@ type Config struct {
 	Region string
 	// ReadOnly refuses everything that changes something.
 	ReadOnly bool
+	// Level is what a PUT that does not say (AckHeader) waits for: moraine.NVMe, the
+	// default, or Memory.
+	Level moraine.Level
 	// MaxConnections bounds the connections, MaxRequests the requests under way;
 	// what is past them is answered SlowDown. Defaults 4,096 and 1,024.
 	MaxConnections, MaxRequests int
@@ -88,6 +91,9 @@ func (c *Config) setDefaults() {
 	if c.MaxRequests == 0 {
 		c.MaxRequests = min(1024, c.MaxConnections)
 	}
+	if c.Level == 0 {
+		c.Level = moraine.NVMe
+	}
 	c.Root = "/" + strings.Trim(c.Root, "/")
 }
 
@@ -102,6 +108,8 @@ func (c *Config) validate() error {
 		return bad("the root key has two halves, an access key and a secret key: give both")
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		return bad("a TLS certificate and its key are two files: give both or none")
+	case c.Level != moraine.NVMe && c.Level != moraine.Memory:
+		return bad("a PUT waits for nvme or memory, not %s", c.Level)
 	case c.MaxConnections < 1 || c.MaxRequests < 1 || c.MaxRequests > c.MaxConnections:
 		return bad("%d requests over %d connections: there must be one at least, and no more requests than connections", c.MaxRequests, c.MaxConnections)
 	}

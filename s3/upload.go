@@ -154,15 +154,19 @@ func (b *backend) partPath(u *upload, number *int32) (string, error) {
 	return path.Join(b.uploadPath(u.key.bucket, u.id), partName(int(*number))), nil
 }
 
-// UploadPart stores a part. It is durable when this returns nil; a part that was
+// UploadPart stores a part. It is as safe as an object when this returns nil; a part that was
 // put before under its number is replaced.
 func (b *backend) UploadPart(rc context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
 	endAfterChunked(rc)
-	out, err := b.uploadPart(b.life, in)
+	level, err := b.levelOf(rc)
+	if err != nil {
+		return nil, b.answer(rc, "UploadPart", err)
+	}
+	out, err := b.uploadPart(b.life, in, level)
 	return out, b.answer(rc, "UploadPart", err)
 }
 
-func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
+func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput, level moraine.Level) (*s3.UploadPartOutput, error) {
 	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
 	if err != nil {
 		return nil, err
@@ -176,7 +180,7 @@ func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.U
 	if err != nil {
 		return nil, err
 	}
-	f, err := b.cl.Create(ctx, name, client.CreateOptions{Replace: true})
+	f, err := b.cl.Create(ctx, name, client.CreateOptions{Replace: true, Level: level})
 	if err != nil {
 		return nil, goneUpload(err, u)
 	}

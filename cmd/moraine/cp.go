@@ -93,8 +93,8 @@ func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err er
 	if s.cfg, err = schemeConfig(o.scheme); err != nil {
 		return err
 	}
-	if s.cfg.Level, err = moraine.ParseLevel(o.ack); err != nil || (s.cfg.Level != moraine.NVMe && s.cfg.Level != moraine.Memory) {
-		return usageError("--ack %q: write nvme or memory", o.ack)
+	if s.cfg.Level, err = ackLevel(o.ack); err != nil {
+		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(copiesAtOnce)

@@ -29,6 +29,8 @@ type mountOptions struct {
 	exclusive   bool
 	patience    time.Duration
 	scheme      string
+	ack         string // empty: nvme
+	level       moraine.Level
 	logFile     string
 	adminListen string
 	profile     string
@@ -52,8 +54,10 @@ until "moraine umount DIR"; with --foreground it stays itself, and Ctrl-C
 unmounts.
 
 close and fsync return when what was written is on the disks of the cluster, in
-the protection of its scheme, and fail if it is not. Whoever opens a file after
-that, on any mount, reads it. Nothing is cached that could be old. Calls wait
+the protection of its scheme, and fail if it is not. With --ack memory close returns
+when it is verified in the memory of as many hosts, which write it to their disks at
+once; fsync, and close of a file that was opened with O_SYNC, wait for the disks as
+ever. Whoever opens a file after that, on any mount, reads it. Nothing is cached that could be old. Calls wait
 while the cluster elects or restarts, up to --patience; Ctrl-C ends those that
 have waited for a second.
 
@@ -75,6 +79,7 @@ owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.exclusive, "exclusive-leases", false, "ask for the exclusive lease on a directory that many files are made in, and send them in batches")
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", schemeUsage)
+	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
 	f.StringVar(&o.logFile, "log-file", "", "where the process in the background logs (default: in /run/moraine or the user's runtime directory)")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
@@ -92,6 +97,11 @@ func (a *app) mount(ctx context.Context, o mountOptions, address, dir string) er
 	}
 	if o.memory < minMountMemory {
 		return usageError("--memory %s: a mount needs at least %s", o.memory.String(), size(minMountMemory))
+	}
+	if o.ack != "" {
+		if o.level, err = ackLevel(o.ack); err != nil {
+			return err
+		}
 	}
 	// The process in the background has no use for a working directory.
 	if a.global.certs, err = absolute(a.global.certs); err != nil {
@@ -185,7 +195,7 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
 	m, err := fuse.New(fuse.Config{Dir: dir, Root: moraine.InodeID(root.Inode), Name: loc.String(), AllowOther: o.allowOther,
-		ReadOnly: o.readOnly, RequestBytes: total / 8, ReadBytes: total / 8}, fuse.Deps{Client: c.Client, Log: log})
+		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8}, fuse.Deps{Client: c.Client, Log: log})
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ type s3Options struct {
 	memory      sizeFlag
 	ready       func() // called when it serves, if set
 	cache       int
+	ack         string // empty: nvme
 }
 
 func (a *app) s3Command() *cobra.Command {
@@ -42,7 +43,12 @@ each directory below DIR is a bucket.
 
 There is one account, the root key. It is read from --credentials, a file as AWS
 clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
---access-key and --secret-key. Several endpoints may serve one directory.`,
+--access-key and --secret-key. Several endpoints may serve one directory.
+
+A PUT is answered when the object is durable (level nvme). With --ack memory, or for
+a request with the header ` + s3.AckHeader + `: memory, it is answered when the bytes are
+verified in the memory of the chunkservers, which write them to their devices at once;
+a request may ask for nvme by the same header.`,
 		Example: `  moraine s3 moraine://host1,host2,host3/ --credentials ./s3-credentials
   moraine s3 moraine:///data --listen :9000 --cert s3.crt --key s3.key`,
 		Args: cobra.MaximumNArgs(1),
@@ -69,6 +75,7 @@ clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
 	f.StringVar(&o.service.KeyFile, "key", "", "its private key, PEM")
 	f.StringVar(&o.service.Region, "region", s3.DefaultRegion, "region that clients must name")
 	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse everything that changes something")
+	f.StringVar(&o.ack, "ack", "nvme", "level that a PUT waits for, unless it says so itself: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
 	o.memory = 512 << 20
 	f.Var(&o.memory, "memory", "memory for objects that are being written and read")
 	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
@@ -79,6 +86,13 @@ clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
 func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	if err := o.rootKey(); err != nil {
 		return err
+	}
+	if o.ack != "" {
+		level, err := ackLevel(o.ack)
+		if err != nil {
+			return err
+		}
+		o.service.Level = level
 	}
 	// The library's own error does not tell which address is taken, and who has
 	// it would be taken for the endpoint.

@@ -1,0 +1,181 @@
+package fuse_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
+)
+
+// heldCluster starts a cluster whose devices can be held back, and whose chunkservers
+// answer at level memory already.
+func heldCluster(t *testing.T, h *incluster.Hold, hosts, devices int) *incluster.Cluster {
+	t.Helper()
+	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: hosts, Devices: devices, Rule: h.Rule, Meta: h.Meta})
+	t.Cleanup(h.End) // before the cluster ends
+	require.NoError(t, h.Know(t.Context(), hosts))
+	return c
+}
+
+func levelOf(t *testing.T, m *mounted, name string) moraine.Level {
+	t.Helper()
+	a, err := m.client.Stat(t.Context(), "/"+name)
+	require.NoError(t, err)
+	return moraine.Level(a.Level)
+}
+
+var atMemory = mountOptions{mount: fuse.Config{Level: moraine.Memory}}
+
+// A mount at level memory: close returns while no device has a byte yet, and every
+// mount reads the file; fsync returns when the devices have it, and so do close of a
+// file that was opened with O_SYNC or O_DSYNC, and of any on a mount at level nvme.
+func TestLevelsOfCloseAndFsync(t *testing.T) {
+	h := &incluster.Hold{}
+	c := heldCluster(t, h, 3, 1)
+	fast, safe := mount(t, c, "c1", atMemory), mount(t, c, "c2")
+	data := randomBytes(seed(t), 3<<20+77)
+	h.Begin()
+	require.NoError(t, os.WriteFile(fast.at("closed"), data, 0o644))
+	require.Equal(t, moraine.Memory, levelOf(t, fast, "closed"))
+	got, err := os.ReadFile(safe.at("closed"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+
+	type call struct {
+		name  string
+		file  *os.File
+		end   func(*os.File) error
+		early bool // it returned while the devices were held back
+		err   error
+	}
+	open := func(path string, data []byte) *os.File {
+		f, err := os.Create(path)
+		require.NoError(t, err)
+		_, err = f.Write(data)
+		require.NoError(t, err)
+		return f
+	}
+	reopened, err := os.Open(fast.at("closed")) // what somebody else has closed is synced too
+	require.NoError(t, err)
+	calls := []*call{
+		{name: "fsync", file: open(fast.at("synced"), data), end: (*os.File).Sync},
+		{name: "fsync of what was closed before", file: reopened, end: (*os.File).Sync},
+		{name: "close at nvme", file: open(safe.at("safe"), data[:10_000]), end: (*os.File).Close},
+	}
+	var running sync.WaitGroup
+	for _, c := range calls {
+		running.Go(func() {
+			c.err = c.end(c.file)
+			c.early = h.On()
+		})
+	}
+	for name, flag := range map[string]int{"o_sync": syscall.O_SYNC, "o_dsync": syscall.O_DSYNC} {
+		c := &call{name: name}
+		calls = append(calls, c)
+		running.Go(func() {
+			f, err := os.OpenFile(fast.at(name), os.O_CREATE|os.O_RDWR|flag, 0o644)
+			if err == nil {
+				_, err = f.Write(data)
+			}
+			if err == nil {
+				err = f.Close()
+			}
+			c.err, c.early = err, h.On()
+		})
+	}
+	time.Sleep(500 * time.Millisecond) // for who would return early
+	require.True(t, h.On())
+	h.End()
+	running.Wait()
+	for _, c := range calls {
+		require.NoError(t, c.err, c.name)
+		require.False(t, c.early, "%s returned before the devices had the bytes", c.name)
+	}
+	for _, name := range []string{"synced", "closed", "safe", "o_sync", "o_dsync"} {
+		require.Equal(t, moraine.NVMe, levelOf(t, fast, name), name)
+	}
+	require.NoError(t, calls[0].file.Close())
+	require.NoError(t, reopened.Close())
+}
+
+// What was closed at level memory, and is gone with all chunkservers before a device
+// had it, is an error to who reads it, not zeros; what was synced on the same mount is
+// whole, and so is the lost file once it is written again.
+func TestWhatAMountClosedAtMemoryMayBeLost(t *testing.T) {
+	h := &incluster.Hold{}
+	c := heldCluster(t, h, 3, 1)
+	m := mount(t, c, "c1", atMemory)
+	data := randomBytes(seed(t), 1<<20)
+	f, err := os.Create(m.at("synced"))
+	require.NoError(t, err)
+	_, err = f.Write(data)
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	require.NoError(t, f.Close())
+	h.Begin()
+	require.NoError(t, os.WriteFile(m.at("closed"), data, 0o644))
+	require.True(t, h.On())
+	nodes := []string{"n1", "n2", "n3"}
+	// Who is killed leaves the disk as it is then; what waits goes nowhere.
+	time.AfterFunc(time.Second, h.End)
+	c.Kill(nodes...)
+	h.End()
+	require.NoError(t, c.Restart(nodes...))
+	require.NoError(t, c.WaitReady(t.Context()))
+	require.Eventually(t, func() bool { return levelOf(t, m, "closed") == 0 }, time.Minute, 50*time.Millisecond)
+	_, err = os.ReadFile(m.at("closed"))
+	require.ErrorIs(t, err, syscall.EIO)
+	got, err := os.ReadFile(m.at("synced"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+	require.NoError(t, os.WriteFile(m.at("closed"), data[:1000], 0o644))
+	got, err = os.ReadFile(m.at("closed"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data[:1000], got))
+}
+
+// On a single host memory is one copy, and close waits for the devices: also of a
+// mount that takes it for one of several hosts, and hears from the commit.
+func TestCloseOnASingleHostWaitsForItsDevices(t *testing.T) {
+	for _, knows := range []bool{true, false} {
+		h := &incluster.Hold{}
+		c := heldCluster(t, h, 1, 2)
+		o := atMemory
+		if !knows {
+			o.over = func(d transport.Dialer) transport.Dialer {
+				return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+					resp, err := m.Do(ctx, req)
+					if top := resp.GetTopology(); top != nil {
+						top.Hosts = append(top.Hosts, &wire.Host{Id: "another"})
+					}
+					return resp, err
+				})
+			}
+		}
+		m := mount(t, c, "c1", o)
+		h.Begin()
+		ended := make(chan error, 1)
+		early := false
+		go func() {
+			err := os.WriteFile(m.at("file"), []byte("content"), 0o644)
+			early = h.On()
+			ended <- err
+		}()
+		time.Sleep(300 * time.Millisecond) // for who would return early
+		require.True(t, h.On())
+		h.End()
+		require.NoError(t, <-ended)
+		require.False(t, early, "close returned before the devices had the bytes")
+		require.Equal(t, moraine.NVMe, levelOf(t, m, "file"))
+	}
+}

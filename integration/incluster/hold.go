@@ -1,0 +1,107 @@
+package incluster
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Hold holds back what chunkservers write to their segments, so that what is
+// acknowledged meanwhile is in memory alone. Its Rule and Meta are Options of the
+// cluster. The zero value holds nothing back. Methods may be called concurrently.
+type Hold struct {
+	mu    sync.Mutex
+	until chan struct{}  // closed at the end; nil: nothing is held back
+	told  map[string]int // heartbeats by which a chunkserver was told of level memory
+}
+
+// Rule is an Options.Rule.
+func (h *Hold) Rule(_ string, op vfs.Op) error {
+	if op.Kind != vfs.OpWrite || !strings.Contains(op.Path, "segments") {
+		return nil
+	}
+	h.mu.Lock()
+	until := h.until
+	h.mu.Unlock()
+	if until != nil {
+		<-until
+	}
+	return nil
+}
+
+// Begin holds back until End, and for a minute at most: a process that waits for a
+// mount of its own, which waits for this, could not even be killed.
+func (h *Hold) Begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until = make(chan struct{})
+	time.AfterFunc(time.Minute, h.End)
+}
+
+// End lets everything through.
+func (h *Hold) End() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until != nil {
+		close(h.until)
+		h.until = nil
+	}
+}
+
+// On reports whether writes are held back.
+func (h *Hold) On() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.until != nil
+}
+
+// Meta is an Options.Meta: it notes who learns that it may answer at level memory.
+func (h *Hold) Meta(node string, m transport.Metadata) transport.Metadata {
+	return heldMetadata{m, node, h}
+}
+
+// Know returns when so many chunkservers answer at level memory, or ctx has ended.
+func (h *Hold) Know(ctx context.Context, chunkservers int) error {
+	for {
+		h.mu.Lock()
+		know := 0
+		for _, n := range h.told {
+			if n > 1 { // it has taken in the first
+				know++
+			}
+		}
+		h.mu.Unlock()
+		if know >= chunkservers {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+type heldMetadata struct {
+	transport.Metadata
+	node string
+	hold *Hold
+}
+
+func (m heldMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := m.Metadata.Do(ctx, req)
+	if resp.GetHeartbeat().GetMemoryLevel() {
+		m.hold.mu.Lock()
+		defer m.hold.mu.Unlock()
+		if m.hold.told == nil {
+			m.hold.told = map[string]int{}
+		}
+		m.hold.told[m.node]++
+	}
+	return resp, err
+}

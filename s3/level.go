@@ -1,0 +1,44 @@
+package s3
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// AckHeader is the header of a request that says which level its answer waits for,
+// nvme or memory, in place of Config.Level: of PutObject, UploadPart and their copies,
+// and CompleteMultipartUpload.
+const AckHeader = "X-Moraine-Ack"
+
+// levelOf returns the level that a request is to be answered at. Where memory would
+// protect its bytes from nothing, as on a single host, that is nvme: there is no way to
+// tell an S3 client.
+func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
+	level := b.cfg.Level
+	if r, ok := rc.(*fasthttp.RequestCtx); ok {
+		if asked := string(r.Request.Header.Peek(AckHeader)); asked != "" {
+			var err error
+			if level, err = moraine.ParseLevel(asked); err != nil || (level != moraine.NVMe && level != moraine.Memory) {
+				return 0, &moraine.Error{Op: "s3", Ref: AckHeader, Kind: moraine.InvalidArgument, Err: fmt.Errorf("%q: nvme or memory", asked)}
+			}
+		}
+	}
+	if level == moraine.Memory && b.cl.SingleHost(b.life) {
+		level = moraine.NVMe
+	}
+	return level, nil
+}
+
+// reach returns when a file is at a level: one that shares the bytes of another may
+// begin below it.
+func (b *backend) reach(ctx context.Context, attr *wire.Attr, level moraine.Level) error {
+	if level < moraine.NVMe || attr.GetStored() == 0 || moraine.Level(attr.GetLevel()) >= level {
+		return nil
+	}
+	return b.cl.WaitNVMe(ctx, moraine.InodeID(attr.Inode))
+}

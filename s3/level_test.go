@@ -1,0 +1,107 @@
+package s3_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/s3"
+)
+
+// putAt puts an object, or a part, with a header that says the level of the answer;
+// the minio client sends none of ours by itself.
+func putAt(t *testing.T, c *minio.Core, bucket, key, level string, data []byte, params url.Values) (status int, etag string) {
+	t.Helper()
+	header := http.Header{s3.AckHeader: {level}}
+	u, err := c.PresignHeader(t.Context(), http.MethodPut, bucket, key, time.Minute, params, header)
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, u.String(), bytes.NewReader(data))
+	require.NoError(t, err)
+	req.Header = header
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, resp.Header.Get("ETag")
+}
+
+func levelOf(t *testing.T, bucket, key string) moraine.Level {
+	t.Helper()
+	a, err := shared.client.Stat(t.Context(), "/"+bucket+"/"+key)
+	require.NoError(t, err)
+	return moraine.Level(a.Level)
+}
+
+// TestLevelOfAPut: an endpoint answers a PUT, a copy and the completion of an upload
+// when the bytes are on their devices, also where they were put at memory before; one
+// that asks for memory is answered while no device has a byte.
+func TestLevelOfAPut(t *testing.T) {
+	hold := &shared.devices
+	require.NoError(t, hold.Know(t.Context(), 3))
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "levels")
+	data := bytesOf(seed(t), 1<<20+5)
+	status, _ := putAt(t, c, b, "wrong", "object", data, nil)
+	require.Equal(t, http.StatusBadRequest, status)
+
+	upload := func(key string) (id string, parts []minio.CompletePart) {
+		id, err := c.NewMultipartUpload(t.Context(), b, key, minio.PutObjectOptions{})
+		require.NoError(t, err)
+		status, etag := putAt(t, c, b, key, "memory", data, url.Values{"partNumber": {"1"}, "uploadId": {id}})
+		require.Equal(t, http.StatusOK, status)
+		return id, []minio.CompletePart{{PartNumber: 1, ETag: etag}}
+	}
+	hold.Begin()
+	defer hold.End()
+	status, _ = putAt(t, c, b, "fast", "memory", data, nil)
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, moraine.Memory, levelOf(t, b, "fast"))
+	got, _ := get(t, c, b, "fast", minio.GetObjectOptions{})
+	require.True(t, bytes.Equal(data, got))
+
+	id, parts := upload("parts")
+	calls := map[string]func() error{
+		"safe": func() error {
+			_, err := c.Client.PutObject(t.Context(), b, "safe", bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{DisableMultipart: true})
+			return err
+		},
+		"copy": func() error {
+			_, err := c.Client.CopyObject(t.Context(), minio.CopyDestOptions{Bucket: b, Object: "copy"}, minio.CopySrcOptions{Bucket: b, Object: "fast"})
+			return err
+		},
+		"parts": func() error {
+			_, err := c.CompleteMultipartUpload(t.Context(), b, "parts", id, parts, minio.PutObjectOptions{})
+			return err
+		},
+	}
+	var running sync.WaitGroup
+	errs, early := sync.Map{}, sync.Map{}
+	for name, call := range calls {
+		running.Go(func() {
+			errs.Store(name, call())
+			early.Store(name, hold.On())
+		})
+	}
+	time.Sleep(500 * time.Millisecond) // for who would return early
+	require.True(t, hold.On())
+	hold.End()
+	running.Wait()
+	for name := range calls {
+		err, _ := errs.Load(name)
+		require.Nil(t, err, name)
+		was, _ := early.Load(name)
+		require.Equal(t, false, was, "%s was answered before the devices had the bytes", name)
+		require.Equal(t, moraine.NVMe, levelOf(t, b, name), name)
+		got, _ := get(t, c, b, name, minio.GetObjectOptions{})
+		require.True(t, bytes.Equal(data, got), name)
+	}
+}
