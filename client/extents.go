@@ -137,8 +137,14 @@ func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 	if r == nil || r.GetAttr().GetGeneration() != m.generation {
 		return page{}, badReply("get extents")
 	}
+	return pageOf(r, m.inode, off)
+}
+
+// pageOf takes an answer over that was asked for from an offset on.
+func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
+	generation := r.GetAttr().GetGeneration()
 	stripes := make(map[uint64]*moraine.Stripe, len(r.Stripes))
-	for _, w := range r.Stripes {
+	for _, w := range r.GetStripes() {
 		s, err := stripeFromWire(w)
 		if err != nil {
 			return page{}, err
@@ -146,8 +152,8 @@ func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 		stripes[w.Id] = s
 	}
 	objects := make(map[uint64]*objectRead, len(r.Objects))
-	for _, o := range r.Objects {
-		objects[o.Id] = &objectRead{object: o, inode: m.inode, generation: m.generation}
+	for _, o := range r.GetObjects() {
+		objects[o.Id] = &objectRead{object: o, inode: inode, generation: generation}
 	}
 	p := page{from: off, to: math.MaxInt64, extents: make([]located, 0, len(r.Extents))}
 	last := int64(0)

@@ -68,6 +68,9 @@ func TestRoles(t *testing.T) {
 		{"stage", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: &wire.CommitStage{}}}
 		}, "sa"},
+		{"rewrite", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: &wire.CommitRewrite{}}}
+		}, "sa"},
 		{"evict", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{}}}
 		}, "sa"},

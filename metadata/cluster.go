@@ -63,6 +63,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 		return err
 	}
 	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
+	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())
 	reply.Healing, err = l.healingNow(r, reply.RepairQueued)
 	return err
 }

@@ -57,6 +57,16 @@ type Config struct {
 	MaxRepairs int
 	// RepairsPerSecond bounds the stripes that are given to repair jobs (256).
 	RepairsPerSecond int
+	// RewriteLive is of how many hundredths of a stripe files may name at most for it to be
+	// rewritten (25; negative: none is). To free a byte of such a stripe takes a third of
+	// one that is read and written again; at half a stripe it takes a whole one.
+	RewriteLive int
+	// RewriteEvery is how often all files are looked through for such stripes (1 h), and
+	// how old they must be: what is younger may be about to be written over.
+	RewriteEvery time.Duration
+	// RewriteBytesPerSecond bounds what is read and written again of them, by all movers
+	// together (32 MiB).
+	RewriteBytesPerSecond int64
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int
@@ -101,6 +111,11 @@ func (c *Config) setDefaults() {
 	setInt(&c.MinProtection, 1)
 	setInt(&c.MaxRepairs, 16)
 	setInt(&c.RepairsPerSecond, 256)
+	setInt(&c.RewriteLive, 25)
+	setDuration(&c.RewriteEvery, time.Hour)
+	if c.RewriteBytesPerSecond == 0 {
+		c.RewriteBytesPerSecond = 32 << 20
+	}
 	setInt(&c.RunnerKeys, 512)
 	setInt(&c.RunnerPieces, 200)
 	setInt(&c.EntryCommands, 256)
@@ -140,6 +155,10 @@ func (c *Config) validate() error {
 		return bad("bounds of entries must be positive")
 	case c.MinProtection < 1 || c.MinProtection >= moraine.MaxChunks:
 		return bad("a least protection of %d: 1 to %d", c.MinProtection, moraine.MaxChunks-1)
+	case c.RewriteLive > 90:
+		return bad("stripes are rewritten of which up to %d%% are in use: 90 at most", c.RewriteLive)
+	case c.RewriteEvery < time.Second || c.RewriteBytesPerSecond < 1<<16:
+		return bad("stripes are looked through every %v and rewritten at %d bytes a second: at least a second, and 64 KiB", c.RewriteEvery, c.RewriteBytesPerSecond)
 	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:
 		return bad("bounds of jobs must be positive")
 	}

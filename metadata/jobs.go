@@ -29,7 +29,8 @@ const (
 // moverJobs are the kinds that workers lease, leaderJobs those that the leader
 // runs itself.
 var (
-	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_REBALANCE}
+	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_REBALANCE,
+		wire.JobKind_JOB_KIND_REWRITE}
 	// tierJobs are leased by movers that serve a bucket.
 	tierJobs = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT,
 		wire.JobKind_JOB_KIND_DELETE_OBJECT}
@@ -53,9 +54,12 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 	if asked.Kinds, err = moverKinds(asked.Kinds, asked.Bucket); err != nil {
 		return nil, err
 	}
-	if slices.Contains(asked.Kinds, wire.JobKind_JOB_KIND_REBALANCE) && l.speaks(ctx, state.LevelRebalance) != nil {
+	ofLevel4 := func(k wire.JobKind) bool {
+		return k == wire.JobKind_JOB_KIND_REBALANCE || k == wire.JobKind_JOB_KIND_REWRITE
+	}
+	if slices.ContainsFunc(asked.Kinds, ofLevel4) && l.speaks(ctx, state.LevelRebalance) != nil {
 		// A server of an earlier build would refuse the whole request.
-		asked.Kinds = slices.DeleteFunc(asked.Kinds, func(k wire.JobKind) bool { return k == wire.JobKind_JOB_KIND_REBALANCE })
+		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
 	until := l.waitUntil(ctx, asked.WaitMillis)
 	for {

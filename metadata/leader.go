@@ -40,6 +40,7 @@ type leader struct {
 	reports   *reports
 	healing   healing
 	balancing balancing
+	rewriting rewriting
 	scrubs    scrubs
 	lease     *leaseTable
 	holds     []state.Hold // of the state, when the leadership began
@@ -104,7 +105,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels} {
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.rewriteStripes} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()

@@ -38,6 +38,7 @@ var (
 		wire.JobKind_JOB_KIND_CLONE_TREE:    "clone-tree",
 		wire.JobKind_JOB_KIND_CONCAT:        "concat",
 		wire.JobKind_JOB_KIND_REBALANCE:     "rebalance",
+		wire.JobKind_JOB_KIND_REWRITE:       "rewrite",
 		wire.JobKind_JOB_KIND_UNSPECIFIED:   "unknown",
 	}
 	jobStates = map[wire.JobState]string{

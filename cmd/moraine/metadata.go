@@ -32,6 +32,7 @@ type metadataOptions struct {
 	store       raftstore.Config
 	cache       sizeFlag
 	logKeep     sizeFlag
+	rewriteRate sizeFlag
 }
 
 func (a *app) metadataCommand() *cobra.Command {
@@ -75,6 +76,10 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "a change of the bucket whose reply was not seen may still arrive this long after its mover's lease; the same on every server")
 	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must be able to lose while too few are up for its scheme; the same on every server")
 	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "bound of the stripes given to repair jobs")
+	f.IntVar(&o.service.RewriteLive, "rewrite-live", 25, "stripes are rewritten of which files use at most so many percent any more; -1: none")
+	f.DurationVar(&o.service.RewriteEvery, "rewrite-every", time.Hour, "files are looked through for such stripes this often; younger stripes are left alone")
+	o.rewriteRate = 32 << 20
+	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that are put out of such stripes into new ones, in the whole cluster")
 	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")
 	f.DurationVar(&o.store.LogStall, "log-stall", 2*time.Second, "a server whose disk hangs this long gives up its place")
 	f.DurationVar(&o.store.LogRetention, "log-retention", 10*time.Minute, "log entries are kept this long for followers that were away")
@@ -139,6 +144,7 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 	o.service.Node, o.service.Join, o.service.Release = o.id, o.join, version
 	o.store.Dir, o.store.Cluster, o.store.Node = o.data, o.service.Cluster, o.id
 	o.store.CacheBytes, o.store.LogRetentionBytes = int64(o.cache), int64(o.logKeep)
+	o.service.RewriteBytesPerSecond = int64(o.rewriteRate)
 	return a.serveMetadata(ctx, sec, o)
 }
 

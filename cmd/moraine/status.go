@@ -32,6 +32,7 @@ type clusterStatus struct {
 	LostStripes  uint64           `json:"lost_stripes"`
 	Healing      *healingStatus   `json:"healing,omitempty"`
 	Rebalance    *rebalanceStatus `json:"rebalance,omitempty"`
+	Rewriting    *rewritingStatus `json:"rewriting,omitempty"`
 	Commands     uint64           `json:"commands"`
 	Entries      uint64           `json:"entries"`
 
@@ -98,6 +99,9 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 	s.judgeStripes(c)
 	if s.Rebalance = describeRebalance(c.Rebalance); s.Rebalance.words() != "" {
 		s.Notes = append(s.Notes, s.Rebalance.words())
+	}
+	if s.Rewriting = describeRewriting(c.Rewriting); s.Rewriting.words() != "" {
+		s.Notes = append(s.Notes, s.Rewriting.words())
 	}
 	return s
 }

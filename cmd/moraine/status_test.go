@@ -126,3 +126,15 @@ func TestRebalanceIsNoFault(t *testing.T) {
 	require.Empty(t, judge(&wire.ClusterReply{Rebalance: &wire.Rebalance{State: wire.RebalanceState_REBALANCE_STATE_EVEN}}).Notes)
 	require.Nil(t, judge(&wire.ClusterReply{}).Rebalance)
 }
+
+// TestDeadStripesAreNoFault: what is dead in stripes that are in use is told of where it is
+// a twentieth of them, and the cluster stays green.
+func TestDeadStripesAreNoFault(t *testing.T) {
+	s := judge(&wire.ClusterReply{Rewriting: &wire.Rewriting{Rounds: 1, NamedBytes: 9 << 30, DeadBytes: 3 << 30, ChosenStripes: 40, ChosenBytes: 1 << 30}})
+	require.Len(t, s.Notes, 1)
+	require.Equal(t, "3.0 GiB of stripes in use are dead, beside 9.0 GiB that files name; 40 stripes are rewritten, 1.0 GiB of them, to free the rest", s.Notes[0])
+	require.EqualValues(t, 3<<30, s.Rewriting.Dead)
+	for _, r := range []*wire.Rewriting{nil, {}, {Looking: true, NamedBytes: 1, DeadBytes: 9}, {NamedBytes: 100, DeadBytes: 5}} {
+		require.Empty(t, judge(&wire.ClusterReply{Rewriting: r}).Notes)
+	}
+}

@@ -48,6 +48,8 @@ type Options struct {
 	CapacityBytes uint64
 	// SessionTimeout, Grace and RepairGrace are those of package metadata.
 	SessionTimeout, Grace, RepairGrace time.Duration
+	// RewriteEvery is that of package metadata (1 h).
+	RewriteEvery time.Duration
 	// Bucket opens the object tier of a chunkserver and its mover; nil: there is
 	// none. SettleTime is that of package metadata.
 	Bucket     func(node string) (*object.Bucket, error)

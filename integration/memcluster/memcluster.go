@@ -38,6 +38,8 @@ type Options struct {
 	// SessionTimeout and RepairGrace are those of package metadata; its own
 	// defaults are 60 s and 10 min.
 	SessionTimeout, RepairGrace time.Duration
+	// RewriteEvery is that of package metadata. Default 1 h.
+	RewriteEvery time.Duration
 }
 
 // Cluster is a cluster inside a test.
@@ -93,7 +95,7 @@ func (c *Cluster) startMetadata(opts Options) {
 	}
 	for _, p := range peers {
 		s, err := metadata.New(metadata.Config{Node: p.ID, Peers: peers, Cluster: clusterID,
-			SessionTimeout: opts.SessionTimeout, RepairGrace: opts.RepairGrace},
+			SessionTimeout: opts.SessionTimeout, RepairGrace: opts.RepairGrace, RewriteEvery: opts.RewriteEvery},
 			metadata.Deps{NewStore: c.group.Store(p.ID), Log: c.log})
 		require.NoError(c.t, err)
 		ms := &metaServer{Server: s}

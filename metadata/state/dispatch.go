@@ -65,6 +65,8 @@ func (m *Machine) mutateTier(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, 
 		return m.commitEvict(t, op.CommitEvict)
 	case *wire.MetaRequest_CommitStage:
 		return m.commitStage(t, op.CommitStage)
+	case *wire.MetaRequest_CommitRewrite:
+		return m.commitRewrite(t, op.CommitRewrite)
 	case *wire.MetaRequest_SetPolicy:
 		return m.setPolicy(t, op.SetPolicy)
 	case *wire.MetaRequest_DeletedObject:

@@ -188,6 +188,9 @@ func (j *job) toWire() *wire.Job {
 	if j.kind == wire.JobKind_JOB_KIND_CONCAT && j.state == wire.JobState_JOB_STATE_DONE {
 		w.Inode = j.target
 	}
+	if w.Rewrite = j.rewriteTask(); w.Rewrite != nil || j.kind == wire.JobKind_JOB_KIND_REWRITE {
+		w.Inode = j.target
+	}
 	w.Generation, w.Failed = uint64(j.generation), uint32(j.why)
 	return w
 }

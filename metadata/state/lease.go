@@ -11,7 +11,7 @@ import (
 // leased reports whether workers lease jobs of a kind; the others the leader
 // runs by itself.
 func leased(kind wire.JobKind) bool {
-	return ofStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || ofTier(kind)
+	return ofStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE || ofTier(kind)
 }
 
 // leaseJobs gives ready jobs to a worker, and those whose holder let the lease
@@ -62,8 +62,10 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 		t.putJob(j)
 		w := j.toWire()
 		w.Move = move
-		if w.Repairs, err = t.repairTasks(j); err != nil {
-			return nil, err
+		if ofStripes(j.kind) {
+			if w.Repairs, err = t.repairTasks(j); err != nil {
+				return nil, err
+			}
 		}
 		reply.Jobs = append(reply.Jobs, w)
 	}
@@ -265,8 +267,9 @@ func (m *Machine) finishJob(t *tx, op *wire.FinishJob) (*wire.MetaResponse, erro
 	}
 	reason := clip(op.GetError(), moraine.MaxNameLen)
 	j.tries++
-	// A repair that failed is planned anew, against what is alive then.
-	if op.GetFinal() || j.tries >= MaxJobTries || ofStripes(j.kind) {
+	// A repair that failed is planned anew, against what is alive then; so is what
+	// rewrites stripes.
+	if op.GetFinal() || j.tries >= MaxJobTries || ofStripes(j.kind) || j.kind == wire.JobKind_JOB_KIND_REWRITE {
 		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, reason)
 	}
 	j.err = reason

@@ -76,6 +76,9 @@ const (
 	// levelToldAt: a bad chunk that is told of by a certain record of its stripe is passed
 	// over where there is another one (BadChunk.at_version).
 	levelToldAt = 4
+	// LevelRewrite: what files name of stripes that are mostly dead is put into new ones
+	// (REWRITE jobs, CommitRewrite).
+	LevelRewrite = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -194,13 +194,23 @@ func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
 	return nil
 }
 
-// createJobs makes the jobs that the leader decides on: repairs, and moves that fill
-// devices evenly. A repair takes
+// createJobs makes the jobs that the leader decides on: repairs, moves that fill
+// devices evenly, and what rewrites stripes that are mostly dead. A repair takes
 // those of its stripes that wait on the queue, with the intents that it names;
 // a job that would have none is not made.
 func (m *Machine) createJobs(t *tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) {
 	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
 	for _, w := range op.GetJobs() {
+		if w.GetKind() == wire.JobKind_JOB_KIND_REWRITE {
+			j, err := m.createRewrite(t, w)
+			if err != nil {
+				return nil, err
+			}
+			if j != nil {
+				reply.Jobs = append(reply.Jobs, j)
+			}
+			continue
+		}
 		if !ofStripes(w.GetKind()) {
 			return nil, fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "jobs of this kind are made by what needs them")
 		}

@@ -32,7 +32,7 @@ const (
 
 var (
 	kinds        = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
-	balanceKinds = []wire.JobKind{wire.JobKind_JOB_KIND_REBALANCE}
+	balanceKinds = []wire.JobKind{wire.JobKind_JOB_KIND_REBALANCE, wire.JobKind_JOB_KIND_REWRITE}
 )
 
 // errLeaseLost is the cause of a job's context once its lease is not ours.
@@ -48,7 +48,8 @@ func (m *Mover) Run(ctx context.Context) error {
 	if m.deps.Bucket != nil {
 		lanes.Go(func() { m.runLane(ctx, moveKinds, m.cfg.Moves) })
 	}
-	// Nor must moves between devices, which nobody waits for.
+	// Nor must moves between devices, or out of stripes that are mostly dead, which
+	// nobody waits for.
 	lanes.Go(func() { m.runLane(ctx, balanceKinds, 1) })
 	m.runLane(ctx, kinds, m.cfg.Jobs)
 	return nil
@@ -189,6 +190,8 @@ func kindName(k wire.JobKind) string {
 		return "repair"
 	case wire.JobKind_JOB_KIND_REBALANCE:
 		return "rebalance"
+	case wire.JobKind_JOB_KIND_REWRITE:
+		return "rewrite"
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return "commit-step"
 	}
@@ -215,6 +218,8 @@ func (w *work) do(ctx context.Context) error {
 		return w.repair(ctx)
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return w.commitStep(ctx)
+	case wire.JobKind_JOB_KIND_REWRITE:
+		return w.rewrite(ctx)
 	}
 	if slices.Contains(moveKinds, w.job.GetKind()) {
 		return w.move(ctx)

@@ -16,6 +16,7 @@ type Metrics struct {
 	FilesFlushed   prometheus.Counter
 	BytesFlushed   prometheus.Counter
 	BytesStaged    prometheus.Counter
+	BytesRewritten prometheus.Counter
 	ObjectsDeleted prometheus.Counter
 }
 
@@ -47,13 +48,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		FilesFlushed:   counter("flushed_files_total", "Files whose content was uploaded to the bucket and recorded."),
 		BytesFlushed:   counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
 		BytesStaged:    counter("staged_bytes_total", "Bytes of files gone through by staging."),
+		BytesRewritten: counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead into new ones."),
 		ObjectsDeleted: counter("deleted_objects_total", "Objects deleted from the bucket because nothing refers to them."),
 		RateWaits:      counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.Jobs, m.JobSeconds, m.Running, m.LeasesLost, m.ChunksRepaired, m.BytesRepaired,
 			m.StripesStale, m.ChunkErrors, m.RateWaits,
-			m.FilesFlushed, m.BytesFlushed, m.BytesStaged, m.ObjectsDeleted)
+			m.FilesFlushed, m.BytesFlushed, m.BytesStaged, m.BytesRewritten, m.ObjectsDeleted)
 	}
 	return m
 }

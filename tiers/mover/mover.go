@@ -3,6 +3,9 @@
 // checkpoints whose parts are all sealed, and, where it has a bucket, moves
 // files between stripes and objects. Every chunkserver process runs one.
 //
+// It also puts what files still name of stripes that are mostly dead into new ones
+// (rewrite.go).
+//
 // It decides nothing: which stripes, which targets and in which order is the
 // leader's. It keeps no state: a mover that stops leaves leases to run out and
 // intents that the service ends.
@@ -105,7 +108,11 @@ type Deps struct {
 	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
 	// Stage brings the evicted ranges within [off, off+n) of the file of a STAGE
 	// job back to stripes. Default: StageRange of Client, where it has that.
-	Stage   func(ctx context.Context, job *wire.Job, off, n int64) error
+	Stage func(ctx context.Context, job *wire.Job, off, n int64) error
+	// Rewrite puts what the file of a REWRITE job names of the job's stripes into new
+	// ones, at the pace that is given, and returns how many bytes that were. Default:
+	// RewriteStripes of Client, where it has that.
+	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (int64, error)
 	Clock   clock.Clock
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -147,6 +154,9 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 			return s.StageRange(ctx, moraine.JobID(job.GetId()), job.GetLeaseEpoch(), job.GetMove().GetAttr(), job.GetMove().GetObject(), off, n)
 		}
 	}
+	if c, ok := deps.Client.(*client.Client); ok && deps.Rewrite == nil {
+		deps.Rewrite = c.RewriteStripes
+	}
 	if c, ok := deps.Client.(*client.Client); ok && deps.Open == nil {
 		deps.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.OpenInode(ctx, inode) }
 	}
@@ -176,6 +186,11 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 func (m *Mover) throttle(ctx context.Context, n int64) error {
 	if m.limit == nil {
 		return ctx.Err()
+	}
+	for part := int64(m.limit.Burst()); n > part; n -= part {
+		if err := m.throttle(ctx, part); err != nil {
+			return err
+		}
 	}
 	now := m.deps.Clock.Now()
 	r := m.limit.ReserveN(now, int(min(n, int64(m.limit.Burst()))))

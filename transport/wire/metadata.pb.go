@@ -262,6 +262,7 @@ const (
 	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // count what is below each directory anew (the leader)
 	JobKind_JOB_KIND_CONCAT        JobKind = 222 // make one file of ranges of many (the leader)
 	JobKind_JOB_KIND_REBALANCE     JobKind = 230 // move chunks of sound stripes to emptier devices (movers)
+	JobKind_JOB_KIND_REWRITE       JobKind = 231 // put what a file still names of stripes that are mostly dead into new ones (movers)
 )
 
 // Enum value maps for JobKind.
@@ -282,6 +283,7 @@ var (
 		220: "JOB_KIND_RECOUNT",
 		222: "JOB_KIND_CONCAT",
 		230: "JOB_KIND_REBALANCE",
+		231: "JOB_KIND_REWRITE",
 	}
 	JobKind_value = map[string]int32{
 		"JOB_KIND_UNSPECIFIED":   0,
@@ -299,6 +301,7 @@ var (
 		"JOB_KIND_RECOUNT":       220,
 		"JOB_KIND_CONCAT":        222,
 		"JOB_KIND_REBALANCE":     230,
+		"JOB_KIND_REWRITE":       231,
 	}
 )
 
@@ -595,6 +598,7 @@ type MetaRequest struct {
 	//	*MetaRequest_ListMemory
 	//	*MetaRequest_ListLost
 	//	*MetaRequest_SetRebalance
+	//	*MetaRequest_CommitRewrite
 	//	*MetaRequest_CheckChunks
 	//	*MetaRequest_DropChunks
 	//	*MetaRequest_Hold
@@ -1449,6 +1453,15 @@ func (x *MetaRequest) GetSetRebalance() *SetRebalance {
 	return nil
 }
 
+func (x *MetaRequest) GetCommitRewrite() *CommitRewrite {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CommitRewrite); ok {
+			return x.CommitRewrite
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetCheckChunks() *CheckChunks {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_CheckChunks); ok {
@@ -1852,6 +1865,11 @@ type MetaRequest_SetRebalance struct {
 	SetRebalance *SetRebalance `protobuf:"bytes,470,opt,name=set_rebalance,json=setRebalance,proto3,oneof"`
 }
 
+type MetaRequest_CommitRewrite struct {
+	// Stripes that are mostly dead.
+	CommitRewrite *CommitRewrite `protobuf:"bytes,490,opt,name=commit_rewrite,json=commitRewrite,proto3,oneof"`
+}
+
 type MetaRequest_CheckChunks struct {
 	CheckChunks *CheckChunks `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
 }
@@ -2042,6 +2060,8 @@ func (*MetaRequest_ListMemory) isMetaRequest_Op() {}
 func (*MetaRequest_ListLost) isMetaRequest_Op() {}
 
 func (*MetaRequest_SetRebalance) isMetaRequest_Op() {}
+
+func (*MetaRequest_CommitRewrite) isMetaRequest_Op() {}
 
 func (*MetaRequest_CheckChunks) isMetaRequest_Op() {}
 
@@ -3306,6 +3326,7 @@ type ClusterReply struct {
 	Healing           *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
 	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	Rebalance         *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
+	Rewriting         *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -3483,6 +3504,13 @@ func (x *ClusterReply) GetRoutingEpoch() uint64 {
 func (x *ClusterReply) GetRebalance() *Rebalance {
 	if x != nil {
 		return x.Rebalance
+	}
+	return nil
+}
+
+func (x *ClusterReply) GetRewriting() *Rewriting {
+	if x != nil {
+		return x.Rewriting
 	}
 	return nil
 }
@@ -3801,6 +3829,116 @@ func (x *Rebalance) GetElapsedMillis() uint64 {
 	return 0
 }
 
+// Rewriting is what a look through the stripes found that files name little of, and had
+// rewritten: the present look, or, between two, the one before.
+type Rewriting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Looking       bool                   `protobuf:"varint,1,opt,name=looking,proto3" json:"looking,omitempty"`
+	Rounds        uint64                 `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"`                                    // looks that this leader has ended
+	ElapsedMillis uint64                 `protobuf:"varint,3,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"` // since the look began or, between two, since it ended
+	Stripes       uint64                 `protobuf:"varint,4,opt,name=stripes,proto3" json:"stripes,omitempty"`                                  // looked at, of which all that names them was seen
+	NamedBytes    uint64                 `protobuf:"varint,5,opt,name=named_bytes,json=namedBytes,proto3" json:"named_bytes,omitempty"`          // of these stripes that a file names
+	DeadBytes     uint64                 `protobuf:"varint,6,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`             // of these stripes that nothing names any more
+	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes,proto3" json:"shared_stripes,omitempty"` // not judged: tables of other files, or of clones, name them too
+	ChosenStripes uint64                 `protobuf:"varint,8,opt,name=chosen_stripes,json=chosenStripes,proto3" json:"chosen_stripes,omitempty"` // given to movers, to be rewritten
+	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes,proto3" json:"chosen_bytes,omitempty"`       // of them that files name: what is read and written again
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rewriting) Reset() {
+	*x = Rewriting{}
+	mi := &file_metadata_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rewriting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rewriting) ProtoMessage() {}
+
+func (x *Rewriting) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rewriting.ProtoReflect.Descriptor instead.
+func (*Rewriting) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Rewriting) GetLooking() bool {
+	if x != nil {
+		return x.Looking
+	}
+	return false
+}
+
+func (x *Rewriting) GetRounds() uint64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *Rewriting) GetElapsedMillis() uint64 {
+	if x != nil {
+		return x.ElapsedMillis
+	}
+	return 0
+}
+
+func (x *Rewriting) GetStripes() uint64 {
+	if x != nil {
+		return x.Stripes
+	}
+	return 0
+}
+
+func (x *Rewriting) GetNamedBytes() uint64 {
+	if x != nil {
+		return x.NamedBytes
+	}
+	return 0
+}
+
+func (x *Rewriting) GetDeadBytes() uint64 {
+	if x != nil {
+		return x.DeadBytes
+	}
+	return 0
+}
+
+func (x *Rewriting) GetSharedStripes() uint64 {
+	if x != nil {
+		return x.SharedStripes
+	}
+	return 0
+}
+
+func (x *Rewriting) GetChosenStripes() uint64 {
+	if x != nil {
+		return x.ChosenStripes
+	}
+	return 0
+}
+
+func (x *Rewriting) GetChosenBytes() uint64 {
+	if x != nil {
+		return x.ChosenBytes
+	}
+	return 0
+}
+
 // SetMaintenance announces that a host will be away: for that long its silence
 // has nothing rebuilt, and nothing new is put on it. It ends when the host
 // registers after a boot. Refused where a stripe would be left without a chunk to
@@ -3818,7 +3956,7 @@ type SetMaintenance struct {
 
 func (x *SetMaintenance) Reset() {
 	*x = SetMaintenance{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3830,7 +3968,7 @@ func (x *SetMaintenance) String() string {
 func (*SetMaintenance) ProtoMessage() {}
 
 func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3843,7 +3981,7 @@ func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
 func (*SetMaintenance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetMaintenance) GetHost() string {
@@ -3893,7 +4031,7 @@ type StartScrub struct {
 
 func (x *StartScrub) Reset() {
 	*x = StartScrub{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +4043,7 @@ func (x *StartScrub) String() string {
 func (*StartScrub) ProtoMessage() {}
 
 func (x *StartScrub) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4056,7 @@ func (x *StartScrub) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartScrub.ProtoReflect.Descriptor instead.
 func (*StartScrub) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StartScrub) GetHost() string {
@@ -3948,7 +4086,7 @@ type SetHostState struct {
 
 func (x *SetHostState) Reset() {
 	*x = SetHostState{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3960,7 +4098,7 @@ func (x *SetHostState) String() string {
 func (*SetHostState) ProtoMessage() {}
 
 func (x *SetHostState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3973,7 +4111,7 @@ func (x *SetHostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
 func (*SetHostState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetHostState) GetHost() string {
@@ -4006,7 +4144,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4156,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4169,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -4051,7 +4189,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4063,7 +4201,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4076,7 +4214,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -4102,7 +4240,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4114,7 +4252,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4127,7 +4265,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -4150,7 +4288,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4162,7 +4300,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4175,7 +4313,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -4219,7 +4357,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4231,7 +4369,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4244,7 +4382,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -4293,7 +4431,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4305,7 +4443,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4318,7 +4456,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -4351,7 +4489,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4363,7 +4501,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4376,7 +4514,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -4397,7 +4535,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4409,7 +4547,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4422,7 +4560,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -4456,7 +4594,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4468,7 +4606,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4481,7 +4619,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DirEntry) GetName() string {
@@ -4508,7 +4646,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4520,7 +4658,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4533,7 +4671,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -4572,7 +4710,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4584,7 +4722,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4597,7 +4735,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -4692,7 +4830,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4704,7 +4842,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4717,7 +4855,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -4782,7 +4920,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +4932,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +4945,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -4847,7 +4985,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4859,7 +4997,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4872,7 +5010,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -4894,7 +5032,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4906,7 +5044,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4919,7 +5057,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -4954,7 +5092,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5104,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5117,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -5004,7 +5142,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5016,7 +5154,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5029,7 +5167,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -5085,7 +5223,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5097,7 +5235,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5110,7 +5248,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -5137,7 +5275,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5149,7 +5287,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5162,7 +5300,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -5190,7 +5328,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5202,7 +5340,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5215,7 +5353,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -5248,7 +5386,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5260,7 +5398,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5273,7 +5411,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -5347,7 +5485,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5359,7 +5497,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5372,7 +5510,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -5424,7 +5562,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5436,7 +5574,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5449,7 +5587,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -5504,7 +5642,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5516,7 +5654,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5529,7 +5667,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -5553,7 +5691,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5565,7 +5703,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5578,7 +5716,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -5625,7 +5763,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5637,7 +5775,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5650,7 +5788,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -5682,7 +5820,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5694,7 +5832,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5707,7 +5845,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -5806,7 +5944,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5818,7 +5956,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5831,7 +5969,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -5882,7 +6020,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5894,7 +6032,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5907,7 +6045,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -5971,7 +6109,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5983,7 +6121,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5996,7 +6134,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -6038,7 +6176,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6050,7 +6188,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6063,7 +6201,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -6099,7 +6237,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6111,7 +6249,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6124,7 +6262,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -6168,7 +6306,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6180,7 +6318,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6193,7 +6331,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -6241,7 +6379,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6253,7 +6391,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6266,7 +6404,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -6290,7 +6428,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6302,7 +6440,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6315,7 +6453,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -6372,7 +6510,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6384,7 +6522,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6397,7 +6535,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -6442,7 +6580,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6454,7 +6592,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6467,7 +6605,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -6525,7 +6663,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6537,7 +6675,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6550,7 +6688,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -6606,7 +6744,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6618,7 +6756,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6631,7 +6769,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -6718,7 +6856,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6730,7 +6868,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6743,7 +6881,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -6784,7 +6922,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6796,7 +6934,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6809,7 +6947,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -6840,7 +6978,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6852,7 +6990,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6865,7 +7003,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -6902,7 +7040,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6914,7 +7052,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6927,7 +7065,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -6977,7 +7115,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6989,7 +7127,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7002,7 +7140,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -7029,7 +7167,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7041,7 +7179,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7054,7 +7192,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -7083,7 +7221,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7095,7 +7233,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7108,7 +7246,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -7149,7 +7287,7 @@ type ByteRange struct {
 
 func (x *ByteRange) Reset() {
 	*x = ByteRange{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7161,7 +7299,7 @@ func (x *ByteRange) String() string {
 func (*ByteRange) ProtoMessage() {}
 
 func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7174,7 +7312,7 @@ func (x *ByteRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
 func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ByteRange) GetOffset() uint64 {
@@ -7204,7 +7342,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7216,7 +7354,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7229,7 +7367,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -7270,7 +7408,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7282,7 +7420,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7295,7 +7433,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -7320,7 +7458,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7332,7 +7470,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7345,7 +7483,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -7403,7 +7541,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7415,7 +7553,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7428,7 +7566,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -7478,7 +7616,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7490,7 +7628,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7503,7 +7641,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -7545,7 +7683,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7557,7 +7695,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7570,7 +7708,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -7596,7 +7734,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7608,7 +7746,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7621,7 +7759,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -7693,7 +7831,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7705,7 +7843,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7718,7 +7856,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -7741,7 +7879,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7753,7 +7891,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7766,7 +7904,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -7813,7 +7951,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7825,7 +7963,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7838,7 +7976,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -7864,7 +8002,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7876,7 +8014,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7889,7 +8027,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -7960,7 +8098,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7972,7 +8110,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7985,7 +8123,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -8036,17 +8174,18 @@ type Job struct {
 	Attempts      uint32                 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`                    // leases so far
 	NotBefore     uint64                 `protobuf:"varint,17,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // cluster time: a retry waits until then
 	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move,proto3" json:"move,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT or MOVE_TREE
+	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE or REWRITE
 	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: what it queues
 	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a CONCAT that is done: of the content that it gave the inode
 	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // of a CONCAT that failed: the Kind of the error
+	Rewrite       *RewriteTask           `protobuf:"bytes,490,opt,name=rewrite,proto3" json:"rewrite,omitempty"`                       // of a REWRITE that has not ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8058,7 +8197,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8071,7 +8210,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Job) GetId() uint64 {
@@ -8228,6 +8367,168 @@ func (x *Job) GetFailed() uint32 {
 	return 0
 }
 
+func (x *Job) GetRewrite() *RewriteTask {
+	if x != nil {
+		return x.Rewrite
+	}
+	return nil
+}
+
+// RewriteTask names stripes of the job's file, and the range in which it names them.
+type RewriteTask struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes,proto3" json:"stripes,omitempty"` // 64 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RewriteTask) Reset() {
+	*x = RewriteTask{}
+	mi := &file_metadata_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RewriteTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RewriteTask) ProtoMessage() {}
+
+func (x *RewriteTask) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
+func (*RewriteTask) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *RewriteTask) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *RewriteTask) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *RewriteTask) GetStripes() []uint64 {
+	if x != nil {
+		return x.Stripes
+	}
+	return nil
+}
+
+// CommitRewrite swaps extents of new stripes in for others of the same bytes, where the
+// file still has just those. Neither its content nor its generation changes.
+type CommitRewrite struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode,proto3" json:"inode,omitempty"`
+	Stripes       []*Stripe              `protobuf:"bytes,4,rep,name=stripes,proto3" json:"stripes,omitempty"`
+	Extents       []*Extent              `protobuf:"bytes,5,rep,name=extents,proto3" json:"extents,omitempty"`
+	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`            // what the file had in the ranges of the extents, and the bytes were read from
+	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitRewrite) Reset() {
+	*x = CommitRewrite{}
+	mi := &file_metadata_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitRewrite) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitRewrite) ProtoMessage() {}
+
+func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
+func (*CommitRewrite) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *CommitRewrite) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *CommitRewrite) GetLeaseEpoch() uint64 {
+	if x != nil {
+		return x.LeaseEpoch
+	}
+	return 0
+}
+
+func (x *CommitRewrite) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *CommitRewrite) GetStripes() []*Stripe {
+	if x != nil {
+		return x.Stripes
+	}
+	return nil
+}
+
+func (x *CommitRewrite) GetExtents() []*Extent {
+	if x != nil {
+		return x.Extents
+	}
+	return nil
+}
+
+func (x *CommitRewrite) GetWas() []*Extent {
+	if x != nil {
+		return x.Was
+	}
+	return nil
+}
+
+func (x *CommitRewrite) GetPromised() uint32 {
+	if x != nil {
+		return x.Promised
+	}
+	return 0
+}
+
 type RepairTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`    // as of the lease
@@ -8241,7 +8542,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8253,7 +8554,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8266,7 +8567,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -8317,7 +8618,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8329,7 +8630,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8342,7 +8643,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -8387,7 +8688,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8399,7 +8700,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8412,7 +8713,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -8468,7 +8769,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8480,7 +8781,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8493,7 +8794,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -8529,7 +8830,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8541,7 +8842,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8554,7 +8855,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -8597,7 +8898,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8609,7 +8910,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8622,7 +8923,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -8665,7 +8966,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8677,7 +8978,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8690,7 +8991,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -8730,7 +9031,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8742,7 +9043,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8755,7 +9056,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -8778,7 +9079,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8790,7 +9091,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8803,7 +9104,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -8832,7 +9133,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8844,7 +9145,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8857,7 +9158,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -8890,7 +9191,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8902,7 +9203,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8915,7 +9216,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -8938,7 +9239,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8950,7 +9251,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8963,7 +9264,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -8997,7 +9298,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9009,7 +9310,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9022,7 +9323,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -9049,7 +9350,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9061,7 +9362,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9074,7 +9375,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -9101,7 +9402,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9113,7 +9414,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9126,7 +9427,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -9180,7 +9481,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9192,7 +9493,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9205,7 +9506,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -9228,7 +9529,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9240,7 +9541,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9253,7 +9554,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -9303,7 +9604,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9315,7 +9616,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9328,7 +9629,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -9362,7 +9663,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9374,7 +9675,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9387,7 +9688,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -9415,7 +9716,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9427,7 +9728,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9440,7 +9741,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -9474,7 +9775,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9486,7 +9787,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9499,7 +9800,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -9524,7 +9825,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9536,7 +9837,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9549,7 +9850,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -9630,7 +9931,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9642,7 +9943,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9655,7 +9956,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -9708,7 +10009,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9720,7 +10021,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9733,7 +10034,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -9778,7 +10079,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9790,7 +10091,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9803,7 +10104,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -9849,7 +10150,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9861,7 +10162,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9874,7 +10175,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -9911,7 +10212,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9923,7 +10224,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9936,7 +10237,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -9986,7 +10287,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9998,7 +10299,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10011,7 +10312,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -10039,7 +10340,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10051,7 +10352,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10064,7 +10365,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -10083,7 +10384,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10095,7 +10396,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10108,7 +10409,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -10131,7 +10432,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10143,7 +10444,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10156,7 +10457,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -10200,7 +10501,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10212,7 +10513,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10225,7 +10526,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -10270,7 +10571,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10282,7 +10583,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10295,7 +10596,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -10352,7 +10653,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10364,7 +10665,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10377,7 +10678,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -10418,7 +10719,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10430,7 +10731,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10443,7 +10744,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -10475,7 +10776,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10487,7 +10788,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10500,7 +10801,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -10555,7 +10856,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10567,7 +10868,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10580,7 +10881,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -10669,7 +10970,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10681,7 +10982,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10694,7 +10995,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -10809,7 +11110,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10821,7 +11122,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10834,7 +11135,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -10873,7 +11174,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10885,7 +11186,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10898,7 +11199,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 type Member struct {
@@ -10921,7 +11222,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10933,7 +11234,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10946,7 +11247,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Member) GetId() string {
@@ -11051,7 +11352,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11063,7 +11364,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11076,7 +11377,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -11161,7 +11462,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11173,7 +11474,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11186,7 +11487,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *CommandCount) GetName() string {
@@ -11229,7 +11530,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11241,7 +11542,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11254,7 +11555,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *AddMember) GetId() string {
@@ -11281,7 +11582,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11293,7 +11594,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11306,7 +11607,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -11326,7 +11627,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11338,7 +11639,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11351,7 +11652,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -11374,7 +11675,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11386,7 +11687,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11399,7 +11700,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -11441,7 +11742,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11453,7 +11754,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11466,7 +11767,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -11515,7 +11816,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11527,7 +11828,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11540,7 +11841,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -11562,7 +11863,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11574,7 +11875,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11587,7 +11888,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -11619,7 +11920,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11631,7 +11932,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11644,7 +11945,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -11705,7 +12006,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11717,7 +12018,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11730,7 +12031,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 type LeaderReply struct {
@@ -11745,7 +12046,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11757,7 +12058,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11770,7 +12071,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -11815,7 +12116,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11827,7 +12128,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11840,7 +12141,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -11885,7 +12186,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11897,7 +12198,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11910,7 +12211,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -11967,7 +12268,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11979,7 +12280,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11992,7 +12293,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -12027,7 +12328,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe2*\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xa9+\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -12150,7 +12451,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryH\x00R\n" +
 	"listMemory\x126\n" +
 	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12B\n" +
-	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12?\n" +
+	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12E\n" +
+	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteH\x00R\rcommitRewrite\x12?\n" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x19.moraine.wire.CheckChunksH\x00R\vcheckChunks\x12<\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksH\x00R\n" +
 	"dropChunks\x12)\n" +
@@ -12249,7 +12551,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xbd\x06\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xf5\x06\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -12272,7 +12574,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\flost_stripes\x18\x12 \x01(\x04R\vlostStripes\x120\n" +
 	"\ahealing\x18\xc2\x03 \x01(\v2\x15.moraine.wire.HealingR\ahealing\x12$\n" +
 	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x126\n" +
-	"\trebalance\x18\xd6\x03 \x01(\v2\x17.moraine.wire.RebalanceR\trebalance\"\xde\x01\n" +
+	"\trebalance\x18\xd6\x03 \x01(\v2\x17.moraine.wire.RebalanceR\trebalance\x126\n" +
+	"\trewriting\x18\xea\x03 \x01(\v2\x17.moraine.wire.RewritingR\trewriting\"\xde\x01\n" +
 	"\aHealing\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1d\n" +
@@ -12309,7 +12612,19 @@ const file_metadata_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\r \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
 	"\n" +
 	"eta_millis\x18\x0e \x01(\x04R\tetaMillis\x12%\n" +
-	"\x0eelapsed_millis\x18\x0f \x01(\x04R\relapsedMillis\"\x82\x01\n" +
+	"\x0eelapsed_millis\x18\x0f \x01(\x04R\relapsedMillis\"\xaf\x02\n" +
+	"\tRewriting\x12\x18\n" +
+	"\alooking\x18\x01 \x01(\bR\alooking\x12\x16\n" +
+	"\x06rounds\x18\x02 \x01(\x04R\x06rounds\x12%\n" +
+	"\x0eelapsed_millis\x18\x03 \x01(\x04R\relapsedMillis\x12\x18\n" +
+	"\astripes\x18\x04 \x01(\x04R\astripes\x12\x1f\n" +
+	"\vnamed_bytes\x18\x05 \x01(\x04R\n" +
+	"namedBytes\x12\x1d\n" +
+	"\n" +
+	"dead_bytes\x18\x06 \x01(\x04R\tdeadBytes\x12%\n" +
+	"\x0eshared_stripes\x18\a \x01(\x04R\rsharedStripes\x12%\n" +
+	"\x0echosen_stripes\x18\b \x01(\x04R\rchosenStripes\x12!\n" +
+	"\fchosen_bytes\x18\t \x01(\x04R\vchosenBytes\"\x82\x01\n" +
 	"\x0eSetMaintenance\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06millis\x18\x02 \x01(\x04R\x06millis\x12\x16\n" +
@@ -12641,7 +12956,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x13\n" +
-	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\"\xb1\x05\n" +
+	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\"\xe7\x05\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.moraine.wire.JobKindR\x04kind\x12,\n" +
@@ -12670,7 +12985,21 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\xc0\x02 \x01(\x04R\n" +
 	"generation\x12\x17\n" +
-	"\x06failed\x18\xc1\x02 \x01(\rR\x06failed\"\xb4\x01\n" +
+	"\x06failed\x18\xc1\x02 \x01(\rR\x06failed\x124\n" +
+	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"Q\n" +
+	"\vRewriteTask\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\x04R\x03end\x12\x18\n" +
+	"\astripes\x18\x03 \x03(\x06R\astripes\"\xfc\x01\n" +
+	"\rCommitRewrite\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
+	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
+	"leaseEpoch\x12\x14\n" +
+	"\x05inode\x18\x03 \x01(\x06R\x05inode\x12.\n" +
+	"\astripes\x18\x04 \x03(\v2\x14.moraine.wire.StripeR\astripes\x12.\n" +
+	"\aextents\x18\x05 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12&\n" +
+	"\x03was\x18\x06 \x03(\v2\x14.moraine.wire.ExtentR\x03was\x12\x1a\n" +
+	"\bpromised\x18\a \x01(\rR\bpromised\"\xb4\x01\n" +
 	"\n" +
 	"RepairTask\x12,\n" +
 	"\x06stripe\x18\x01 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12\x16\n" +
@@ -12998,7 +13327,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17CHUNK_FAULT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CHUNK_FAULT_MISSING\x10\x01\x12\x17\n" +
 	"\x13CHUNK_FAULT_DAMAGED\x10\x02\x12\x1b\n" +
-	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\xf0\x02\n" +
+	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\x87\x03\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -13015,7 +13344,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x13JOB_KIND_CLONE_TREE\x10\xdd\x01\x12\x15\n" +
 	"\x10JOB_KIND_RECOUNT\x10\xdc\x01\x12\x14\n" +
 	"\x0fJOB_KIND_CONCAT\x10\xde\x01\x12\x17\n" +
-	"\x12JOB_KIND_REBALANCE\x10\xe6\x01*\x95\x01\n" +
+	"\x12JOB_KIND_REBALANCE\x10\xe6\x01\x12\x15\n" +
+	"\x10JOB_KIND_REWRITE\x10\xe7\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -13048,7 +13378,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 132)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 135)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -13071,401 +13401,410 @@ var file_metadata_proto_goTypes = []any{
 	(*Healing)(nil),           // 18: moraine.wire.Healing
 	(*SetRebalance)(nil),      // 19: moraine.wire.SetRebalance
 	(*Rebalance)(nil),         // 20: moraine.wire.Rebalance
-	(*SetMaintenance)(nil),    // 21: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 22: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 23: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 24: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 25: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 26: moraine.wire.EntryReply
-	(*Walk)(nil),              // 27: moraine.wire.Walk
-	(*WalkReply)(nil),         // 28: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 29: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 30: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 31: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 32: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 33: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 34: moraine.wire.Create
-	(*Rename)(nil),            // 35: moraine.wire.Rename
-	(*Remove)(nil),            // 36: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 37: moraine.wire.RemoveReply
-	(*Link)(nil),              // 38: moraine.wire.Link
-	(*Release)(nil),           // 39: moraine.wire.Release
-	(*SetXattr)(nil),          // 40: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 41: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 42: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 43: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 44: moraine.wire.SetAttr
-	(*Grant)(nil),             // 45: moraine.wire.Grant
-	(*GrantReply)(nil),        // 46: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 47: moraine.wire.EndGrant
-	(*Place)(nil),             // 48: moraine.wire.Place
-	(*PlaceReply)(nil),        // 49: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 50: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 51: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 52: moraine.wire.Clone
-	(*CloneRange)(nil),        // 53: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 54: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 55: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 56: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 57: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 58: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 59: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 60: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 61: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 62: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 63: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 64: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 65: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 66: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 67: moraine.wire.ListLost
-	(*LostReply)(nil),         // 68: moraine.wire.LostReply
-	(*LostFile)(nil),          // 69: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 70: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 71: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 72: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 73: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 74: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 75: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 76: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 77: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 78: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 79: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 80: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 81: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 82: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 83: moraine.wire.Job
-	(*RepairTask)(nil),        // 84: moraine.wire.RepairTask
-	(*Intent)(nil),            // 85: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 86: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 87: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 88: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 89: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 90: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 91: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 92: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 93: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 94: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 95: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 96: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 97: moraine.wire.EndIntents
-	(*Usage)(nil),             // 98: moraine.wire.Usage
-	(*GetUsage)(nil),          // 99: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 100: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 101: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 102: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 103: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 104: moraine.wire.Recount
-	(*Leases)(nil),            // 105: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 106: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 107: moraine.wire.Recall
-	(*Touch)(nil),             // 108: moraine.wire.Touch
-	(*Hold)(nil),              // 109: moraine.wire.Hold
-	(*HoldReply)(nil),         // 110: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 111: moraine.wire.EndHold
-	(*Batch)(nil),             // 112: moraine.wire.Batch
-	(*BatchReply)(nil),        // 113: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 114: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 115: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 116: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 117: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 118: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 119: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 120: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 121: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 122: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 123: moraine.wire.GetMembers
-	(*Member)(nil),            // 124: moraine.wire.Member
-	(*MembersReply)(nil),      // 125: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 126: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 127: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 128: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 129: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 130: moraine.wire.CloneTree
-	(*Concat)(nil),            // 131: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 132: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 133: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 134: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 135: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 136: moraine.wire.LeaderReply
-	(*ListQuarantine)(nil),    // 137: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 138: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 139: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 140: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 141: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 142: moraine.wire.SealPart
-	(*GetStep)(nil),           // 143: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 144: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 145: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 146: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 147: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 148: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 149: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 150: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 151: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 152: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 153: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 154: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 155: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 156: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 157: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 158: moraine.wire.GetObject
-	(*GetTier)(nil),           // 159: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 160: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 161: moraine.wire.GetPolicy
-	(*Error)(nil),             // 162: moraine.wire.Error
-	(*Topology)(nil),          // 163: moraine.wire.Topology
-	(*RunReply)(nil),          // 164: moraine.wire.RunReply
-	(*StepReply)(nil),         // 165: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 166: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 167: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 168: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 169: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 170: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 171: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 172: moraine.wire.Scheme
-	(DeviceState)(0),          // 173: moraine.wire.DeviceState
-	(*Attr)(nil),              // 174: moraine.wire.Attr
-	(FileType)(0),             // 175: moraine.wire.FileType
-	(*Placement)(nil),         // 176: moraine.wire.Placement
-	(*Stripe)(nil),            // 177: moraine.wire.Stripe
-	(*Extent)(nil),            // 178: moraine.wire.Extent
-	(*Object)(nil),            // 179: moraine.wire.Object
-	(*Host)(nil),              // 180: moraine.wire.Host
-	(*Device)(nil),            // 181: moraine.wire.Device
-	(*SigningKey)(nil),        // 182: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 183: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 184: moraine.wire.MoveTask
+	(*Rewriting)(nil),         // 21: moraine.wire.Rewriting
+	(*SetMaintenance)(nil),    // 22: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 23: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 24: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 25: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 26: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 27: moraine.wire.EntryReply
+	(*Walk)(nil),              // 28: moraine.wire.Walk
+	(*WalkReply)(nil),         // 29: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 30: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 31: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 32: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 33: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 34: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 35: moraine.wire.Create
+	(*Rename)(nil),            // 36: moraine.wire.Rename
+	(*Remove)(nil),            // 37: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 38: moraine.wire.RemoveReply
+	(*Link)(nil),              // 39: moraine.wire.Link
+	(*Release)(nil),           // 40: moraine.wire.Release
+	(*SetXattr)(nil),          // 41: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 42: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 43: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 44: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 45: moraine.wire.SetAttr
+	(*Grant)(nil),             // 46: moraine.wire.Grant
+	(*GrantReply)(nil),        // 47: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 48: moraine.wire.EndGrant
+	(*Place)(nil),             // 49: moraine.wire.Place
+	(*PlaceReply)(nil),        // 50: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 51: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 52: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 53: moraine.wire.Clone
+	(*CloneRange)(nil),        // 54: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 55: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 56: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 57: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 58: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 59: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 60: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 61: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 62: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 63: moraine.wire.HeartbeatReply
+	(*ListMemory)(nil),        // 64: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 65: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 66: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 67: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 68: moraine.wire.ListLost
+	(*LostReply)(nil),         // 69: moraine.wire.LostReply
+	(*LostFile)(nil),          // 70: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 71: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 72: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 73: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 74: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 75: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 76: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 77: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 78: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 79: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 80: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 81: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 82: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 83: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 84: moraine.wire.Job
+	(*RewriteTask)(nil),       // 85: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 86: moraine.wire.CommitRewrite
+	(*RepairTask)(nil),        // 87: moraine.wire.RepairTask
+	(*Intent)(nil),            // 88: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 89: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 90: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 91: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 92: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 93: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 94: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 95: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 96: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 97: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 98: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 99: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 100: moraine.wire.EndIntents
+	(*Usage)(nil),             // 101: moraine.wire.Usage
+	(*GetUsage)(nil),          // 102: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 103: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 104: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 105: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 106: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 107: moraine.wire.Recount
+	(*Leases)(nil),            // 108: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 109: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 110: moraine.wire.Recall
+	(*Touch)(nil),             // 111: moraine.wire.Touch
+	(*Hold)(nil),              // 112: moraine.wire.Hold
+	(*HoldReply)(nil),         // 113: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 114: moraine.wire.EndHold
+	(*Batch)(nil),             // 115: moraine.wire.Batch
+	(*BatchReply)(nil),        // 116: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 117: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 118: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 119: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 120: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 121: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 122: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 123: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 124: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 125: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 126: moraine.wire.GetMembers
+	(*Member)(nil),            // 127: moraine.wire.Member
+	(*MembersReply)(nil),      // 128: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 129: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 130: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 131: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 132: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 133: moraine.wire.CloneTree
+	(*Concat)(nil),            // 134: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 135: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 136: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 137: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 138: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 139: moraine.wire.LeaderReply
+	(*ListQuarantine)(nil),    // 140: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 141: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 142: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 143: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 144: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 145: moraine.wire.SealPart
+	(*GetStep)(nil),           // 146: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 147: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 148: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 149: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 150: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 151: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 152: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 153: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 154: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 155: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 156: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 157: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 158: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 159: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 160: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 161: moraine.wire.GetObject
+	(*GetTier)(nil),           // 162: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 163: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 164: moraine.wire.GetPolicy
+	(*Error)(nil),             // 165: moraine.wire.Error
+	(*Topology)(nil),          // 166: moraine.wire.Topology
+	(*RunReply)(nil),          // 167: moraine.wire.RunReply
+	(*StepReply)(nil),         // 168: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 169: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 170: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 171: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 172: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 173: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 174: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 175: moraine.wire.Scheme
+	(DeviceState)(0),          // 176: moraine.wire.DeviceState
+	(*Attr)(nil),              // 177: moraine.wire.Attr
+	(FileType)(0),             // 178: moraine.wire.FileType
+	(*Placement)(nil),         // 179: moraine.wire.Placement
+	(*Stripe)(nil),            // 180: moraine.wire.Stripe
+	(*Extent)(nil),            // 181: moraine.wire.Extent
+	(*Object)(nil),            // 182: moraine.wire.Object
+	(*Host)(nil),              // 183: moraine.wire.Host
+	(*Device)(nil),            // 184: moraine.wire.Device
+	(*SigningKey)(nil),        // 185: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 186: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 187: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	11,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
 	12,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
 	13,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
 	15,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	24,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	25,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	27,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	30,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	31,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	34,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	35,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	36,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	44,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	43,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	38,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	39,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	40,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	41,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	45,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	47,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	48,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	50,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	55,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	57,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	52,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	59,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	61,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	73,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	72,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	82,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	86,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	88,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	89,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	90,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	91,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	93,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	95,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	97,  // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	140, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	141, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	142, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	143, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	144, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	145, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	146, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	147, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	148, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	149, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	150, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	92,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	151, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	152, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	153, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	154, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	155, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	156, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	157, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	158, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	159, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	160, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	161, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	99,  // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	101, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	102, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	104, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	130, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	131, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	132, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	105, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	115, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	119, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	123, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	127, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	128, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	129, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	133, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	21,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	23,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	22,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	135, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	137, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	65,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	63,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	67,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	25,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	26,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	28,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	31,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	32,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	35,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	36,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	37,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	45,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	44,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	39,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	40,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	41,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	42,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	46,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	48,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	49,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	51,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	56,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	58,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	53,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	60,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	62,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	74,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	73,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	83,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	89,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	91,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	92,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	93,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	94,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	96,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	98,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	100, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	143, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	144, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	145, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	146, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	147, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	148, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	149, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	150, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	151, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	152, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	153, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	95,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	154, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	155, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	156, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	157, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	158, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	159, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	160, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	161, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	162, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	163, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	164, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	102, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	104, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	105, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	107, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	133, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	134, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	135, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	108, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	118, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	122, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	126, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	130, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	131, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	132, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	136, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	22,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	24,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	23,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	138, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	140, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	66,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	64,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	68,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	19,  // 84: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	76,  // 85: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	78,  // 86: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	109, // 87: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	111, // 88: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	112, // 89: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	162, // 90: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	114, // 91: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	14,  // 92: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	17,  // 93: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	163, // 94: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	26,  // 95: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	28,  // 96: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	33,  // 97: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	37,  // 98: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	46,  // 99: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	49,  // 100: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	54,  // 101: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	56,  // 102: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	60,  // 103: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	62,  // 104: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	75,  // 105: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	87,  // 106: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	94,  // 107: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	96,  // 108: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	164, // 109: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	165, // 110: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	166, // 111: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	167, // 112: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	168, // 113: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	42,  // 114: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	169, // 115: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	170, // 116: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	171, // 117: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	100, // 118: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	103, // 119: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	120, // 120: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	125, // 121: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	134, // 122: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	136, // 123: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	139, // 124: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 125: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	106, // 126: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	117, // 127: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	110, // 128: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	113, // 129: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	64,  // 130: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	68,  // 131: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	77,  // 132: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	80,  // 133: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	118, // 134: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	16,  // 135: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	163, // 136: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	172, // 137: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	18,  // 138: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	20,  // 139: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	0,   // 140: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	173, // 141: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	174, // 142: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	174, // 143: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	29,  // 144: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	174, // 145: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	174, // 146: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	32,  // 147: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	175, // 148: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	172, // 149: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	176, // 150: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	172, // 151: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	172, // 152: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	176, // 153: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	177, // 154: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	178, // 155: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 156: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	51,  // 157: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	34,  // 158: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	2,   // 159: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	53,  // 160: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	51,  // 161: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	174, // 162: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	174, // 163: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	178, // 164: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	177, // 165: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	179, // 166: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	58,  // 167: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	180, // 168: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	181, // 169: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	182, // 170: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	181, // 171: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	71,  // 172: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	182, // 173: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	66,  // 174: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	66,  // 175: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	69,  // 176: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	70,  // 177: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	71,  // 178: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	74,  // 179: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	71,  // 180: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	73,  // 181: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	81,  // 182: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	79,  // 183: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 184: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	172, // 185: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	173, // 186: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 187: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 188: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	84,  // 189: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	183, // 190: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	184, // 191: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 192: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	177, // 193: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	85,  // 194: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 195: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	83,  // 196: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 197: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	85,  // 198: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	85,  // 199: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	85,  // 200: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	85,  // 201: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	98,  // 202: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	98,  // 203: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	98,  // 204: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	107, // 205: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	108, // 206: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	174, // 207: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 208: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 209: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	108, // 210: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 211: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	175, // 212: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	116, // 213: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	121, // 214: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 215: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	122, // 216: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	122, // 217: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	121, // 218: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	124, // 219: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	126, // 220: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	53,  // 221: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	51,  // 222: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	138, // 223: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	224, // [224:224] is the sub-list for method output_type
-	224, // [224:224] is the sub-list for method input_type
-	224, // [224:224] is the sub-list for extension type_name
-	224, // [224:224] is the sub-list for extension extendee
-	0,   // [0:224] is the sub-list for field type_name
+	86,  // 85: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	77,  // 86: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	79,  // 87: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	112, // 88: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	114, // 89: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	115, // 90: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	165, // 91: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	117, // 92: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	14,  // 93: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	17,  // 94: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	166, // 95: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	27,  // 96: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	29,  // 97: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	34,  // 98: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	38,  // 99: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	47,  // 100: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	50,  // 101: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	55,  // 102: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	57,  // 103: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	61,  // 104: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	63,  // 105: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	76,  // 106: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	90,  // 107: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	97,  // 108: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	99,  // 109: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	167, // 110: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	168, // 111: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	169, // 112: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	170, // 113: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	171, // 114: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	43,  // 115: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	172, // 116: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	173, // 117: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	174, // 118: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	103, // 119: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	106, // 120: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	123, // 121: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	128, // 122: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	137, // 123: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	139, // 124: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	142, // 125: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 126: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	109, // 127: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	120, // 128: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	113, // 129: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	116, // 130: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	65,  // 131: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	69,  // 132: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	78,  // 133: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	81,  // 134: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	121, // 135: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	16,  // 136: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	166, // 137: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	175, // 138: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	18,  // 139: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	20,  // 140: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	21,  // 141: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	0,   // 142: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	176, // 143: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	177, // 144: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	177, // 145: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	30,  // 146: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	177, // 147: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	177, // 148: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	33,  // 149: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	178, // 150: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	175, // 151: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	179, // 152: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	175, // 153: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	175, // 154: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	179, // 155: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	180, // 156: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	181, // 157: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 158: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	52,  // 159: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	35,  // 160: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	2,   // 161: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	54,  // 162: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	52,  // 163: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	177, // 164: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	177, // 165: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	181, // 166: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	180, // 167: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	182, // 168: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	59,  // 169: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	183, // 170: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	184, // 171: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	185, // 172: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	184, // 173: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	72,  // 174: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	185, // 175: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	67,  // 176: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	67,  // 177: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	70,  // 178: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	71,  // 179: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	72,  // 180: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	75,  // 181: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	72,  // 182: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	74,  // 183: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	82,  // 184: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	80,  // 185: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 186: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	175, // 187: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	176, // 188: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 189: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 190: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	87,  // 191: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	186, // 192: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	187, // 193: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 194: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	85,  // 195: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	180, // 196: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	181, // 197: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	181, // 198: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	180, // 199: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	88,  // 200: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 201: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	84,  // 202: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 203: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	88,  // 204: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	88,  // 205: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	88,  // 206: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	88,  // 207: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	101, // 208: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	101, // 209: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	101, // 210: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	110, // 211: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	111, // 212: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	177, // 213: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 214: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 215: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	111, // 216: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 217: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	178, // 218: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	119, // 219: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	124, // 220: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 221: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	125, // 222: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	125, // 223: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	124, // 224: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	127, // 225: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	129, // 226: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	54,  // 227: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	52,  // 228: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	141, // 229: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	230, // [230:230] is the sub-list for method output_type
+	230, // [230:230] is the sub-list for method input_type
+	230, // [230:230] is the sub-list for extension type_name
+	230, // [230:230] is the sub-list for extension extendee
+	0,   // [0:230] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -13563,6 +13902,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ListMemory)(nil),
 		(*MetaRequest_ListLost)(nil),
 		(*MetaRequest_SetRebalance)(nil),
+		(*MetaRequest_CommitRewrite)(nil),
 		(*MetaRequest_CheckChunks)(nil),
 		(*MetaRequest_DropChunks)(nil),
 		(*MetaRequest_Hold)(nil),
@@ -13620,7 +13960,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   132,
+			NumMessages:   135,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

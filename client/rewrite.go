@@ -1,0 +1,223 @@
+package client
+
+import (
+	"context"
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxRewrittenPieces bounds the extents that one CommitRewrite takes away, as the
+	// service does; maxRewrittenRuns those that it puts in their place, with room for a
+	// stripe that has to be sent in parts.
+	maxRewrittenPieces, maxRewrittenRuns = 256, moraine.MaxCommitExtents - 64
+	// maxRewritePieces bounds the extents that one job looks at in memory: what is past
+	// them is left to the next one.
+	maxRewritePieces = 1 << 16
+)
+
+// RewriteStripes puts what the file of a REWRITE job names of the job's stripes into new
+// ones, and has these swapped in, for the holder of the job. The pieces are put side by
+// side, in the order of the file, so that what is left of many stripes makes few. Each is
+// read and verified as by a Reader, through pace, which waits until so many more bytes may
+// be moved. What somebody changed since it was read is left as it is. It returns how many
+// bytes were swapped in, also on error, and may be called again after one.
+func (c *Client) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (int64, error) {
+	w := &rewriter{job: job, pace: pace, sender: sender{c: c, inode: moraine.InodeID(job.GetInode()), level: moraine.NVMe}}
+	err := w.run(ctx)
+	return w.swapped, wrap("client.RewriteStripes", w.inode.String(), err)
+}
+
+// rewriter rewrites stripes of one file.
+type rewriter struct {
+	sender
+	job     *wire.Job
+	pace    func(ctx context.Context, n int64) error
+	swapped int64
+}
+
+func (w *rewriter) run(ctx context.Context) error {
+	pieces, err := w.find(ctx)
+	if isKind(err, moraine.NotFound) {
+		return nil // the file is gone, and its stripes with it
+	}
+	if err != nil {
+		return err
+	}
+	for len(pieces) > 0 {
+		// The ticket says how much fits into the stripe.
+		t, err := w.c.grants.take(ctx, w.key, w.inode)
+		if err != nil {
+			return err
+		}
+		var part []located
+		part, pieces = takePieces(pieces, int64(t.scheme.K)*w.c.chunkBytes(t.scheme))
+		err = w.rewrite(ctx, t, part)
+		if isKind(err, moraine.Stale) {
+			continue // the file has others there by now; the rest may be as it was
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find returns the extents that name the job's stripes.
+func (w *rewriter) find(ctx context.Context) ([]located, error) {
+	task := w.job.GetRewrite()
+	wanted := make(map[moraine.StripeID]bool, len(task.GetStripes()))
+	for _, s := range task.GetStripes() {
+		wanted[moraine.StripeID(s)] = true
+	}
+	var out []located
+	for off, end := int64(task.GetOffset()), int64(task.GetEnd()); off < end && len(out) < maxRewritePieces; {
+		resp, err := w.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+			Inode: uint64(w.inode), Offset: uint64(off), Limit: extentPage}}})
+		if err != nil {
+			return nil, err
+		}
+		// Pages of different generations do no harm: each extent is held against the file
+		// when its bytes are swapped in.
+		p, err := pageOf(resp.GetExtents(), uint64(w.inode), off)
+		if err != nil {
+			return nil, err
+		}
+		w.key = grantKey{tenant: resp.GetExtents().GetAttr().GetTenant(), scheme: w.c.cfg.Scheme}
+		for _, e := range p.extents {
+			if e.stripe != nil && wanted[e.Stripe] && e.Offset >= off && e.Offset < end {
+				out = append(out, e)
+			}
+		}
+		off = p.to
+	}
+	return out, nil
+}
+
+// takePieces cuts the first pieces off, of at most size bytes, that one commit can bring.
+func takePieces(pieces []located, size int64) (part, rest []located) {
+	runs, last := 0, int64(-1)
+	for i, e := range pieces {
+		if e.Offset != last {
+			runs++
+		}
+		last = e.End()
+		if i == maxRewrittenPieces || runs > maxRewrittenRuns || size == 0 {
+			return part, pieces[i:]
+		}
+		if e.Length > size {
+			at := e.Offset + size
+			return append(part, e.to(at)), append([]located{e.from(at)}, pieces[i+1:]...)
+		}
+		part, size = append(part, e), size-e.Length
+	}
+	return part, nil
+}
+
+// rewrite puts pieces side by side into a stripe, and swaps it in. It settles the ticket.
+func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error {
+	var length int64
+	for _, e := range part {
+		length += e.Length
+	}
+	giveUp := func(err error) error {
+		w.c.grants.settle(t, false)
+		return err
+	}
+	if err := w.pace(ctx, length); err != nil {
+		return giveUp(err)
+	}
+	// All at once, so that nothing waits while it holds some.
+	need := length + int64(t.scheme.M)*(t.scheme.ChunkLen(length)+moraine.BlockSize)
+	if err := w.c.writes.acquire(ctx, need); err != nil {
+		return giveUp(err)
+	}
+	defer w.c.writes.release(need)
+	st := &stripe{}
+	defer st.free()
+	if err := w.gather(ctx, st, part, length); err != nil {
+		return giveUp(err)
+	}
+	sent, err := w.send(ctx, st, t)
+	if err != nil {
+		return err
+	}
+	if err := w.commit(ctx, part, sent); err != nil {
+		w.giveUp(sent)
+		return err
+	}
+	for _, p := range sent {
+		w.c.grants.settle(p.ticket, true)
+	}
+	w.swapped += length
+	return nil
+}
+
+// gather reads pieces into a stripe, one after the other.
+func (w *rewriter) gather(ctx context.Context, st *stripe, part []located, length int64) error {
+	var left []byte // of the last buffer
+	for _, e := range part {
+		for e.Length > 0 {
+			if len(left) == 0 {
+				buf, err := w.c.pool.Get(ctx, int(min(length-st.length, w.c.cfg.ChunkBytes, bufpool.MaxSize)))
+				if err != nil {
+					return err
+				}
+				left = buf.Bytes()
+				st.segs = append(st.segs, segment{b: left, buf: buf})
+				st.length += int64(len(left))
+			}
+			n := min(e.Length, int64(len(left)))
+			at := e.Offset + n
+			if _, err := w.c.readLocated(ctx, []located{e.to(at)}, left[:n], e.Offset, false); err != nil {
+				return err
+			}
+			left = left[n:]
+			if n == e.Length {
+				break
+			}
+			e = e.from(at)
+		}
+	}
+	if st.length != length || len(left) != 0 {
+		return errors.New("the pieces of a stripe do not add up")
+	}
+	return nil
+}
+
+// commit swaps sent stripes, which have the bytes of the pieces side by side, in for them.
+func (w *rewriter) commit(ctx context.Context, part []located, sent []sentStripe) error {
+	op := &wire.CommitRewrite{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Inode: uint64(w.inode)}
+	for _, p := range sent {
+		op.Stripes = append(op.Stripes, p.record)
+		op.Promised = max(op.Promised, p.ticket.grant.promised)
+	}
+	in, at := 0, uint64(0) // where in the sent stripes
+	for _, e := range part {
+		op.Was = append(op.Was, &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)})
+		for off, end := uint64(e.Offset), uint64(e.End()); off < end; {
+			if at == sent[in].record.Length {
+				in, at = in+1, 0
+			}
+			n := min(end-off, sent[in].record.Length-at)
+			op.Extents = appendExtent(op.Extents, &wire.Extent{Offset: off, Length: n, Stripe: sent[in].record.Id, StripeOffset: at})
+			off, at = off+n, at+n
+		}
+	}
+	_, err := w.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}, sent[0].ticket.grant.session)
+	return err
+}
+
+// appendExtent appends an extent, or makes the last one longer by it.
+func appendExtent(exts []*wire.Extent, e *wire.Extent) []*wire.Extent {
+	if n := len(exts); n > 0 {
+		if l := exts[n-1]; l.Stripe == e.Stripe && l.Offset+l.Length == e.Offset && l.StripeOffset+l.Length == e.StripeOffset {
+			l.Length += e.Length
+			return exts
+		}
+	}
+	return append(exts, e)
+}

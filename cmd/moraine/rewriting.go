@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// rewritingStatus is what the last look through all files found of stripes that are in use
+// and partly dead, or the present one has so far.
+type rewritingStatus struct {
+	Looking bool   `json:"looking"`
+	Rounds  uint64 `json:"rounds"`
+	Elapsed uint64 `json:"elapsed_seconds"` // since the look began, or ended
+	Stripes uint64 `json:"stripes"`
+	Named   uint64 `json:"named_bytes"`
+	Dead    uint64 `json:"dead_bytes"`
+	Shared  uint64 `json:"shared_stripes"`
+	Chosen  uint64 `json:"chosen_stripes"`
+	Moved   uint64 `json:"chosen_bytes"`
+}
+
+func describeRewriting(r *wire.Rewriting) *rewritingStatus {
+	if r == nil {
+		return nil
+	}
+	return &rewritingStatus{Looking: r.Looking, Rounds: r.Rounds, Elapsed: r.ElapsedMillis / 1000, Stripes: r.Stripes,
+		Named: r.NamedBytes, Dead: r.DeadBytes, Shared: r.SharedStripes, Chosen: r.ChosenStripes, Moved: r.ChosenBytes}
+}
+
+// words says what there is of it, in a line; empty where too little is dead to be told of,
+// or a look has not ended yet.
+func (r *rewritingStatus) words() string {
+	if r == nil || r.Dead == 0 || r.Looking && r.Chosen == 0 || r.Dead*20 < r.Dead+r.Named {
+		return ""
+	}
+	line := fmt.Sprintf("%s of stripes in use are dead, beside %s that files name", size(r.Dead), size(r.Named))
+	if r.Chosen > 0 {
+		line += fmt.Sprintf("; %s rewritten, %s of them, to free the rest", are(int(r.Chosen), "stripe is", "stripes are"), size(r.Moved))
+	}
+	return line
+}

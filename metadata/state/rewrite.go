@@ -1,0 +1,322 @@
+package state
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A stripe is mostly dead when files name little of it any more: what was written over
+// them, or cut off, is not given back as long as a byte of the stripe is named. The leader
+// finds such stripes (NameStripes), a REWRITE job of one file names them, its holder puts
+// what the file names of them into new stripes, and commitRewrite swaps these in. The old
+// ones die as any other does that nothing refers to.
+
+const (
+	// MaxRewriteStripes is the most stripes of one REWRITE job.
+	MaxRewriteStripes = 64
+	// maxRewritten bounds the extents that one CommitRewrite takes away, as
+	// moraine.MaxCommitExtents does those that it puts in their place: each may lie in a
+	// table of its own, so that they bound the records that are written.
+	maxRewritten = 256
+)
+
+// createRewrite makes a job that rewrites stripes of a file; none where the file is gone.
+func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
+	const op = "create jobs"
+	if err := t.mustSpeak(op, LevelRewrite); err != nil {
+		return nil, err
+	}
+	task := w.GetRewrite()
+	ref := moraine.InodeID(w.GetInode()).String()
+	switch {
+	case len(task.GetStripes()) == 0 || len(task.GetStripes()) > MaxRewriteStripes:
+		return nil, fail(moraine.InvalidArgument, op, ref, "%d stripes to rewrite: 1 to %d", len(task.GetStripes()), MaxRewriteStripes)
+	case task.GetOffset() >= task.GetEnd() || task.GetEnd() > MaxFileSize:
+		return nil, fail(moraine.InvalidArgument, op, ref, "stripes to rewrite between %d and %d", task.GetOffset(), task.GetEnd())
+	}
+	i, err := t.inode(moraine.InodeID(w.GetInode()))
+	if moraineKind(err) == moraine.NotFound || err == nil && !rewritable(i) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, name, err := t.nameOf(i)
+	if err != nil {
+		return nil, err
+	}
+	if name == "" {
+		name = ref
+	}
+	spec := jobSpec{kind: w.GetKind(), subject: name, target: uint64(i.id), cursor: be64(be64(nil, task.GetOffset()), task.GetEnd())}
+	for _, s := range task.GetStripes() {
+		spec.stripes = append(spec.stripes, moraine.StripeID(s))
+	}
+	id, err := m.addJob(t, spec)
+	if err != nil {
+		return nil, err
+	}
+	j, err := t.job(id)
+	if err != nil {
+		return nil, err
+	}
+	return j.toWire(), nil
+}
+
+// rewriteTask is what a live REWRITE job has to do; nil for other jobs.
+func (j *job) rewriteTask() *wire.RewriteTask {
+	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.cursor) != 16 {
+		return nil
+	}
+	task := &wire.RewriteTask{Offset: binary.BigEndian.Uint64(j.cursor), End: binary.BigEndian.Uint64(j.cursor[8:])}
+	for _, s := range j.stripes {
+		task.Stripes = append(task.Stripes, uint64(s))
+	}
+	return task
+}
+
+// rewritable reports whether stripes of a file may be rewritten: it has a name, so that
+// the session of a mover may change it, and bytes in stripes.
+func rewritable(i *inode) bool {
+	return i.typ == typeFile && i.nlink > 0 && i.owner == 0 && i.stored > i.evicted
+}
+
+// commitRewrite swaps extents of new stripes, which the mover's session put under a grant,
+// in for others of the same bytes. It applies only where the file still has just the
+// extents that the bytes were read from, and shares none of their tables: a stripe never
+// changes, so that equal extents are equal bytes, whatever the file's generation is by now.
+func (m *Machine) commitRewrite(t *tx, op *wire.CommitRewrite) (*wire.MetaResponse, error) {
+	const name = "commit rewrite"
+	if err := t.mustSpeak(name, LevelRewrite); err != nil {
+		return nil, err
+	}
+	j, err := t.heldMove(name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_REWRITE)
+	if err != nil {
+		return nil, err
+	}
+	if j.target != op.GetInode() {
+		return nil, fail(moraine.InvalidArgument, name, j.id.String(), "the job is for another file")
+	}
+	w, err := m.parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
+		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
+	if err != nil {
+		return nil, err
+	}
+	was, err := w.parseWas(op)
+	if err != nil {
+		return nil, err
+	}
+	again, err := m.committedBefore(t, w)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		return m.commitReply(t, w)
+	}
+	if err := t.mayRewrite(w, was); err != nil {
+		return nil, err
+	}
+	if err := m.takeStripes(t, w.stripes); err != nil {
+		return nil, err
+	}
+	if err := m.addStripes(t, w.stripes); err != nil {
+		return nil, err
+	}
+	if err := m.overlay(t, w.i, w.extents); err != nil {
+		return nil, err
+	}
+	if err := m.judgeStripes(t, w); err != nil {
+		return nil, err
+	}
+	w.i.degraded += uint64(w.degraded)
+	t.putInode(w.i)
+	return m.commitReply(t, w)
+}
+
+// parseWas returns the extents that a CommitRewrite takes away, which cover just the ranges
+// of those that it brings.
+func (w *commitWork) parseWas(op *wire.CommitRewrite) ([]moraine.Extent, error) {
+	ref := w.i.id.String()
+	bad := func(format string, args ...any) ([]moraine.Extent, error) {
+		return nil, fail(moraine.InvalidArgument, "commit rewrite", ref, format, args...)
+	}
+	switch {
+	case len(w.extents) == 0:
+		return bad("no extents")
+	case len(op.GetWas()) > maxRewritten:
+		return nil, fail(moraine.TooLarge, "commit rewrite", ref, "%d extents to be taken away, %d at most", len(op.GetWas()), maxRewritten)
+	case w.level != moraine.NVMe:
+		return bad("its stripes are at level %s: nvme is needed", w.level)
+	}
+	var was []moraine.Extent
+	end := int64(0)
+	for n, e := range op.GetWas() {
+		const most = MaxFileSize
+		if e.GetLength() == 0 || e.GetLength() > most || e.GetOffset() > most || e.GetStripeOffset() > most ||
+			int64(e.GetOffset()) < end || e.GetStripe() == 0 {
+			return bad("extent %d to be taken away is empty, out of order, or of no stripe", n)
+		}
+		was = append(was, moraine.Extent{Offset: int64(e.GetOffset()), Length: int64(e.GetLength()),
+			Stripe: moraine.StripeID(e.GetStripe()), StripeOffset: int64(e.GetStripeOffset())})
+		end = was[n].End()
+	}
+	covered := int64(0)
+	for _, e := range w.extents {
+		part := sumLengths(cut(was, e.Offset, e.End()))
+		if part != e.Length {
+			return bad("bytes %d to %d are not all of what is to be taken away", e.Offset, e.End())
+		}
+		covered += part
+	}
+	if covered != sumLengths(was) {
+		return bad("more is to be taken away than is brought")
+	}
+	return was, nil
+}
+
+// mayRewrite fails with Stale unless the file has just the extents that the bytes of the
+// new stripes were read from, in tables that are its own.
+func (t *tx) mayRewrite(w *commitWork, was []moraine.Extent) error {
+	const name = "commit rewrite"
+	file := w.i.id.String()
+	for _, e := range w.extents {
+		want := cut(was, e.Offset, e.End())
+		have, err := t.extentsOf(w.i, e.Offset, len(want)+1)
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(cut(have, e.Offset, e.End()), want) {
+			return fail(moraine.Stale, name, file, "bytes %d to %d are of other extents by now", e.Offset, e.End())
+		}
+		err = t.refsFrom(w.i.content, e.Offset, func(r ref) (bool, error) {
+			if r.base >= e.End() {
+				return false, nil
+			}
+			h, err := t.tableHead(r.table)
+			if err == nil && h.refs > 1 {
+				// To swap them in here would leave the old stripe to the other file.
+				err = fail(moraine.Stale, name, file, "bytes %d to %d are shared with another file by now", e.Offset, e.End())
+			}
+			return true, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rewritables returns files past one whose stripes may be rewritten, of at most limit
+// inodes that it looks at; last is where to go on, 0 where there are no more.
+func (m *Machine) Rewritables(r Reader, after moraine.InodeID, limit int) (files []moraine.InodeID, last moraine.InodeID, err error) {
+	v := m.view(r)
+	looked := 0
+	var bad error
+	err = v.r.Scan(v.k.inode(after+1), prefixEnd(v.k.table(tabInode)), func(key, value []byte) bool {
+		i := &inode{id: moraine.InodeID(lastU64(key))}
+		if bad = i.decode(value); bad != nil {
+			return false
+		}
+		if rewritable(i) {
+			files = append(files, i.id)
+		}
+		looked, last = looked+1, i.id
+		return looked < limit
+	})
+	if looked < limit {
+		last = 0
+	}
+	if err == nil {
+		err = bad
+	}
+	return files, last, err
+}
+
+// Named is what a file names of a stripe.
+type Named struct {
+	Bytes  int64
+	Tables uint32 // of the file, that name it; no other file refers to them
+	// From and To are a range of the file with all that names it.
+	From, To int64
+}
+
+// add counts what a table of the file names.
+func (n *Named) add(o Named) {
+	if n.Tables == 0 {
+		n.From = o.From
+	}
+	n.Bytes, n.Tables = n.Bytes+o.Bytes, n.Tables+o.Tables
+	n.From, n.To = min(n.From, o.From), max(n.To, o.To)
+}
+
+// NameStripes counts into named what a file names of stripes, by its tables from an offset
+// on until it has looked at about limit extents. next is where to go on, -1 where the file
+// ends or is gone; looked is how many extents it was. What tables name that a clone shares is
+// not counted: a stripe all of whose references are in named has as many as its record says.
+func (m *Machine) NameStripes(r Reader, file moraine.InodeID, from int64, limit int, named map[moraine.StripeID]Named) (looked int, next int64, err error) {
+	v := m.view(r)
+	i, err := v.inode(file)
+	if moraineKind(err) == moraine.NotFound || err == nil && !rewritable(i) {
+		return 0, -1, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	next = -1
+	err = v.refsFrom(i.content, from, func(f ref) (bool, error) {
+		if looked >= limit {
+			return false, nil
+		}
+		h, err := v.tableHead(f.table)
+		if err != nil {
+			return false, err
+		}
+		looked++
+		next = f.end
+		if h.refs != 1 {
+			return true, nil
+		}
+		exts, err := v.extsFrom(f, f.base, noLimit)
+		if err != nil {
+			return false, err
+		}
+		looked += len(exts)
+		of := make(map[moraine.StripeID]Named)
+		for _, e := range exts {
+			if e.Stripe == 0 {
+				continue
+			}
+			n := of[e.Stripe]
+			n.add(Named{Bytes: e.Length, Tables: 1, From: e.Offset, To: e.End()})
+			n.Tables = 1
+			of[e.Stripe] = n
+		}
+		for id, n := range of {
+			all := named[id]
+			all.add(n)
+			named[id] = all
+		}
+		return true, nil
+	})
+	if err != nil || looked < limit {
+		return looked, -1, err
+	}
+	return looked, next, nil
+}
+
+// LastStripe returns the last stripe number that was issued.
+func (m *Machine) LastStripe(r Reader) (moraine.StripeID, error) {
+	v := m.view(r)
+	cl, err := v.cluster()
+	if err != nil {
+		return 0, err
+	}
+	c, err := v.counters()
+	if err != nil {
+		return 0, err
+	}
+	return moraine.StripeID(moraine.MakeID(v.k.p, cl.incarnation, c[cStripe])), nil
+}

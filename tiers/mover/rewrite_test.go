@@ -1,0 +1,233 @@
+package mover_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+var rewriting = memcluster.Options{RewriteEvery: 20 * time.Second}
+
+// worn is a file whose first stripe is mostly dead.
+type worn struct {
+	t    *testing.T
+	c    *memcluster.Cluster
+	cl   *client.Client
+	id   moraine.InodeID
+	data []byte
+	old  map[uint64]bool // stripes that are mostly dead
+}
+
+// newWorn makes a file of 1 MB, and writes over all of it but 40 pieces of 1,000 bytes.
+func newWorn(t *testing.T, c *memcluster.Cluster) *worn {
+	t.Helper()
+	w := &worn{t: t, c: c, cl: c.Client("writer"), old: map[uint64]bool{}}
+	c.AtStop(func() { w.cl.Close() })
+	f, err := w.cl.Create(t.Context(), "/f", client.CreateOptions{})
+	require.NoError(t, err)
+	w.data = random(1, 1_000_000)
+	_, err = f.Write(w.data)
+	require.NoError(t, err)
+	_, err = f.Commit(t.Context())
+	require.NoError(t, err)
+	attr, err := w.cl.Stat(t.Context(), "/f")
+	require.NoError(t, err)
+	w.id = moraine.InodeID(attr.Inode)
+	for _, s := range w.extents().Stripes {
+		w.old[s.Id] = true
+	}
+	for n := range 40 {
+		w.write(n*25_000+1000, 24_000, uint64(n))
+	}
+	return w
+}
+
+func random(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// write writes over a part of the file, durably.
+func (w *worn) write(off, n int, seed uint64) {
+	w.t.Helper()
+	h, err := w.cl.OpenHandle(w.t.Context(), w.id, client.HandleOptions{})
+	require.NoError(w.t, err)
+	b := random(seed, n)
+	_, err = h.WriteAt(w.t.Context(), b, int64(off))
+	require.NoError(w.t, err)
+	require.NoError(w.t, h.Sync(w.t.Context()))
+	require.NoError(w.t, h.Close(w.t.Context()))
+	copy(w.data[off:], b)
+}
+
+func (w *worn) extents() *wire.ExtentsReply {
+	w.t.Helper()
+	resp, err := w.c.Ask(transport.RoleAdmin, "admin", &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(w.id)}}})
+	require.NoError(w.t, err)
+	return resp.GetExtents()
+}
+
+// left is how many extents name stripes that are mostly dead.
+func (w *worn) left() (n int) {
+	w.t.Helper()
+	for _, e := range w.extents().Extents {
+		if w.old[e.Stripe] {
+			n++
+		}
+	}
+	return n
+}
+
+// holds reads the file anew.
+func (w *worn) holds() {
+	w.t.Helper()
+	cl := w.c.Client("reader")
+	defer cl.Close()
+	r, err := cl.OpenInode(w.t.Context(), w.id)
+	require.NoError(w.t, err)
+	defer r.Close()
+	have := make([]byte, len(w.data)+1)
+	n, err := r.ReadAt(w.t.Context(), have, 0)
+	require.ErrorIs(w.t, err, io.EOF)
+	require.True(w.t, bytes.Equal(have[:n], w.data), "the file reads as other bytes")
+}
+
+// rewritten waits until nothing names the old stripes, and no job is left.
+func (w *worn) rewritten() {
+	w.t.Helper()
+	eventually(w.t, 5*time.Minute, "the stripes are rewritten", func() bool { return w.left() == 0 && len(running(w.t, w.c)) == 0 })
+}
+
+// TestRewritesMostlyDeadStripes: what a file names of a stripe that is mostly dead comes to
+// lie in few new stripes, side by side; the file's generation stays, a reader that has it
+// open goes on, and nothing is rewritten twice.
+func TestRewritesMostlyDeadStripes(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w := newWorn(t, c)
+		require.Equal(t, 40, w.left())
+		before := w.extents()
+		r, err := w.cl.OpenInode(t.Context(), w.id)
+		require.NoError(t, err)
+		defer r.Close()
+		startMover(t, c, "n1")
+		w.rewritten()
+		after := w.extents()
+		require.Equal(t, before.Attr.Generation, after.Attr.Generation)
+		require.Equal(t, before.Attr.Mtime, after.Attr.Mtime)
+		require.Len(t, after.Extents, len(before.Extents))
+		require.Equal(t, len(before.Stripes)-len(w.old)+1, len(after.Stripes), "40 pieces of 1,000 bytes are in one stripe")
+		w.holds()
+		have := make([]byte, len(w.data))
+		require.NoError(t, r.ReadRange(t.Context(), have, 0))
+		require.True(t, bytes.Equal(have, w.data))
+		s := status(t, c).GetRewriting()
+		require.EqualValues(t, len(w.old), s.GetChosenStripes())
+		require.EqualValues(t, 40_000, s.GetChosenBytes())
+		eventually(t, 2*time.Minute, "another look", func() bool {
+			now := status(t, c).GetRewriting()
+			return !now.GetLooking() && now.GetRounds() > s.GetRounds()+1
+		})
+		s = status(t, c).GetRewriting()
+		require.Zero(t, s.GetChosenStripes(), "what was rewritten is not rewritten again")
+		require.Zero(t, s.GetDeadBytes())
+		require.EqualValues(t, len(w.data), s.GetNamedBytes())
+	})
+}
+
+// TestRewriteFaults is the fault table of a rewriting: each request of the mover fails
+// once, and each takes effect once while its answer is lost. In the end the bytes are
+// right and the stripes are rewritten, by this job or by that of the next look.
+func TestRewriteFaults(t *testing.T) {
+	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitRewrite", "RenewJob", "FinishJob"} {
+		for _, kind := range []moraine.Kind{moraine.Unavailable, moraine.Internal} {
+			for _, lost := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s lost=%v", op, kind, lost), func(t *testing.T) {
+					inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+						w := newWorn(t, c)
+						hook, fired := once(op, kind, lost)
+						if op == "RenewJob" { // longer than until a renewal
+							for _, h := range c.Hosts {
+								h.Before(func(req any) error {
+									if _, ok := req.(*wire.PutChunk); ok {
+										time.Sleep(8 * time.Second)
+									}
+									return nil
+								})
+							}
+						}
+						c.OnMeta(hook)
+						startMover(t, c, "n1")
+						eventually(t, 5*time.Minute, "the fault", fired.Load)
+						c.OnMeta(nil)
+						w.rewritten()
+						w.holds()
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestRewriteBesideAWriter: somebody writes over a part of what a mover has read, just
+// before it commits. The writer's bytes are the file's, and the rest is rewritten by and
+// by. Each commit of the mover meets this at first.
+func TestRewriteBesideAWriter(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w := newWorn(t, c)
+		var met atomic.Int32
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if n := int(met.Load()); opOf(req) == "CommitRewrite" && n < 4 && met.CompareAndSwap(int32(n), int32(n+1)) {
+				w.write(n*25_000+500, 100, uint64(100+n))
+			}
+			return nil, nil
+		})
+		startMover(t, c, "n1")
+		startMover(t, c, "n2")
+		eventually(t, 5*time.Minute, "writers that come between", func() bool { return met.Load() == 4 })
+		w.rewritten()
+		w.holds()
+	})
+}
+
+// TestRewriteOfALostMover: the mover stops while it puts; another finishes.
+func TestRewriteOfALostMover(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w := newWorn(t, c)
+		began := make(chan struct{}, 100)
+		for _, h := range c.Hosts {
+			h.Before(func(req any) error {
+				if _, ok := req.(*wire.PutChunk); ok {
+					began <- struct{}{}
+					time.Sleep(time.Second)
+				}
+				return nil
+			})
+		}
+		stop := startMover(t, c, "n1")
+		<-began
+		stop()
+		for _, h := range c.Hosts {
+			h.Before(nil)
+		}
+		require.NotZero(t, w.left())
+		startMover(t, c, "n2")
+		w.rewritten()
+		w.holds()
+	})
+}
