@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -23,9 +24,11 @@ const (
 	// rewriteInodes is how many inodes are looked at for files in a turn.
 	rewriteInodes = 512
 	// rewriteWindow bounds the stripes of one file whose references are counted together:
-	// those of a larger file are counted window by window, and what two windows name is
-	// not judged.
+	// those of a larger file are counted window by window.
 	rewriteWindow = 1 << 13
+	// rewriteShared bounds the stripes that several files name, or several windows, which
+	// are kept until all files were seen; rewriteParts the files, or windows, of each.
+	rewriteShared, rewriteParts = 1 << 14, 64
 	// rewriteLeast is the least that must be dead in a stripe: less is not worth a commit.
 	rewriteLeast = 64 << 10
 	// rewriteJobBytes bounds what one job moves, together with state.MaxRewriteStripes.
@@ -103,7 +106,7 @@ func (l *leader) rewriteRound(ctx context.Context, settled moraine.StripeID) err
 		return nil // not before the upgrade is finished
 	}
 	l.rewriting.begin(l.deps.Clock.Now())
-	s := &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named)}
+	s := &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found)}
 	for !s.ended {
 		if err := l.store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
 			return err
@@ -139,8 +142,21 @@ type sweep struct {
 	last    bool              // there are no files but these
 	from    int64             // offset in the file under way
 	named   map[moraine.StripeID]state.Named
-	tasks   []rewriteTask
-	ended   bool
+	// shared is what each of several files names of a stripe, and sharedIDs the stripes that
+	// have yet to be judged; together are those of them that were chosen.
+	shared    map[moraine.StripeID][]found
+	sharedIDs []moraine.StripeID
+	together  []found
+	untold    uint64
+	tasks     []rewriteTask
+	ended     bool
+}
+
+// found is what a file names of a stripe.
+type found struct {
+	file  moraine.InodeID
+	id    moraine.StripeID
+	named state.Named
 }
 
 // look looks at some more records.
@@ -149,8 +165,7 @@ func (s *sweep) look(r state.Reader) error {
 	for left := rewriteLooks; left > 0; {
 		if len(s.files) == 0 {
 			if s.last {
-				s.ended = true
-				return nil
+				return s.judgeShared(r)
 			}
 			files, last, err := m.Rewritables(r, s.after, rewriteInodes)
 			if err != nil {
@@ -179,58 +194,125 @@ func (s *sweep) look(r state.Reader) error {
 	return nil
 }
 
-// judge chooses those of the stripes that a file names which are to be rewritten.
+// judge chooses those of the stripes that a file names which are to be rewritten. What other
+// files name too is judged when all were seen.
 func (s *sweep) judge(r state.Reader, file moraine.InodeID) error {
-	var chosen []moraine.StripeID
+	var chosen []found
 	for id, named := range s.named {
 		record, err := s.l.machine.StripeByID(r, id)
 		if err != nil {
 			return err
 		}
-		if record == nil || !s.l.rewriting.count(record, named) || id > s.settled || !mostlyDead(record, named, s.l.cfg.RewriteLive) {
+		if record == nil {
 			continue
 		}
-		// What waits for repair may be lost for all that is known: that goes first.
-		queued, err := s.l.machine.Queued(r, id)
+		if record.RefCount != named.Tables {
+			s.share(record, found{file: file, id: id, named: named})
+			continue
+		}
+		if ok, err := s.choose(r, record, named); err != nil {
+			return err
+		} else if ok {
+			chosen = append(chosen, found{file: file, id: id, named: named})
+		}
+	}
+	s.order(chosen)
+	return nil
+}
+
+// share keeps what a file, or a part of one, names of a stripe that has other references.
+func (s *sweep) share(record *moraine.Stripe, f found) {
+	parts, known := s.shared[record.ID]
+	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts {
+		s.untold++
+		return
+	}
+	if !known {
+		s.sharedIDs = append(s.sharedIDs, record.ID)
+	}
+	s.shared[record.ID] = append(parts, f)
+}
+
+// judgeShared goes on to judge, once all files were seen, the stripes that several name: by
+// all of them together, and if one is to be rewritten then in each.
+func (s *sweep) judgeShared(r state.Reader) error {
+	for left := rewriteLooks; left > 0 && len(s.sharedIDs) > 0; left-- {
+		id := s.sharedIDs[0]
+		s.sharedIDs = s.sharedIDs[1:]
+		record, err := s.l.machine.StripeByID(r, id)
 		if err != nil {
 			return err
 		}
-		if !queued {
-			chosen = append(chosen, id)
+		if record == nil {
+			continue
+		}
+		var all state.Named
+		for _, f := range s.shared[id] {
+			all.Bytes, all.Tables = all.Bytes+f.named.Bytes, all.Tables+f.named.Tables
+		}
+		if record.RefCount != all.Tables {
+			s.untold++
+			continue
+		}
+		if ok, err := s.choose(r, record, all); err != nil {
+			return err
+		} else if ok {
+			s.together = append(s.together, s.shared[id]...)
 		}
 	}
-	// In the order of the file, so that what comes to lie in one stripe is near each other.
-	slices.SortFunc(chosen, func(a, b moraine.StripeID) int {
-		if d := s.named[a].From - s.named[b].From; d != 0 {
-			return int(min(max(d, -1), 1))
-		}
-		return int(int64(a) - int64(b))
+	if len(s.sharedIDs) > 0 {
+		return nil
+	}
+	s.order(s.together)
+	s.l.rewriting.leave(s.untold)
+	s.ended = true
+	return nil
+}
+
+// choose reports whether a stripe of which all that is named was seen is to be rewritten.
+func (s *sweep) choose(r state.Reader, record *moraine.Stripe, named state.Named) (bool, error) {
+	s.l.rewriting.count(record, named)
+	if record.ID > s.settled || !mostlyDead(record, named, s.l.cfg.RewriteLive) {
+		return false, nil
+	}
+	// What waits for repair may be lost for all that is known: that goes first.
+	queued, err := s.l.machine.Queued(r, record.ID)
+	return !queued, err
+}
+
+// order makes tasks of what was chosen, file by file and each in the order of the file, so
+// that what comes to lie in one stripe is near each other.
+func (s *sweep) order(chosen []found) {
+	slices.SortFunc(chosen, func(a, b found) int {
+		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.named.From, b.named.From), cmp.Compare(a.id, b.id))
 	})
 	for len(chosen) > 0 {
-		t := rewriteTask{inode: file, task: &wire.RewriteTask{Offset: uint64(s.named[chosen[0]].From)}}
-		for len(chosen) > 0 && len(t.task.Stripes) < state.MaxRewriteStripes && (t.bytes == 0 || t.bytes+s.named[chosen[0]].Bytes <= rewriteJobBytes) {
-			n := s.named[chosen[0]]
-			t.task.Stripes, t.bytes = append(t.task.Stripes, uint64(chosen[0])), t.bytes+n.Bytes
-			t.task.End = max(t.task.End, uint64(n.To))
+		t := rewriteTask{inode: chosen[0].file, task: &wire.RewriteTask{Offset: uint64(chosen[0].named.From)}}
+		for len(chosen) > 0 && chosen[0].file == t.inode && len(t.task.Stripes) < state.MaxRewriteStripes &&
+			(t.bytes == 0 || t.bytes+chosen[0].named.Bytes <= rewriteJobBytes) {
+			c := chosen[0]
+			t.task.Stripes, t.bytes = append(t.task.Stripes, uint64(c.id)), t.bytes+c.named.Bytes
+			t.task.End = max(t.task.End, uint64(c.named.To))
 			chosen = chosen[1:]
 		}
 		s.tasks = append(s.tasks, t)
 	}
-	return nil
 }
 
-// count adds a stripe to what was looked at, and reports whether all that names it was.
-func (r *rewriting) count(record *moraine.Stripe, named state.Named) bool {
+// count adds a stripe of which all that names it was seen.
+func (r *rewriting) count(record *moraine.Stripe, named state.Named) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if record.RefCount != named.Tables {
-		r.report.SharedStripes++
-		return false
-	}
 	r.report.Stripes++
 	r.report.NamedBytes += uint64(named.Bytes)
 	r.report.DeadBytes += uint64(max(record.Length-named.Bytes, 0))
-	return true
+}
+
+// leave notes how many stripes were not judged.
+func (r *rewriting) leave(untold uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.SharedStripes = untold
 }
 
 // mostlyDead reports whether a stripe is worth to be rewritten: at most so many hundredths

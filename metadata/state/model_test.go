@@ -63,6 +63,10 @@ type model struct {
 	// staged those of stripes that objects were staged to.
 	content map[string][]modelCell
 	staged  map[uint64][]modelCell
+	// rewriter is the session of a mover that rewrites stripes.
+	rewriter  *client
+	rewritten int
+	dice      *rand.Rand // of rewritings, which leaves the choice of other commands as it is
 }
 
 func TestRandomCommandsAgainstModel(t *testing.T) {
@@ -102,7 +106,7 @@ func (m *model) run() {
 	}
 	m.compare()
 	m.settleTier()
-	m.t.Logf("no command wrote more than %d keys, %d were refused for a quota, %d recounts", m.most, m.overQuota, m.recounts)
+	m.t.Logf("no command wrote more than %d keys, %d were refused for a quota, %d recounts, %d rewritings", m.most, m.overQuota, m.recounts, m.rewritten)
 	if m.most > 2000 {
 		m.t.Errorf("a command wrote %d keys", m.most)
 	}
@@ -112,7 +116,7 @@ func newModel(t *testing.T, seed uint64) *model { return newModelOf(newCluster(t
 
 // newModelOf is a model of a bench that has 7 hosts and nothing else.
 func newModelOf(b *bench, seed uint64) *model {
-	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), grants: map[*client][]uint64{}, made: map[string]int{}}
+	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), dice: rand.New(rand.NewPCG(seed, 1)), grants: map[*client][]uint64{}, made: map[string]int{}}
 	m.clients = []*client{m.open(nil), m.open(nil)}
 	m.root = &modelNode{id: m.clients[0].root, typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
 	m.nodes = []*modelNode{m.root}
@@ -191,6 +195,9 @@ func (m *model) name() string { return string(rune('a' + m.rng.IntN(12))) }
 
 func (m *model) step() {
 	m.t.Helper()
+	if m.dice.IntN(12) == 0 {
+		m.stepRewrite()
+	}
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	switch n := m.rng.IntN(100); {
 	case n < 16:

@@ -19,7 +19,6 @@ import (
 // test that has it in place of them, and why.
 var unmodelled = map[string]struct{ test, why string }{
 	"concat":            {"TestConcatFaults", "a job of ranges, which has fault tables of its own"},
-	"commit_rewrite":    {"TestRewriteGivesWay", "it changes no content, and what others do meanwhile is a table"},
 	"set_rebalance":     {"TestRebalanceSettings", "how full devices are has nothing to do with names and content"},
 	"raise_routing":     {"TestRoutingEpoch", "routing has nothing to do with names and content"},
 	"hold":              {"TestHolds", "what others may not do meanwhile is a table: the model has no notion of who"},
@@ -30,7 +29,6 @@ var unmodelled = map[string]struct{ test, why string }{
 	"set_feature_level": {"TestGoldenLogs", "the model is of the present level"},
 	"set_member":        {"TestAMemberHasOneDirectory", "members have nothing to do with names and content"},
 	"raise_incarnation": {"TestAnotherIncarnationQuarantines", "it ends every session: there is one in the life of a history"},
-	"create_jobs":       {"TestClusterTranscripts", "the model's jobs are begun by the requests that need them"},
 	"abort_steps":       {"TestCheckpointFaults", "checkpoints have a model of their own: their states"},
 	"queue_repairs":     {"TestGarbageModel", "repair has a model of its own, with devices"},
 	"complete_report":   {"TestGarbageModel", "so have reports"},

@@ -33,25 +33,38 @@ type worn struct {
 // newWorn makes a file of 1 MB, and writes over all of it but 40 pieces of 1,000 bytes.
 func newWorn(t *testing.T, c *memcluster.Cluster) *worn {
 	t.Helper()
+	w := newFresh(t, c, "/f")
+	w.wear()
+	return w
+}
+
+// newFresh makes a file of 1 MB.
+func newFresh(t *testing.T, c *memcluster.Cluster, name string) *worn {
+	t.Helper()
 	w := &worn{t: t, c: c, cl: c.Client("writer"), old: map[uint64]bool{}}
 	c.AtStop(func() { w.cl.Close() })
-	f, err := w.cl.Create(t.Context(), "/f", client.CreateOptions{})
+	f, err := w.cl.Create(t.Context(), name, client.CreateOptions{})
 	require.NoError(t, err)
 	w.data = random(1, 1_000_000)
 	_, err = f.Write(w.data)
 	require.NoError(t, err)
 	_, err = f.Commit(t.Context())
 	require.NoError(t, err)
-	attr, err := w.cl.Stat(t.Context(), "/f")
+	attr, err := w.cl.Stat(t.Context(), name)
 	require.NoError(t, err)
 	w.id = moraine.InodeID(attr.Inode)
 	for _, s := range w.extents().Stripes {
 		w.old[s.Id] = true
 	}
+	return w
+}
+
+// wear writes over all of the file but 40 pieces.
+func (w *worn) wear() {
+	w.t.Helper()
 	for n := range 40 {
 		w.write(n*25_000+1000, 24_000, uint64(n))
 	}
-	return w
 }
 
 func random(seed uint64, n int) []byte {
@@ -182,6 +195,53 @@ func TestRewriteFaults(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRewritesWhatFilesShare: a stripe of which two files name a little each is rewritten in
+// both, and dies; one that clones share as a whole is left, and told of.
+func TestRewritesWhatFilesShare(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w := newWorn(t, c)
+		a := w.extents().Attr
+		part := func(name string, off, n uint64) *worn {
+			_, err := w.cl.CreateEmpty(t.Context(), moraine.InodeID(a.Parent), name, 0o644)
+			require.NoError(t, err)
+			attr, err := w.cl.Stat(t.Context(), "/"+name)
+			require.NoError(t, err)
+			_, err = w.cl.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: attr.Inode,
+				Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: a.Inode, Offset: off, Length: n}}}}})
+			require.NoError(t, err)
+			p := *w
+			if n == 0 {
+				n = uint64(len(w.data))
+			}
+			p.id, p.data = moraine.InodeID(attr.Inode), w.data[off:off+n]
+			return &p
+		}
+		g, h := part("g", 0, 10_000), part("h", 250_000, 500)
+		require.NotZero(t, g.left())
+		require.NotZero(t, h.left())
+		startMover(t, c, "n1")
+		w.rewritten()
+		g.rewritten()
+		h.rewritten()
+		for _, f := range []*worn{w, g, h} {
+			f.holds()
+		}
+
+		w = newFresh(t, c, "/f2")
+		a = w.extents().Attr
+		part("all", 0, 0)
+		w.wear()
+		require.Equal(t, 40, w.left())
+		rounds := status(t, c).GetRewriting().GetRounds()
+		eventually(t, 2*time.Minute, "more looks", func() bool { return status(t, c).GetRewriting().GetRounds() > rounds+2 })
+		require.Equal(t, 40, w.left(), "the clone names all of it")
+		w.holds()
+		require.NoError(t, w.cl.Remove(t.Context(), "/all"))
+		w.rewritten()
+		w.holds()
+	})
 }
 
 // TestRewriteBesideAWriter: somebody writes over a part of what a mover has read, just

@@ -3839,7 +3839,7 @@ type Rewriting struct {
 	Stripes       uint64                 `protobuf:"varint,4,opt,name=stripes,proto3" json:"stripes,omitempty"`                                  // looked at, of which all that names them was seen
 	NamedBytes    uint64                 `protobuf:"varint,5,opt,name=named_bytes,json=namedBytes,proto3" json:"named_bytes,omitempty"`          // of these stripes that a file names
 	DeadBytes     uint64                 `protobuf:"varint,6,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`             // of these stripes that nothing names any more
-	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes,proto3" json:"shared_stripes,omitempty"` // not judged: tables of other files, or of clones, name them too
+	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes,proto3" json:"shared_stripes,omitempty"` // not judged: clones share tables that name them, or too many files do
 	ChosenStripes uint64                 `protobuf:"varint,8,opt,name=chosen_stripes,json=chosenStripes,proto3" json:"chosen_stripes,omitempty"` // given to movers, to be rewritten
 	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes,proto3" json:"chosen_bytes,omitempty"`       // of them that files name: what is read and written again
 	unknownFields protoimpl.UnknownFields
