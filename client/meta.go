@@ -317,7 +317,7 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy,
 		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas,
 		*wire.MetaRequest_GetMembers, *wire.MetaRequest_AddMember, *wire.MetaRequest_RemoveMember,
-		*wire.MetaRequest_FinishUpgrade, *wire.MetaRequest_ReadBackup, *wire.MetaRequest_GetLeader, *wire.MetaRequest_ListQuarantine,
+		*wire.MetaRequest_FinishUpgrade, *wire.MetaRequest_ReadBackup, *wire.MetaRequest_GetLeader, *wire.MetaRequest_GetMember, *wire.MetaRequest_ListQuarantine,
 		*wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost, *wire.MetaRequest_CheckChunks:
 		return false
 	case *wire.MetaRequest_ResolveStep:

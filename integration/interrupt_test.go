@@ -37,9 +37,51 @@ func TestNoQuorum(t *testing.T) {
 	for _, o := range outcomes {
 		requireRefused(t, o, 1, "no majority of the metadata servers", c.Endpoint(), "start those that are down")
 	}
+	lookWithoutLeader(t, c, env)
 	require.NoError(t, c.Node("m1").Start())
 	require.NoError(t, c.Node("m1").Ready(t.Context()))
 	require.Equal(t, "kept\n", works(t, env, "ls", "moraine:///"))
+}
+
+// lookWithoutLeader looks at metadata servers of which m3 alone is left: what it knows by
+// itself is shown, and what to do. It is told of m3 alone, which names the others.
+func lookWithoutLeader(t *testing.T, c *procs.Cluster, env []string) {
+	t.Helper()
+	env = append(env, "MORAINE_ENDPOINT="+c.Node("m3").Address)
+	var all errgroup.Group
+	commands := [][]string{{"metadata", "status"}, {"metadata", "ls"}, {"metadata", "status", "--json"}, {"metadata", "ls", "--json"}}
+	outcomes := make([]outcome, len(commands))
+	for i, args := range commands {
+		cmd := command(t, env, args...)
+		all.Go(func() error { outcomes[i] = finish(t, cmd); return nil })
+	}
+	require.NoError(t, all.Wait())
+	for _, o := range outcomes {
+		t.Logf("%s", o.stdout)
+		require.Equal(t, 1, o.code, o.stderr)
+		require.Contains(t, o.stderr, "1 of 3 that vote answer, and it takes 2")
+		require.Contains(t, o.stderr, "Start what is down (m1, m2) again")
+		require.Contains(t, o.stderr, "metadata force-quorum")
+	}
+	for _, o := range outcomes[:2] {
+		require.Contains(t, o.stdout, "NO ANSWER")
+		require.Contains(t, o.stdout, "connection refused")
+		require.Contains(t, o.stdout, "knows no leader, heard of one")
+	}
+	status := objects(t, outcomes[2].stdout)[0]
+	require.Equal(t, "", status["leader"])
+	require.EqualValues(t, 3, status["voters"])
+	require.Contains(t, outcomes[2].stderr, status["next"])
+	rows := objects(t, outcomes[3].stdout)
+	require.Len(t, rows, 3)
+	for i, row := range rows {
+		require.Equal(t, []string{"m1", "m2", "m3"}[i], row["id"])
+		require.Equal(t, i == 2, row["alive"])
+	}
+	require.Equal(t, "alone", rows[2]["state"])
+	require.NotZero(t, rows[2]["applied"])
+	require.NotZero(t, rows[2]["log_last"])
+	require.NotZero(t, rows[2]["term"])
 }
 
 // TestInterruptedCopies sends Ctrl-C to copies that cannot go on, in and out.

@@ -28,6 +28,9 @@ func TestRoles(t *testing.T) {
 		{"cluster", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}}
 		}, "cgsa"},
+		{"member", func() *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_GetMember{GetMember: &wire.GetMember{}}}
+		}, "cgsa"},
 		{"mutation", func() *wire.MetaRequest { return mkdir(root, "d") }, "cgsa"},
 		{"link", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{}}}

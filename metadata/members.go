@@ -32,7 +32,7 @@ func (l *leader) membersReply() (*wire.MetaResponse, error) {
 	for _, m := range l.store.Members() {
 		there[m.ID] = true
 		w := &wire.Member{Id: m.ID, Addresses: l.server.addresses(m.ID), Voter: m.Voter, Leader: m.Leader, Alive: m.Alive,
-			Match: m.Match, ContactMillis: m.Contact.Milliseconds()}
+			Match: m.Match, ContactMillis: millis(m.Contact)}
 		if h, ok := l.news.of(m.ID, now); ok {
 			w.Status = h.status
 		}

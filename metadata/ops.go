@@ -183,6 +183,7 @@ func newOpTable(m *Metrics) *opTable {
 		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).mutate},
 		341: {name: "list_quarantine", may: admins, reads: true, serve: (*leader).listQuarantine},
 		340: {name: "get_leader", may: anyone, reads: true, local: (*Server).getLeader},
+		342: {name: "get_member", may: anyone, reads: true, local: (*Server).getMember},
 		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
 		241: asking("get_members", (*leader).getMembers),
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},

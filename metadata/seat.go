@@ -291,6 +291,18 @@ func (s *Server) getLeader(context.Context, *call) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: reply}}, nil
 }
 
+// getMember says what this server knows by itself: where nobody leads, it is all that
+// can be known.
+func (s *Server) getMember(context.Context, *call) (*wire.MetaResponse, error) {
+	id, here := s.store.Leader()
+	reply := &wire.MemberReply{Id: s.cfg.Node, Stage: wire.MemberStage(s.stage.Load()), Leader: id, Serving: here && s.leader.Load() != nil,
+		Status: s.memberStatus(), Incarnation: uint64(s.ownIncarnation().Number)}
+	for _, m := range s.store.Members() {
+		reply.Members = append(reply.Members, &wire.Member{Id: m.ID, Addresses: s.addresses(m.ID), Voter: m.Voter})
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Member{Member: reply}}, nil
+}
+
 // errNoMembership is the answer where a store has no Membership.
 var errNoMembership = &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("the members of this cluster cannot change")}
 

@@ -47,27 +47,34 @@ func (a *app) metadataListCommand() *cobra.Command {
 		Short: "List the metadata servers",
 		Long: `List the metadata servers: which leads, which votes, and how many entries of the log
 each still lacks. A server that is "waiting" was started with --join and is no member
-yet: "moraine metadata add" makes it one.`,
+yet: "moraine metadata add" makes it one.
+
+Where no server leads, each is asked for itself, as by "moraine metadata status".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			reply, err := c.members(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var rows []memberRow
-			for _, m := range reply.Members {
-				rows = append(rows, memberRowOf(m))
-			}
-			return list(a, rows, table.Row{"id", "role", "", "address", "lacks", "release", "level", ""}, func(r memberRow) table.Row {
-				return table.Row{r.ID, r.Role, upDown(r.Alive), strings.Join(r.Addresses, ","), r.Lag, r.Release, r.Level, r.Why}
+			return a.lookAtMetadata(cmd.Context(), a.printMembers, func(sv survey) error {
+				if !a.global.json {
+					return a.printSurvey(sv)
+				}
+				for _, s := range sv.Servers {
+					if err := printJSON(a.out, s); err != nil {
+						return err
+					}
+				}
+				return nil
 			})
 		},
 	}
+}
+
+func (a *app) printMembers(reply *wire.MembersReply) error {
+	var rows []memberRow
+	for _, m := range reply.Members {
+		rows = append(rows, memberRowOf(m))
+	}
+	return list(a, rows, table.Row{"id", "role", "", "address", "lacks", "release", "level", ""}, func(r memberRow) table.Row {
+		return table.Row{r.ID, r.Role, upDown(r.Alive), strings.Join(r.Addresses, ","), r.Lag, r.Release, r.Level, r.Why}
+	})
 }
 
 // members asks the leader for all metadata servers.

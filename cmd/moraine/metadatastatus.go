@@ -40,7 +40,11 @@ type memberReport struct {
 	Apply           latency `json:"apply"`
 	Append          latency `json:"append"`
 	LowSpace        bool    `json:"low_space"`
+	WriteSeconds    float64 `json:"write_waits_seconds"` // for how long a write to the log has not returned
 }
+
+// hangsAfter is after how many seconds a write to the log is said to hang.
+const hangsAfter = 1
 
 type latency struct {
 	Count uint64  `json:"count"`
@@ -75,7 +79,7 @@ func memberReportOf(m *wire.Member) memberReport {
 	r := memberReport{memberRow: memberRowOf(m), ContactSeconds: float64(m.ContactMillis) / 1e3, Term: st.GetTerm(), Applied: st.GetApplied(),
 		LogBytes: st.GetLogBytes(), Snapshot: st.GetSnapshotIndex(), SnapshotBytes: st.GetSnapshotBytes(),
 		SnapshotSeconds: float64(st.GetSnapshotAgeMillis()) / 1e3, Apply: latencyOf(st.GetApply()), Append: latencyOf(st.GetAppend()),
-		LowSpace: st.GetLowSpace()}
+		LowSpace: st.GetLowSpace(), WriteSeconds: float64(st.GetAppendWaitsMillis()) / 1e3}
 	if st.GetLogLast() > 0 {
 		r.LogEntries = st.LogLast - st.LogFirst + 1
 	}
@@ -112,24 +116,27 @@ func (a *app) metadataStatusCommand() *cobra.Command {
 newest snapshot are, and how long it takes to apply a batch of entries and to sync an
 append to the log (median / 99th percentile since the server started, at most a quarter
 too high). The requests are those that the leader answered since it started, those that
-change something first; --json has them all.`,
+change something first; --json has them all.
+
+Where no server leads, each that answers is asked for what it knows by itself, the others
+are shown with why they do not answer, and the last line says what to do. The exit code is
+1 then, and with --json "leader" is empty, and "next" is that line.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
+			told := func(reply *wire.MembersReply) error {
+				r := metadataReportOf(reply)
+				if a.global.json {
+					return printJSON(a.out, r)
+				}
+				a.printMetadata(r)
+				return nil
 			}
-			defer c.Close()
-			reply, err := c.members(cmd.Context())
-			if err != nil {
-				return err
-			}
-			r := metadataReportOf(reply)
-			if a.global.json {
-				return printJSON(a.out, r)
-			}
-			a.printMetadata(r)
-			return nil
+			return a.lookAtMetadata(cmd.Context(), told, func(sv survey) error {
+				if a.global.json {
+					return printJSON(a.out, sv)
+				}
+				return a.printSurvey(sv)
+			})
 		},
 	}
 }
@@ -149,6 +156,9 @@ func (a *app) printMetadata(r metadataReport) {
 		state := upDown(s.Alive)
 		if s.LowSpace {
 			state += ", DISK NEARLY FULL"
+		}
+		if s.WriteSeconds >= hangsAfter {
+			state += ", DISK HANGS"
 		}
 		rows = append(rows, table.Row{s.ID, s.Role, state, s.Lag, s.Applied, fmt.Sprintf("%d, %s", s.LogEntries, size(s.LogBytes)), snapshot, s.Apply, s.Append})
 	}

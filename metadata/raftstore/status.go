@@ -13,6 +13,9 @@ type Status struct {
 	Leader string // "" where none is known
 	Leads  bool   // this node leads and serves
 	Term   uint64
+	// LeaderContact is how long ago a leader was heard of; 0 on one, and negative
+	// where none has been.
+	LeaderContact time.Duration
 	// Applied is the index that the state has reached, Commit the index up to
 	// which entries are known to be on a majority.
 	Applied, Commit uint64
@@ -27,7 +30,9 @@ type Status struct {
 	SnapshotAge   time.Duration
 	// Apply is of a batch of entries, Append of a durable append to the log.
 	Apply, Append Latencies
-	LowSpace      bool
+	// AppendWaits is for how long the write to the log that is under way has been.
+	AppendWaits time.Duration
+	LowSpace    bool
 	// Peers are the members, Settled whether it is known that a majority agreed
 	// to them.
 	Peers   []PeerStatus
@@ -48,7 +53,7 @@ type PeerStatus struct {
 
 // Status returns the node's status. Before Run is ready it holds names only.
 func (s *Store) Status() Status {
-	st := Status{Node: s.cfg.Node, LowSpace: s.LowSpace()}
+	st := Status{Node: s.cfg.Node, LowSpace: s.LowSpace(), LeaderContact: -1}
 	select {
 	case <-s.ready:
 	default:
@@ -56,6 +61,8 @@ func (s *Store) Status() Status {
 	}
 	st.Leader, st.Leads = s.Leader()
 	st.Term = s.raft.CurrentTerm()
+	st.LeaderContact = s.leaderContact()
+	st.AppendWaits = s.log.stalled()
 	st.Applied = s.machine.last.value()
 	st.Commit = s.raft.CommitIndex()
 	st.FirstIndex, _ = s.log.FirstIndex() // fails only once the node has stopped
@@ -67,6 +74,18 @@ func (s *Store) Status() Status {
 	st.Apply, st.Append = s.machine.took.quantiles(), s.log.took.quantiles()
 	st.Peers, st.Settled = s.Peers()
 	return st
+}
+
+// leaderContact is Status.LeaderContact.
+func (s *Store) leaderContact() time.Duration {
+	if s.raft.State() == raft.Leader {
+		return 0
+	}
+	at := s.raft.LastContact()
+	if at.IsZero() {
+		return -1
+	}
+	return max(s.deps.Clock.Since(at), 0)
 }
 
 // Peers returns the members and whether they are settled, as in Status, for

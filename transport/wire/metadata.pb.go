@@ -593,6 +593,7 @@ type MetaRequest struct {
 	//	*MetaRequest_SetHostState
 	//	*MetaRequest_StartScrub
 	//	*MetaRequest_GetLeader
+	//	*MetaRequest_GetMember
 	//	*MetaRequest_ListQuarantine
 	//	*MetaRequest_SettleChunks
 	//	*MetaRequest_ListMemory
@@ -1408,6 +1409,15 @@ func (x *MetaRequest) GetGetLeader() *GetLeader {
 	return nil
 }
 
+func (x *MetaRequest) GetGetMember() *GetMember {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetMember); ok {
+			return x.GetMember
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetListQuarantine() *ListQuarantine {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_ListQuarantine); ok {
@@ -1843,6 +1853,10 @@ type MetaRequest_GetLeader struct {
 	GetLeader *GetLeader `protobuf:"bytes,340,opt,name=get_leader,json=getLeader,proto3,oneof"`
 }
 
+type MetaRequest_GetMember struct {
+	GetMember *GetMember `protobuf:"bytes,342,opt,name=get_member,json=getMember,proto3,oneof"`
+}
+
 type MetaRequest_ListQuarantine struct {
 	ListQuarantine *ListQuarantine `protobuf:"bytes,341,opt,name=list_quarantine,json=listQuarantine,proto3,oneof"`
 }
@@ -2051,6 +2065,8 @@ func (*MetaRequest_StartScrub) isMetaRequest_Op() {}
 
 func (*MetaRequest_GetLeader) isMetaRequest_Op() {}
 
+func (*MetaRequest_GetMember) isMetaRequest_Op() {}
+
 func (*MetaRequest_ListQuarantine) isMetaRequest_Op() {}
 
 func (*MetaRequest_SettleChunks) isMetaRequest_Op() {}
@@ -2111,6 +2127,7 @@ type MetaResponse struct {
 	//	*MetaResponse_Members
 	//	*MetaResponse_ReadBackup
 	//	*MetaResponse_Leader
+	//	*MetaResponse_Member
 	//	*MetaResponse_Quarantine
 	//	*MetaResponse_Done
 	//	*MetaResponse_Leases
@@ -2465,6 +2482,15 @@ func (x *MetaResponse) GetLeader() *LeaderReply {
 	return nil
 }
 
+func (x *MetaResponse) GetMember() *MemberReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Member); ok {
+			return x.Member
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetQuarantine() *QuarantineReply {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Quarantine); ok {
@@ -2687,6 +2713,10 @@ type MetaResponse_Leader struct {
 	Leader *LeaderReply `protobuf:"bytes,340,opt,name=leader,proto3,oneof"`
 }
 
+type MetaResponse_Member struct {
+	Member *MemberReply `protobuf:"bytes,342,opt,name=member,proto3,oneof"`
+}
+
 type MetaResponse_Quarantine struct {
 	Quarantine *QuarantineReply `protobuf:"bytes,341,opt,name=quarantine,proto3,oneof"`
 }
@@ -2790,6 +2820,8 @@ func (*MetaResponse_Members) isMetaResponse_Result() {}
 func (*MetaResponse_ReadBackup) isMetaResponse_Result() {}
 
 func (*MetaResponse_Leader) isMetaResponse_Result() {}
+
+func (*MetaResponse_Member) isMetaResponse_Result() {}
 
 func (*MetaResponse_Quarantine) isMetaResponse_Result() {}
 
@@ -10949,23 +10981,25 @@ func (x *MemberBeatReply) GetStage() MemberStage {
 
 // MemberStatus is what only a metadata server itself knows.
 type MemberStatus struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Release           string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
-	Level             uint64                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // the newest feature level that its build speaks
-	Term              uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Applied           uint64                 `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`
-	LogFirst          uint64                 `protobuf:"varint,5,opt,name=log_first,json=logFirst,proto3" json:"log_first,omitempty"`
-	LogLast           uint64                 `protobuf:"varint,6,opt,name=log_last,json=logLast,proto3" json:"log_last,omitempty"`
-	LogBytes          uint64                 `protobuf:"varint,7,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
-	SnapshotIndex     uint64                 `protobuf:"varint,8,opt,name=snapshot_index,json=snapshotIndex,proto3" json:"snapshot_index,omitempty"` // 0: none
-	SnapshotBytes     uint64                 `protobuf:"varint,9,opt,name=snapshot_bytes,json=snapshotBytes,proto3" json:"snapshot_bytes,omitempty"`
-	SnapshotAgeMillis int64                  `protobuf:"varint,10,opt,name=snapshot_age_millis,json=snapshotAgeMillis,proto3" json:"snapshot_age_millis,omitempty"`
-	Apply             *Latencies             `protobuf:"bytes,11,opt,name=apply,proto3" json:"apply,omitempty"`   // of a batch of entries, since the start
-	Append            *Latencies             `protobuf:"bytes,12,opt,name=append,proto3" json:"append,omitempty"` // of a durable append to the log, since the start
-	LowSpace          bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"`
-	Commit            uint64                 `protobuf:"varint,340,opt,name=commit,proto3" json:"commit,omitempty"` // last entry that it knows to be on a majority
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Release             string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
+	Level               uint64                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // the newest feature level that its build speaks
+	Term                uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Applied             uint64                 `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`
+	LogFirst            uint64                 `protobuf:"varint,5,opt,name=log_first,json=logFirst,proto3" json:"log_first,omitempty"`
+	LogLast             uint64                 `protobuf:"varint,6,opt,name=log_last,json=logLast,proto3" json:"log_last,omitempty"`
+	LogBytes            uint64                 `protobuf:"varint,7,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	SnapshotIndex       uint64                 `protobuf:"varint,8,opt,name=snapshot_index,json=snapshotIndex,proto3" json:"snapshot_index,omitempty"` // 0: none
+	SnapshotBytes       uint64                 `protobuf:"varint,9,opt,name=snapshot_bytes,json=snapshotBytes,proto3" json:"snapshot_bytes,omitempty"`
+	SnapshotAgeMillis   int64                  `protobuf:"varint,10,opt,name=snapshot_age_millis,json=snapshotAgeMillis,proto3" json:"snapshot_age_millis,omitempty"`
+	Apply               *Latencies             `protobuf:"bytes,11,opt,name=apply,proto3" json:"apply,omitempty"`   // of a batch of entries, since the start
+	Append              *Latencies             `protobuf:"bytes,12,opt,name=append,proto3" json:"append,omitempty"` // of a durable append to the log, since the start
+	LowSpace            bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"`
+	Commit              uint64                 `protobuf:"varint,340,opt,name=commit,proto3" json:"commit,omitempty"`                                                        // last entry that it knows to be on a majority
+	LeaderContactMillis int64                  `protobuf:"varint,341,opt,name=leader_contact_millis,json=leaderContactMillis,proto3" json:"leader_contact_millis,omitempty"` // since it heard of a leader; 0: it leads; negative: it never has
+	AppendWaitsMillis   uint64                 `protobuf:"varint,342,opt,name=append_waits_millis,json=appendWaitsMillis,proto3" json:"append_waits_millis,omitempty"`       // for how long the write to the log that is under way has been
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *MemberStatus) Reset() {
@@ -11092,6 +11126,20 @@ func (x *MemberStatus) GetLowSpace() bool {
 func (x *MemberStatus) GetCommit() uint64 {
 	if x != nil {
 		return x.Commit
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetLeaderContactMillis() int64 {
+	if x != nil {
+		return x.LeaderContactMillis
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetAppendWaitsMillis() uint64 {
+	if x != nil {
+		return x.AppendWaitsMillis
 	}
 	return 0
 }
@@ -12102,6 +12150,136 @@ func (x *LeaderReply) GetServing() bool {
 	return false
 }
 
+// GetMember asks a metadata server what it knows by itself, whether anybody leads or
+// not: it asks no other.
+type GetMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMember) Reset() {
+	*x = GetMember{}
+	mi := &file_metadata_proto_msgTypes[132]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMember) ProtoMessage() {}
+
+func (x *GetMember) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[132]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
+func (*GetMember) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{132}
+}
+
+type MemberReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Stage         MemberStage            `protobuf:"varint,2,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
+	Leader        string                 `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`    // whom it follows; itself, where it leads; "": it knows of none
+	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // it leads, and serves
+	Status        *MemberStatus          `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
+	Members       []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`          // as its log has them: id, addresses and voter alone
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // that its --data is of; 0: it does not know yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberReply) Reset() {
+	*x = MemberReply{}
+	mi := &file_metadata_proto_msgTypes[133]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberReply) ProtoMessage() {}
+
+func (x *MemberReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[133]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
+func (*MemberReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{133}
+}
+
+func (x *MemberReply) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MemberReply) GetStage() MemberStage {
+	if x != nil {
+		return x.Stage
+	}
+	return MemberStage_MEMBER_STAGE_UNKNOWN
+}
+
+func (x *MemberReply) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *MemberReply) GetServing() bool {
+	if x != nil {
+		return x.Serving
+	}
+	return false
+}
+
+func (x *MemberReply) GetStatus() *MemberStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *MemberReply) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *MemberReply) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
 // ListQuarantine lists chunks that the device reports have named and that nothing
 // in the metadata explains: kept, as an earlier incarnation may have committed them.
 type ListQuarantine struct {
@@ -12116,7 +12294,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12128,7 +12306,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12141,7 +12319,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -12186,7 +12364,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12198,7 +12376,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12211,7 +12389,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -12268,7 +12446,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12280,7 +12458,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12293,7 +12471,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -12328,7 +12506,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xa9+\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe4+\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -12445,7 +12623,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\vstart_scrub\x18\xc4\x03 \x01(\v2\x18.moraine.wire.StartScrubH\x00R\n" +
 	"startScrub\x129\n" +
 	"\n" +
-	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderH\x00R\tgetLeader\x12H\n" +
+	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderH\x00R\tgetLeader\x129\n" +
+	"\n" +
+	"get_member\x18\xd6\x02 \x01(\v2\x17.moraine.wire.GetMemberH\x00R\tgetMember\x12H\n" +
 	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantine\x12B\n" +
 	"\rsettle_chunks\x18\xcc\x03 \x01(\v2\x1a.moraine.wire.SettleChunksH\x00R\fsettleChunks\x12<\n" +
 	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryH\x00R\n" +
@@ -12459,7 +12639,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
 	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
-	"\x02op\"\x86\x13\n" +
+	"\x02op\"\xbc\x13\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -12497,7 +12677,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\amembers\x18\xf1\x01 \x01(\v2\x1a.moraine.wire.MembersReplyH\x00R\amembers\x12A\n" +
 	"\vread_backup\x18\xf5\x01 \x01(\v2\x1d.moraine.wire.ReadBackupReplyH\x00R\n" +
 	"readBackup\x124\n" +
-	"\x06leader\x18\xd4\x02 \x01(\v2\x19.moraine.wire.LeaderReplyH\x00R\x06leader\x12@\n" +
+	"\x06leader\x18\xd4\x02 \x01(\v2\x19.moraine.wire.LeaderReplyH\x00R\x06leader\x124\n" +
+	"\x06member\x18\xd6\x02 \x01(\v2\x19.moraine.wire.MemberReplyH\x00R\x06member\x12@\n" +
 	"\n" +
 	"quarantine\x18\xd5\x02 \x01(\v2\x1d.moraine.wire.QuarantineReplyH\x00R\n" +
 	"quarantine\x12)\n" +
@@ -13187,7 +13368,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x10leader_addresses\x18\x06 \x03(\tR\x0fleaderAddresses\x12!\n" +
 	"\vincarnation\x18\xd4\x02 \x01(\x04R\vincarnation\x12\x13\n" +
 	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x120\n" +
-	"\x05stage\x18\xd6\x02 \x01(\x0e2\x19.moraine.wire.MemberStageR\x05stage\"\xd5\x03\n" +
+	"\x05stage\x18\xd6\x02 \x01(\x0e2\x19.moraine.wire.MemberStageR\x05stage\"\xbb\x04\n" +
 	"\fMemberStatus\x12\x18\n" +
 	"\arelease\x18\x01 \x01(\tR\arelease\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\x04R\x05level\x12\x12\n" +
@@ -13203,7 +13384,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05apply\x18\v \x01(\v2\x17.moraine.wire.LatenciesR\x05apply\x12/\n" +
 	"\x06append\x18\f \x01(\v2\x17.moraine.wire.LatenciesR\x06append\x12\x1b\n" +
 	"\tlow_space\x18\r \x01(\bR\blowSpace\x12\x17\n" +
-	"\x06commit\x18\xd4\x02 \x01(\x04R\x06commit\"~\n" +
+	"\x06commit\x18\xd4\x02 \x01(\x04R\x06commit\x123\n" +
+	"\x15leader_contact_millis\x18\xd5\x02 \x01(\x03R\x13leaderContactMillis\x12/\n" +
+	"\x13append_waits_millis\x18\xd6\x02 \x01(\x04R\x11appendWaitsMillis\"~\n" +
 	"\tLatencies\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x1d\n" +
 	"\n" +
@@ -13281,7 +13464,16 @@ const file_metadata_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x18\n" +
-	"\aserving\x18\x04 \x01(\bR\aserving\"\x8d\x01\n" +
+	"\aserving\x18\x04 \x01(\bR\aserving\"\v\n" +
+	"\tGetMember\"\x86\x02\n" +
+	"\vMemberReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
+	"\x05stage\x18\x02 \x01(\x0e2\x19.moraine.wire.MemberStageR\x05stage\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\x12\x18\n" +
+	"\aserving\x18\x04 \x01(\bR\aserving\x122\n" +
+	"\x06status\x18\x05 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06status\x12.\n" +
+	"\amembers\x18\x06 \x03(\v2\x14.moraine.wire.MemberR\amembers\x12 \n" +
+	"\vincarnation\x18\a \x01(\x04R\vincarnation\"\x8d\x01\n" +
 	"\x0eListQuarantine\x12!\n" +
 	"\fafter_device\x18\x01 \x01(\rR\vafterDevice\x12!\n" +
 	"\fafter_stripe\x18\x02 \x01(\x06R\vafterStripe\x12\x1f\n" +
@@ -13378,7 +13570,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 135)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 137)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -13520,54 +13712,56 @@ var file_metadata_proto_goTypes = []any{
 	(*ReadBackupReply)(nil),   // 137: moraine.wire.ReadBackupReply
 	(*GetLeader)(nil),         // 138: moraine.wire.GetLeader
 	(*LeaderReply)(nil),       // 139: moraine.wire.LeaderReply
-	(*ListQuarantine)(nil),    // 140: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 141: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 142: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 143: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 144: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 145: moraine.wire.SealPart
-	(*GetStep)(nil),           // 146: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 147: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 148: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 149: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 150: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 151: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 152: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 153: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 154: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 155: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 156: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 157: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 158: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 159: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 160: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 161: moraine.wire.GetObject
-	(*GetTier)(nil),           // 162: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 163: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 164: moraine.wire.GetPolicy
-	(*Error)(nil),             // 165: moraine.wire.Error
-	(*Topology)(nil),          // 166: moraine.wire.Topology
-	(*RunReply)(nil),          // 167: moraine.wire.RunReply
-	(*StepReply)(nil),         // 168: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 169: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 170: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 171: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 172: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 173: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 174: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 175: moraine.wire.Scheme
-	(DeviceState)(0),          // 176: moraine.wire.DeviceState
-	(*Attr)(nil),              // 177: moraine.wire.Attr
-	(FileType)(0),             // 178: moraine.wire.FileType
-	(*Placement)(nil),         // 179: moraine.wire.Placement
-	(*Stripe)(nil),            // 180: moraine.wire.Stripe
-	(*Extent)(nil),            // 181: moraine.wire.Extent
-	(*Object)(nil),            // 182: moraine.wire.Object
-	(*Host)(nil),              // 183: moraine.wire.Host
-	(*Device)(nil),            // 184: moraine.wire.Device
-	(*SigningKey)(nil),        // 185: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 186: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 187: moraine.wire.MoveTask
+	(*GetMember)(nil),         // 140: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 141: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 142: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 143: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 144: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 145: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 146: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 147: moraine.wire.SealPart
+	(*GetStep)(nil),           // 148: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 149: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 150: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 151: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 152: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 153: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 154: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 155: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 156: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 157: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 158: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 159: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 160: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 161: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 162: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 163: moraine.wire.GetObject
+	(*GetTier)(nil),           // 164: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 165: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 166: moraine.wire.GetPolicy
+	(*Error)(nil),             // 167: moraine.wire.Error
+	(*Topology)(nil),          // 168: moraine.wire.Topology
+	(*RunReply)(nil),          // 169: moraine.wire.RunReply
+	(*StepReply)(nil),         // 170: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 171: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 172: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 173: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 174: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 175: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 176: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 177: moraine.wire.Scheme
+	(DeviceState)(0),          // 178: moraine.wire.DeviceState
+	(*Attr)(nil),              // 179: moraine.wire.Attr
+	(FileType)(0),             // 180: moraine.wire.FileType
+	(*Placement)(nil),         // 181: moraine.wire.Placement
+	(*Stripe)(nil),            // 182: moraine.wire.Stripe
+	(*Extent)(nil),            // 183: moraine.wire.Extent
+	(*Object)(nil),            // 184: moraine.wire.Object
+	(*Host)(nil),              // 185: moraine.wire.Host
+	(*Device)(nil),            // 186: moraine.wire.Device
+	(*SigningKey)(nil),        // 187: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 188: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 189: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	11,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -13608,29 +13802,29 @@ var file_metadata_proto_depIdxs = []int32{
 	96,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	98,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	100, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	143, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	144, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	145, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	146, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	147, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	148, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	149, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	150, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	151, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	152, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	153, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	145, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	146, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	147, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	148, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	149, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	150, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	151, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	152, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	153, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	154, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	155, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	95,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	154, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	155, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	156, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	157, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	158, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	159, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	160, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	161, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	162, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	163, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	164, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	156, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	157, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	158, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	159, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	160, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	161, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	162, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	163, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	164, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	165, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	166, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	102, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	104, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	105, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
@@ -13650,161 +13844,166 @@ var file_metadata_proto_depIdxs = []int32{
 	24,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	23,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
 	138, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	140, // 80: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	66,  // 81: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	64,  // 82: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	68,  // 83: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	19,  // 84: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	86,  // 85: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	77,  // 86: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	79,  // 87: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	112, // 88: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	114, // 89: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	115, // 90: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	165, // 91: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	117, // 92: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	14,  // 93: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	17,  // 94: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	166, // 95: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	27,  // 96: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	29,  // 97: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	34,  // 98: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	38,  // 99: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	47,  // 100: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	50,  // 101: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	55,  // 102: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	57,  // 103: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	61,  // 104: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	63,  // 105: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	76,  // 106: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	90,  // 107: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	97,  // 108: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	99,  // 109: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	167, // 110: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	168, // 111: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	169, // 112: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	170, // 113: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	171, // 114: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	43,  // 115: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	172, // 116: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	173, // 117: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	174, // 118: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	103, // 119: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	106, // 120: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	123, // 121: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	128, // 122: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	137, // 123: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	139, // 124: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	142, // 125: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 126: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	109, // 127: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	120, // 128: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	113, // 129: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	116, // 130: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	65,  // 131: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	69,  // 132: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	78,  // 133: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	81,  // 134: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	121, // 135: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	16,  // 136: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	166, // 137: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	175, // 138: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	18,  // 139: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	20,  // 140: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	21,  // 141: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	0,   // 142: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	176, // 143: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	177, // 144: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	177, // 145: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	30,  // 146: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	177, // 147: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	177, // 148: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	33,  // 149: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	178, // 150: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	175, // 151: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	179, // 152: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	175, // 153: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	175, // 154: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	179, // 155: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	180, // 156: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	181, // 157: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 158: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	52,  // 159: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	35,  // 160: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	2,   // 161: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	54,  // 162: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	52,  // 163: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	177, // 164: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	177, // 165: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	181, // 166: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	180, // 167: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	182, // 168: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	59,  // 169: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	183, // 170: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	184, // 171: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	185, // 172: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	184, // 173: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	72,  // 174: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	185, // 175: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	67,  // 176: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	67,  // 177: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	70,  // 178: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	71,  // 179: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	72,  // 180: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	75,  // 181: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	72,  // 182: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	74,  // 183: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	82,  // 184: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	80,  // 185: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 186: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	175, // 187: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	176, // 188: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 189: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 190: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	87,  // 191: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	186, // 192: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	187, // 193: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 194: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	85,  // 195: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	180, // 196: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	181, // 197: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	181, // 198: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	180, // 199: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	88,  // 200: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 201: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	84,  // 202: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 203: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	88,  // 204: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	88,  // 205: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	88,  // 206: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	88,  // 207: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	101, // 208: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	101, // 209: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	101, // 210: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	110, // 211: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	111, // 212: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	177, // 213: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 214: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 215: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	111, // 216: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 217: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	178, // 218: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	119, // 219: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	124, // 220: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 221: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	125, // 222: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	125, // 223: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	124, // 224: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	127, // 225: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	129, // 226: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	54,  // 227: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	52,  // 228: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	141, // 229: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	230, // [230:230] is the sub-list for method output_type
-	230, // [230:230] is the sub-list for method input_type
-	230, // [230:230] is the sub-list for extension type_name
-	230, // [230:230] is the sub-list for extension extendee
-	0,   // [0:230] is the sub-list for field type_name
+	140, // 80: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	142, // 81: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	66,  // 82: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	64,  // 83: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	68,  // 84: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	19,  // 85: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	86,  // 86: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	77,  // 87: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	79,  // 88: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	112, // 89: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	114, // 90: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	115, // 91: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	167, // 92: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	117, // 93: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	14,  // 94: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	17,  // 95: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	168, // 96: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	27,  // 97: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	29,  // 98: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	34,  // 99: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	38,  // 100: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	47,  // 101: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	50,  // 102: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	55,  // 103: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	57,  // 104: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	61,  // 105: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	63,  // 106: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	76,  // 107: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	90,  // 108: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	97,  // 109: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	99,  // 110: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	169, // 111: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	170, // 112: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	171, // 113: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	172, // 114: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	173, // 115: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	43,  // 116: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	174, // 117: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	175, // 118: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	176, // 119: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	103, // 120: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	106, // 121: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	123, // 122: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	128, // 123: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	137, // 124: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	139, // 125: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	141, // 126: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	144, // 127: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 128: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	109, // 129: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	120, // 130: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	113, // 131: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	116, // 132: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	65,  // 133: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	69,  // 134: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	78,  // 135: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	81,  // 136: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	121, // 137: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	16,  // 138: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	168, // 139: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	177, // 140: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	18,  // 141: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	20,  // 142: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	21,  // 143: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	0,   // 144: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	178, // 145: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	179, // 146: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	179, // 147: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	30,  // 148: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	179, // 149: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	179, // 150: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	33,  // 151: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	180, // 152: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	177, // 153: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	181, // 154: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	177, // 155: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	177, // 156: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	181, // 157: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	182, // 158: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	183, // 159: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 160: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	52,  // 161: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	35,  // 162: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	2,   // 163: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	54,  // 164: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	52,  // 165: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	179, // 166: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	179, // 167: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	183, // 168: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	182, // 169: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	184, // 170: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	59,  // 171: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	185, // 172: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	186, // 173: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	187, // 174: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	186, // 175: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	72,  // 176: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	187, // 177: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	67,  // 178: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	67,  // 179: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	70,  // 180: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	71,  // 181: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	72,  // 182: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	75,  // 183: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	72,  // 184: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	74,  // 185: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	82,  // 186: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	80,  // 187: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 188: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	177, // 189: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	178, // 190: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 191: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 192: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	87,  // 193: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	188, // 194: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	189, // 195: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 196: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	85,  // 197: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	182, // 198: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	183, // 199: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	183, // 200: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	182, // 201: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	88,  // 202: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 203: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	84,  // 204: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 205: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	88,  // 206: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	88,  // 207: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	88,  // 208: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	88,  // 209: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	101, // 210: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	101, // 211: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	101, // 212: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	110, // 213: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	111, // 214: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	179, // 215: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 216: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 217: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	111, // 218: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 219: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	180, // 220: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	119, // 221: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	124, // 222: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 223: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	125, // 224: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	125, // 225: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	124, // 226: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	127, // 227: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	129, // 228: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	54,  // 229: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	52,  // 230: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 231: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	124, // 232: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	127, // 233: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	143, // 234: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	235, // [235:235] is the sub-list for method output_type
+	235, // [235:235] is the sub-list for method input_type
+	235, // [235:235] is the sub-list for extension type_name
+	235, // [235:235] is the sub-list for extension extendee
+	0,   // [0:235] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -13897,6 +14096,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_SetHostState)(nil),
 		(*MetaRequest_StartScrub)(nil),
 		(*MetaRequest_GetLeader)(nil),
+		(*MetaRequest_GetMember)(nil),
 		(*MetaRequest_ListQuarantine)(nil),
 		(*MetaRequest_SettleChunks)(nil),
 		(*MetaRequest_ListMemory)(nil),
@@ -13942,6 +14142,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Members)(nil),
 		(*MetaResponse_ReadBackup)(nil),
 		(*MetaResponse_Leader)(nil),
+		(*MetaResponse_Member)(nil),
 		(*MetaResponse_Quarantine)(nil),
 		(*MetaResponse_Done)(nil),
 		(*MetaResponse_Leases)(nil),
@@ -13960,7 +14161,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   135,
+			NumMessages:   137,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

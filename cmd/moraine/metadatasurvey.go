@@ -1,0 +1,328 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// survey is what is known of the metadata servers where none leads: what each of them
+// says of itself.
+type survey struct {
+	Leader    string           `json:"leader"`    // always empty, as in a report of a leader it never is
+	Voters    int              `json:"voters"`    // by the newest log that answers; 0: none does
+	Needed    int              `json:"needed"`    // of them, for one to lead
+	Answering int              `json:"answering"` // of them
+	Servers   []surveyedServer `json:"servers"`
+	Next      string           `json:"next"` // what to do
+}
+
+// surveyedServer is one server by its own word, or why it gave none.
+type surveyedServer struct {
+	ID        string   `json:"id"` // empty where nobody that answers knows who is there
+	Addresses []string `json:"addresses"`
+	Role      string   `json:"role"` // voter, non-voter, or unknown: by the newest log that answers
+	Alive     bool     `json:"alive"`
+	Error     string   `json:"error,omitempty"` // why it did not answer
+
+	State         string  `json:"state"`   // leads, follows, alone (it knows no leader), starting, or silent
+	Follows       string  `json:"follows"` // whom it takes for the leader; empty: nobody
+	LeaderSeconds float64 `json:"leader_contact_seconds"`
+	Term          uint64  `json:"term"`
+	Applied       uint64  `json:"applied"`
+	Commit        uint64  `json:"commit"`
+	LogLast       uint64  `json:"log_last"`
+	LogBytes      uint64  `json:"log_bytes"`
+	Snapshot      uint64  `json:"snapshot"`
+	Incarnation   uint64  `json:"incarnation"`
+	LowSpace      bool    `json:"low_space"`
+	WriteSeconds  float64 `json:"write_waits_seconds"` // for how long a write to the log has not returned
+	Append        latency `json:"append"`
+	Release       string  `json:"release"`
+	Level         uint64  `json:"level"`
+
+	members []*wire.Member
+}
+
+const (
+	stateLeads    = "leads"
+	stateFollows  = "follows"
+	stateAlone    = "alone"
+	stateStarting = "starting"
+	stateSilent   = "silent"
+)
+
+// surveyTimeout bounds the question to one server.
+const surveyTimeout = 5 * time.Second
+
+// lookAtMetadata asks the leader for all metadata servers, and told shows what it said.
+// Where nobody leads, alone shows what each server says of itself, and the error says
+// what to do.
+func (a *app) lookAtMetadata(ctx context.Context, told func(*wire.MembersReply) error, alone func(survey) error) error {
+	reply, err := a.askLeader(ctx)
+	if err == nil {
+		return told(reply)
+	}
+	switch kind := moraine.KindOf(err); {
+	case ctx.Err() != nil, kind != moraine.Unavailable && kind != moraine.Timeout && kind != moraine.NotLeader:
+		return err
+	}
+	sv, bad := a.survey(ctx)
+	if bad != nil {
+		return err
+	}
+	if bad := alone(sv); bad != nil {
+		return bad
+	}
+	return errors.New(sv.Next)
+}
+
+func (a *app) askLeader(ctx context.Context) (*wire.MembersReply, error) {
+	c, err := a.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.members(ctx)
+}
+
+// survey asks each server of --endpoint, and those that they name, for itself.
+func (a *app) survey(ctx context.Context) (survey, error) {
+	sec, err := a.security()
+	if err != nil {
+		return survey{}, err
+	}
+	log, err := a.commandLog()
+	if err != nil {
+		return survey{}, err
+	}
+	pool, err := sec.pool(transport.RoleAdmin, "ops", transport.PoolDeps{Log: log})
+	if err != nil {
+		return survey{}, err
+	}
+	defer pool.Close()
+	ask := func(addrs []string) surveyedServer { return askMember(ctx, pool.Metadata(addrs), addrs) }
+	return surveyOf(askMembers(splitEndpoint(a.global.endpoint), ask)), nil
+}
+
+// askMembers asks servers, and those that are named by what they answer, all of a round
+// at once.
+func askMembers(servers [][]string, ask func(addrs []string) surveyedServer) (all []surveyedServer) {
+	asked := map[string]bool{}
+	for len(servers) > 0 {
+		servers = slices.DeleteFunc(servers, func(addrs []string) bool {
+			key := strings.Join(addrs, ",")
+			again := asked[key] || len(addrs) == 0
+			asked[key] = true
+			return again
+		})
+		round := make([]surveyedServer, len(servers))
+		var wg sync.WaitGroup
+		for i, addrs := range servers {
+			wg.Go(func() { round[i] = ask(addrs) })
+		}
+		wg.Wait()
+		servers = nil
+		for _, s := range round {
+			for _, m := range s.members {
+				servers = append(servers, m.Addresses)
+			}
+		}
+		all = append(all, round...)
+	}
+	return all
+}
+
+// askMember asks one server. One of an earlier release says whom it follows, and no more.
+func askMember(ctx context.Context, server transport.Metadata, addrs []string) surveyedServer {
+	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
+	defer cancel()
+	resp, err := server.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMember{GetMember: &wire.GetMember{}}})
+	if errors.Is(err, moraine.Unimplemented) {
+		if resp, err = server.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}}); err == nil {
+			l := resp.GetLeader()
+			s := surveyedServer{Addresses: addrs, Alive: true, State: stateAlone, Follows: l.GetId(), Term: l.GetTerm(), LeaderSeconds: -1}
+			switch {
+			case l.GetServing():
+				s.State, s.ID = stateLeads, l.GetId()
+			case l.GetId() != "":
+				s.State = stateFollows
+			}
+			return s
+		}
+	}
+	if err != nil {
+		return surveyedServer{Addresses: addrs, State: stateSilent, Error: cause(err), LeaderSeconds: -1}
+	}
+	return surveyedOf(resp.GetMember(), addrs)
+}
+
+// cause is why a server did not answer, without its address, which is said beside it.
+func cause(err error) string {
+	var e *moraine.Error
+	if errors.As(innermost(err), &e) && e.Err != nil {
+		return sentence(e.Err)
+	}
+	return sentence(innermost(err))
+}
+
+func surveyedOf(m *wire.MemberReply, addrs []string) surveyedServer {
+	st := m.GetStatus()
+	s := surveyedServer{ID: m.GetId(), Addresses: addrs, Alive: true, Follows: m.GetLeader(), LeaderSeconds: float64(st.GetLeaderContactMillis()) / 1e3,
+		Term: st.GetTerm(), Applied: st.GetApplied(), Commit: st.GetCommit(), LogLast: st.GetLogLast(), LogBytes: st.GetLogBytes(),
+		Snapshot: st.GetSnapshotIndex(), Incarnation: m.GetIncarnation(), LowSpace: st.GetLowSpace(),
+		WriteSeconds: float64(st.GetAppendWaitsMillis()) / 1e3, Append: latencyOf(st.GetAppend()),
+		Release: st.GetRelease(), Level: st.GetLevel(), members: m.GetMembers()}
+	switch {
+	case m.GetServing():
+		s.State = stateLeads
+	case len(s.members) == 0: // it has not opened its log
+		s.State = stateStarting
+	case s.Follows != "" && s.Follows != s.ID:
+		s.State = stateFollows
+	default:
+		s.State = stateAlone
+	}
+	return s
+}
+
+// surveyOf judges what servers said by the newest of their logs.
+func surveyOf(servers []surveyedServer) survey {
+	sv := survey{Servers: []surveyedServer{}}
+	members := newestMembers(servers)
+	alive := map[string]bool{}
+	servers = slices.Clone(servers)
+	for i := range servers {
+		s := &servers[i]
+		if s.ID, s.Role = placeOf(*s, members); s.ID != "" && s.Alive {
+			alive[s.ID] = true
+		}
+	}
+	for _, s := range servers {
+		twice := func(o surveyedServer) bool { return s.ID != "" && o.ID == s.ID }
+		if !s.Alive && alive[s.ID] || slices.ContainsFunc(sv.Servers, twice) {
+			continue // it was asked at another address too
+		}
+		sv.Servers = append(sv.Servers, s)
+	}
+	for _, m := range members {
+		if !m.Voter {
+			continue
+		}
+		sv.Voters++
+		if alive[m.Id] {
+			sv.Answering++
+		}
+	}
+	if sv.Voters > 0 {
+		sv.Needed = sv.Voters/2 + 1
+	}
+	slices.SortStableFunc(sv.Servers, func(a, b surveyedServer) int { return cmp.Compare(a.ID, b.ID) })
+	sv.Next = sv.next()
+	return sv
+}
+
+// newestMembers are the members of the group, as the newest log has them.
+func newestMembers(servers []surveyedServer) []*wire.Member {
+	var newest surveyedServer
+	for _, s := range servers {
+		if len(s.members) > 0 && cmp.Or(cmp.Compare(s.Incarnation, newest.Incarnation), cmp.Compare(s.Term, newest.Term), cmp.Compare(s.LogLast, newest.LogLast)) >= 0 {
+			newest = s
+		}
+	}
+	return newest.members
+}
+
+// placeOf finds a server among the members: by its address, where it did not say who it is.
+func placeOf(s surveyedServer, members []*wire.Member) (id, role string) {
+	for _, m := range members {
+		at := func(addr string) bool { return slices.Contains(s.Addresses, addr) }
+		switch {
+		case s.ID != m.Id && (s.ID != "" || !slices.ContainsFunc(m.Addresses, at)):
+		case m.Voter:
+			return m.Id, "voter"
+		default:
+			return m.Id, "non-voter"
+		}
+	}
+	return s.ID, "unknown"
+}
+
+// next says that nobody leads, and what to do about it.
+func (sv survey) next() string {
+	var silent, alive, starting []string
+	for _, s := range sv.Servers {
+		name := cmp.Or(s.ID, strings.Join(s.Addresses, "/"))
+		switch s.State {
+		case stateLeads:
+			return s.ID + " leads by now: ask again"
+		case stateSilent:
+			silent = append(silent, name)
+			continue
+		case stateStarting:
+			starting = append(starting, name)
+		}
+		alive = append(alive, name)
+	}
+	switch {
+	case len(alive) == 0:
+		return fmt.Sprintf("no metadata server answers at %s: start them, or correct --endpoint", strings.Join(silent, ", "))
+	case len(starting) > 0:
+		return fmt.Sprintf("no metadata server leads. Still starting: %s; the log there says what it waits for (a new cluster does for all of its servers). Ask again",
+			strings.Join(starting, ", "))
+	case sv.Answering >= max(sv.Needed, 1):
+		return fmt.Sprintf("no metadata server leads, though %d of %d that vote answer: an election takes seconds, so ask again. Where it goes on they do not reach each other, or their disks hang: their logs say which", sv.Answering, sv.Voters)
+	}
+	return fmt.Sprintf("no metadata server leads: %d of %d that vote answer, and it takes %d. Nothing is lost by waiting, and nothing can be changed until then. Start what is down (%s) again, each on its own --data. "+
+		"Only where the disks of so many are lost for good, let one that is left (%s) go on alone: `moraine metadata force-quorum --help`",
+		sv.Answering, sv.Voters, sv.Needed, strings.Join(silent, ", "), strings.Join(alive, ", "))
+}
+
+// printSurvey shows people what servers said of themselves.
+func (a *app) printSurvey(sv survey) error {
+	rows := make([]table.Row, len(sv.Servers))
+	for i, s := range sv.Servers {
+		rows[i] = table.Row{cmp.Or(s.ID, "?"), s.Role, strings.Join(s.Addresses, ","), "", "", "", "", "", "", s.standing()}
+		if s.Alive {
+			copy(rows[i][3:], table.Row{s.Term, s.Applied, fmt.Sprintf("%d, %s", s.LogLast, size(s.LogBytes)), s.disk(), s.Append, s.Release})
+		}
+	}
+	printTable(a.out, table.Row{"id", "role", "address", "term", "applied", "log up to", "disk", "append p50 / p99", "release", ""}, rows)
+	return nil
+}
+
+// standing says how a server is, for people.
+func (s surveyedServer) standing() string {
+	switch s.State {
+	case stateSilent:
+		return "NO ANSWER: " + s.Error
+	case stateFollows:
+		return "follows " + s.Follows
+	case stateAlone:
+		if s.LeaderSeconds > 0 {
+			return fmt.Sprintf("knows no leader, heard of one %v ago", time.Duration(s.LeaderSeconds*float64(time.Second)).Round(time.Second))
+		}
+		return "knows no leader"
+	}
+	return s.State
+}
+
+func (s surveyedServer) disk() string {
+	switch {
+	case s.WriteSeconds >= hangsAfter:
+		return fmt.Sprintf("HANGS for %.0f s", s.WriteSeconds)
+	case s.LowSpace:
+		return "NEARLY FULL"
+	}
+	return "well"
+}
