@@ -21,7 +21,8 @@ import (
 // until the service has answered, and then serves by it. What was let go is closed last,
 // when the service knows that it is not here any more.
 
-// change is a set of devices to come and to go. Once it is handed over it is the loop's.
+// change is a set of devices to come and to go. Once it is handed over it is the loop's:
+// see registrar.
 type change struct {
 	add, drop []*device
 	want      []DeviceConfig
@@ -58,7 +59,9 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 	now, later := s.apart(f, want)
 	add, refused := s.openNew(f, now)
 	kept = errors.Join(kept, refused)
-	if err := s.hand(ctx, &change{add: add, drop: drop, want: want}); err != nil {
+	drop, refused, err := s.handAll(ctx, &change{add: add, drop: drop, want: want})
+	kept = errors.Join(kept, refused)
+	if err != nil {
 		return errors.Join(kept, err)
 	}
 	kept = errors.Join(kept, s.awaitClosed(ctx, drop))
@@ -69,7 +72,53 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 		return errors.Join(kept, s.ending())
 	}
 	add, refused = s.openNew(f, later)
-	return errors.Join(kept, refused, s.hand(ctx, &change{add: add, want: want}))
+	kept = errors.Join(kept, refused)
+	_, refused, err = s.handAll(ctx, &change{add: add, want: want})
+	return errors.Join(kept, refused, err)
+}
+
+// handAll has the host serve by a change. Where the service refuses what it says, each
+// device of it comes or goes by itself, so that one that is refused leaves the others. It
+// returns those that were let go, and names those that were refused; err: nothing more can
+// be done now.
+func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, refused, err error) {
+	err = s.hand(ctx, c)
+	if err == nil {
+		return c.drop, nil, nil
+	}
+	if !errors.Is(err, moraine.InvalidArgument) || len(c.add)+len(c.drop) < 2 || ctx.Err() != nil {
+		return nil, nil, err
+	}
+	part := func(dir string, one *change) (bool, error) {
+		err := s.hand(ctx, one)
+		if errors.Is(err, moraine.InvalidArgument) {
+			refused = errors.Join(refused, &moraine.Error{Op: "change devices", Ref: dir, Kind: moraine.InvalidArgument, Err: err})
+			return false, nil
+		}
+		return err == nil, err
+	}
+	for _, d := range c.drop {
+		done, err := part(d.dir, &change{drop: []*device{d}, want: c.want})
+		if err != nil {
+			return dropped, refused, err
+		}
+		if done {
+			dropped = append(dropped, d)
+		}
+	}
+	for _, d := range c.add { // closed by now
+		f := s.fleet.Load()
+		if f == nil {
+			return dropped, refused, s.ending()
+		}
+		i := slices.IndexFunc(c.want, func(w DeviceConfig) bool { return w.Dir == d.dir })
+		anew, bad := s.openNew(f, c.want[i:i+1])
+		refused = errors.Join(refused, bad)
+		if _, err := part(d.dir, &change{add: anew, want: c.want}); err != nil {
+			return dropped, refused, err
+		}
+	}
+	return dropped, refused, nil
 }
 
 // apart tells the devices that can be opened now from those at the directory of one that is
@@ -250,17 +299,16 @@ func (c *change) abandon(s *Server) {
 	}
 }
 
-// refuse ends a change that will never be served by.
+// refuse ends a change that will never be served by, when what it would have added is
+// closed.
 func (c *change) refuse(s *Server, err error) {
 	c.abandon(s)
 	c.err = err
 	close(c.done)
 }
 
-// apply registers the host with a change, and serves by it: by the time that the service
-// has chunks put on what is new, it is found here. It is the loop's alone.
-func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error {
-	old := s.fleet.Load()
+// fleet is what is served by the change, where old is served now.
+func (c *change) fleet(old *fleet) *fleet {
 	f := &fleet{cluster: old.cluster, memory: old.memory, byID: make(map[moraine.DeviceID]*device)}
 	for _, d := range old.devices {
 		if !slices.Contains(c.drop, d) {
@@ -279,9 +327,12 @@ func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error 
 			f.nameless++
 		}
 	}
-	if err := s.registerSoon(ctx, f); err != nil {
-		return err
-	}
+	return f
+}
+
+// serveBy serves by a change that the host is registered with: by the time that the
+// service has chunks put on what is new, it is found here.
+func (s *Server) serveBy(ctx context.Context, g *errgroup.Group, f *fleet, c *change) {
 	for _, d := range c.add {
 		d.tier.Admit()
 		g.Go(func() error { return s.tend(ctx, d) })
@@ -298,7 +349,6 @@ func (s *Server) apply(ctx context.Context, g *errgroup.Group, c *change) error 
 		})
 	}
 	close(c.done)
-	return nil
 }
 
 // tend does what a device needs while it is served, until ctx ends or it is let go, and

@@ -51,6 +51,9 @@ type fakeMeta struct {
 	// heartbeats that came after one.
 	lost, beatsAfterLoss int
 	lossSeen             bool
+	// held, where it is set, is what registrations wait for, whatever their callers do.
+	held    chan struct{}
+	holding int // registrations that waited
 }
 
 func newFakeMeta() *fakeMeta {
@@ -67,6 +70,7 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	f.hold(req)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.changed.Broadcast()
@@ -86,6 +90,20 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 		return nil, err
 	}
 	return resp, ctx.Err()
+}
+
+// hold keeps a registration waiting for held.
+func (f *fakeMeta) hold(req *wire.MetaRequest) {
+	f.mu.Lock()
+	held := f.held
+	_, ok := req.Op.(*wire.MetaRequest_RegisterHost)
+	if ok = ok && held != nil; ok {
+		f.holding++
+	}
+	f.mu.Unlock()
+	if ok {
+		<-held
+	}
 }
 
 // loses reports whether a request is one that is not answered.

@@ -20,8 +20,8 @@ const (
 	// heartbeatTimeout bounds one heartbeat, in intervals: a lost one must not
 	// hold up the next for long.
 	heartbeatTimeout = 3
-	// registerTimeout bounds one registration that the loop of heartbeats makes, in
-	// intervals: with it and a lost heartbeat's the host is not suspected.
+	// registerTimeout bounds one registration that is made beside the heartbeats, in
+	// intervals.
 	registerTimeout = 2
 )
 
@@ -43,13 +43,8 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 		}
 	}()
 	defer func() { close(work); <-done }()
-	var changing *change
-	defer func() {
-		if changing != nil {
-			changing.abandon(s)
-		}
-	}()
-	again := false // the service may have taken a registration that was given up
+	reg := &registrar{s: s, g: g}
+	defer reg.end()
 	for {
 		want := uint32(0)
 		select {
@@ -57,7 +52,7 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 			want = maxDeletions
 		default:
 		}
-		deletions, err := s.heartbeat(ctx, s.fleet.Load(), want, changing == nil)
+		deletions, err := s.heartbeat(ctx, s.fleet.Load(), want, reg.idle())
 		s.beaten.Store(err == nil)
 		s.deps.Metrics.Heartbeats.WithLabelValues(outcome(err)).Inc()
 		if err != nil && ctx.Err() == nil {
@@ -70,47 +65,12 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 				<-deleting
 			}
 		}
-		// After the heartbeat: so the host was heard of just before, if this takes long.
-		switch {
-		case changing != nil:
-			changing, again = s.tryChange(ctx, g, changing)
-		case again:
-			again = s.registerSoon(ctx, s.fleet.Load()) != nil
-		}
-		select {
-		case <-ctx.Done():
+		// After the heartbeat: so the host was heard of before it is told of anew.
+		reg.begin(ctx)
+		if !reg.serveUntil(ctx, tick.C) {
 			return
-		case <-tick.C:
-		case c := <-s.next(changing):
-			changing = c
 		}
 	}
-}
-
-// tryChange tries to serve by a change, and returns what is left of it for the next time:
-// nil when it is done, or refused for good. A registration with it may have been carried
-// out before, while its answer was lost: then the host must be registered again, as it is.
-func (s *Server) tryChange(ctx context.Context, g *errgroup.Group, c *change) (left *change, again bool) {
-	err := s.apply(ctx, g, c)
-	switch {
-	case err == nil:
-		return nil, false
-	case ctx.Err() != nil:
-		return c, false
-	case final(err):
-		c.refuse(s, err)
-		return nil, true
-	}
-	s.deps.Log.Warn("the service does not know yet which devices come and go; trying again", "err", err)
-	return c, false
-}
-
-// next is where changes come from, while none is under way.
-func (s *Server) next(changing *change) <-chan *change {
-	if changing != nil {
-		return nil
-	}
-	return s.changes
 }
 
 // heartbeat sends one heartbeat and returns the deletions it was answered with. mayRegister

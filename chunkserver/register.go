@@ -16,17 +16,17 @@ func (s *Server) registerUntil(ctx context.Context, f *fleet) error {
 	return s.retry(ctx, "register", func(ctx context.Context) error { return s.register(ctx, f) })
 }
 
-// registerSoon registers the host once, from the loop of heartbeats. It is bounded so that
-// one answer that is lost does not keep the host silent for so long that it is suspected.
-func (s *Server) registerSoon(ctx context.Context, f *fleet) error {
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout*s.cfg.HeartbeatInterval)
-	defer cancel()
-	return s.register(ctx, f)
+// register tells the service of the host and its devices, and takes over its answer.
+func (s *Server) register(ctx context.Context, f *fleet) error {
+	reply, err := s.askToRegister(ctx, f)
+	if err != nil {
+		return err
+	}
+	return s.registered(f, reply)
 }
 
-// register tells the service of the host and its devices, and takes over their
-// numbers, boot epochs and the token keys.
-func (s *Server) register(ctx context.Context, f *fleet) error {
+// askToRegister tells the service of the host and its devices.
+func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHostReply, error) {
 	host := &wire.Host{Id: s.cfg.Node, Rack: s.cfg.Rack, Addresses: s.cfg.Addresses, AdminAddress: s.cfg.AdminAddress, Bucket: s.cfg.Bucket}
 	for _, d := range f.devices {
 		host.Devices = append(host.Devices, d.describe())
@@ -36,9 +36,14 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release,
 			HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	reply := resp.GetRegisterHost()
+	return resp.GetRegisterHost(), nil
+}
+
+// registered takes over what a registration was answered with: the devices' numbers and
+// boot epochs, and the token keys.
+func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
 	if len(reply.GetDevices()) != len(f.devices) || len(reply.GetCluster()) != len(f.cluster) {
 		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.Internal, Err: errors.New("the answer does not fit the request")}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -47,7 +48,18 @@ func start(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *h
 // startWith starts a host that has a bucket, unless that is nil.
 func startWith(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config, bucket chunkserver.Bucket) *host {
 	t.Helper()
-	s, err := chunkserver.New(cfg, chunkserver.Deps{Meta: meta, FS: fsys, Bucket: bucket})
+	return startDeps(t, meta, cfg, chunkserver.Deps{Meta: meta, FS: fsys, Bucket: bucket})
+}
+
+// startLogging starts a host that writes to a log.
+func startLogging(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config, log *slog.Logger) *host {
+	t.Helper()
+	return startDeps(t, meta, cfg, chunkserver.Deps{Meta: meta, FS: fsys, Log: log})
+}
+
+func startDeps(t *testing.T, meta *fakeMeta, cfg chunkserver.Config, deps chunkserver.Deps) *host {
+	t.Helper()
+	s, err := chunkserver.New(cfg, deps)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -1,0 +1,182 @@
+package chunkserver_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// beatsNow is how many heartbeats came so far.
+func (f *fakeMeta) beatsNow() (n int) {
+	f.set(func() { n = len(f.beats) })
+	return n
+}
+
+// refuses has the service refuse, as what it will never take, registrations that name the
+// device in dir.
+func (f *fakeMeta) refuses(t *testing.T, fsys vfs.FS, dir string) {
+	t.Helper()
+	identity, err := disk.ReadIdentity(fsys, dir)
+	require.NoError(t, err)
+	f.set(func() {
+		f.fault = func(req *wire.MetaRequest, done bool) error {
+			r, ok := req.Op.(*wire.MetaRequest_RegisterHost)
+			if !ok || done {
+				return nil
+			}
+			for _, d := range r.RegisterHost.Host.Devices {
+				if bytes.Equal(d.Uuid, identity.Device[:]) {
+					return &moraine.Error{Kind: moraine.InvalidArgument}
+				}
+			}
+			return nil
+		}
+	})
+}
+
+// TestOneRefusedDeviceLeavesTheOthers: of a change that takes two devices and lets one go
+// the service refuses one. The error names that, and the rest of the change is made.
+func TestOneRefusedDeviceLeavesTheOthers(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a", "/b"))
+	meta.state(2, wire.DeviceState_DEVICE_STATE_OUT, 0)
+	for _, dir := range []string{"/c", "/d"} {
+		format(t, fsys, dir)
+	}
+	meta.refuses(t, fsys, "/c")
+	err := h.serves(t, "/a", "/c", "/d")
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+	require.ErrorContains(t, err, "/c")
+	require.NotContains(t, err.Error(), "/d")
+	require.NotContains(t, err.Error(), "/b")
+	require.Equal(t, 2, meta.registered())
+	free(t, fsys, "/b")
+	free(t, fsys, "/c")
+	c := on(chunk(1, 70_000), 3)
+	_, err = c.put(t, h)
+	require.NoError(t, err, "/d is served")
+	c.check(t, h)
+}
+
+// TestRefusedDeviceThatHangsHoldsUpNoHeartbeat: the disk of a device that is refused does
+// not answer while it is closed.
+func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
+	mem := vfs.NewMem(1)
+	var hangs, hung atomic.Bool
+	answers := make(chan struct{})
+	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
+		if op.Kind == vfs.OpClose && hangs.Load() && strings.HasPrefix(op.Path, "/b/") {
+			hung.Store(true)
+			<-answers
+		}
+		return nil
+	})
+	meta := newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	format(t, mem, "/b")
+	meta.refuses(t, mem, "/b")
+	// What opening it closes is closed before the service is asked.
+	refuse := meta.fault
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			err := refuse(req, done)
+			hangs.Store(hangs.Load() || err != nil)
+			return err
+		}
+	})
+	changed := make(chan error, 1)
+	go func() { changed <- h.SetDevices(t.Context(), config("/a", "/b").Devices) }()
+	h.waitFor(t, hung.Load)
+	before := meta.beatsNow()
+	h.waitFor(t, func() bool { return len(meta.beats) > before+5 })
+	close(answers)
+	require.ErrorIs(t, <-changed, moraine.InvalidArgument)
+	free(t, mem, "/b")
+}
+
+// TestRegistrationHoldsUpNoHeartbeat: a registration with new devices is not answered, for
+// longer than the host may be silent. Heartbeats go on beside it, none of which registers
+// the host without what is new, and it counts when it is answered.
+func TestRegistrationHoldsUpNoHeartbeat(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	format(t, fsys, "/b")
+	held := make(chan struct{})
+	meta.set(func() { meta.held = held })
+	changed := make(chan error, 1)
+	go func() { changed <- h.SetDevices(t.Context(), config("/a", "/b").Devices) }()
+	h.waitFor(t, func() bool { return meta.holding == 1 })
+	meta.set(func() { meta.unknown = true })
+	before := meta.beatsNow()
+	h.waitFor(t, func() bool { return len(meta.beats) > before+20 })
+	require.Equal(t, 1, meta.registered())
+	meta.set(func() { meta.held = nil })
+	close(held)
+	require.NoError(t, <-changed)
+	require.Equal(t, 2, meta.registered())
+	c := on(chunk(1, 70_000), 2)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	c.check(t, h)
+}
+
+// said is a log of which the refusals are counted.
+type said struct {
+	slog.Handler
+	refusals *atomic.Int64
+}
+
+func (s said) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s said) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "refuses this host") {
+		s.refusals.Add(1)
+	}
+	return nil
+}
+
+// TestRefusedHostAsksSeldomAndSaysSo: after a change that was refused the host is refused
+// as it is, too. It says so, asks at growing intervals, and is registered once it may be.
+func TestRefusedHostAsksSeldomAndSaysSo(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	var refusals atomic.Int64
+	h := startLogging(t, fsys, meta, config("/a"), slog.New(said{slog.DiscardHandler, &refusals}))
+	format(t, fsys, "/b")
+	asked, beats := 0, 0
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			switch req.Op.(type) {
+			case *wire.MetaRequest_Heartbeat:
+				if asked > 0 && done {
+					beats++
+				}
+			case *wire.MetaRequest_RegisterHost:
+				if !done {
+					asked++
+					return &moraine.Error{Kind: moraine.PermissionDenied}
+				}
+			}
+			return nil
+		}
+	})
+	require.ErrorIs(t, h.serves(t, "/a", "/b"), moraine.PermissionDenied)
+	h.waitFor(t, func() bool { return beats >= 60 })
+	meta.set(func() {
+		require.GreaterOrEqual(t, asked, 3, "it goes on to ask")
+		require.LessOrEqual(t, asked, 10, "at 1, 2, 4, 8, ... intervals")
+	})
+	require.GreaterOrEqual(t, refusals.Load(), int64(1), "the log says so")
+	meta.set(func() { meta.fault, meta.host = nil, nil })
+	h.waitFor(t, func() bool { return meta.host != nil })
+	require.Equal(t, 1, meta.registered())
+}
