@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,7 +26,7 @@ type injector struct {
 	cluster *procs.Cluster
 	crew    map[string]*member
 	proxies map[string]*proxy
-	slow    *slowDisk
+	slow    *slowdisk.Disk
 	admin   *client.Client
 	seed    uint64
 
@@ -228,15 +229,15 @@ const slowCall = 80 * time.Millisecond
 
 // slowDown makes a disk slow. It counts where calls waited.
 func (in *injector) slowDown() (act, error) {
-	before := in.slow.waited.Load()
-	in.slow.delay.Store(int64(slowCall))
+	before := in.slow.Waited()
+	in.slow.Delay(slowCall)
 	seen := func() error {
-		if in.slow.waited.Load() == before {
+		if in.slow.Waited() == before {
 			return errors.New("nobody asked it for anything")
 		}
 		return nil
 	}
-	return act{seen, func() error { in.slow.delay.Store(0); return nil }}, nil
+	return act{seen, func() error { in.slow.Delay(0); return nil }}, nil
 }
 
 // lose has replies of a server get lost. It counts where one was.

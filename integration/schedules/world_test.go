@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 )
@@ -24,7 +25,7 @@ type world struct {
 	cluster *procs.Cluster
 	crew    map[string]*member
 	proxies map[string]*proxy
-	slow    *slowDisk
+	slow    *slowdisk.Disk
 	admin   *client.Client
 	ends    []func() error // what was made, in order
 }
@@ -73,10 +74,10 @@ func (w *world) clusterDir() string { return filepath.Join(w.dir, "cluster") }
 // mount gives two chunkservers disks of their own.
 func (w *world) mount() (err error) {
 	at := filepath.Join(w.clusterDir(), slowed)
-	if w.slow, err = mountSlow(at, filepath.Join(w.dir, "slow")); err != nil {
+	if w.slow, err = slowdisk.Mount(at, filepath.Join(w.dir, "slow")); err != nil {
 		return fmt.Errorf("%w: %w", errMount, err)
 	}
-	w.ends = append(w.ends, w.slow.server.Unmount)
+	w.ends = append(w.ends, w.slow.Unmount)
 	at = filepath.Join(w.clusterDir(), filled)
 	if err := mountSmall(at, smallDisk); err != nil {
 		return fmt.Errorf("%w: %w", errMount, err)

@@ -49,7 +49,7 @@ var only = map[string][]string{
 	"github.com/cockroachdb/pebble/v2":                        {"metadata/raftstore", "tiers/disk", "internal/vfs/pebblevfs"},
 	"github.com/hashicorp/raft":                               {"metadata/raftstore"},
 	"github.com/hashicorp/raft-wal":                           {"metadata/raftstore"},
-	"github.com/hanwen/go-fuse/v2":                            {"fuse"},
+	"github.com/hanwen/go-fuse/v2":                            {"fuse", "integration/slowdisk"},
 	"github.com/klauspost/reedsolomon":                        {"internal/erasure"},
 	"github.com/minio/minio-go/v7":                            {"tiers/object", "integration"},
 	"github.com/versity/versitygw":                            {"tiers/object/localserver", "s3"},

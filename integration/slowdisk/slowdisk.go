@@ -1,9 +1,14 @@
-package schedules_test
+// Package slowdisk is a directory whose files lie in another one, through a FUSE mount
+// of this process: so that every read, write and sync of processes that keep their data
+// there can be made to wait, as a disk that is slow, or hangs, has them wait. It needs root
+// and /dev/fuse.
+package slowdisk
 
 import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -12,16 +17,18 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// slowDisk is a directory whose files lie in another one, through a mount of this
-// process: so that every read, write and sync can be made to wait.
-type slowDisk struct {
+// Disk is such a directory. Its methods may be called concurrently.
+type Disk struct {
 	server *fuse.Server
 	delay  atomic.Int64 // of each call, in nanoseconds
 	waited atomic.Int64 // calls
+
+	mu   sync.Mutex
+	hung chan struct{} // closed when it answers again; nil: it does not hang
 }
 
-// mountSlow mounts at dir what is in backing; both are made.
-func mountSlow(dir, backing string) (*slowDisk, error) {
+// Mount mounts at dir what is in backing; both are made.
+func Mount(dir, backing string) (*Disk, error) {
 	for _, d := range []string{dir, backing} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, err
@@ -31,7 +38,7 @@ func mountSlow(dir, backing string) (*slowDisk, error) {
 	if err := syscall.Stat(backing, &st); err != nil {
 		return nil, err
 	}
-	d := &slowDisk{}
+	d := &Disk{}
 	root := &fs.LoopbackRoot{Path: backing, Dev: uint64(st.Dev)}
 	root.NewNode = func(data *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
 		return &slowNode{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
@@ -47,8 +54,47 @@ func mountSlow(dir, backing string) (*slowDisk, error) {
 	return d, nil
 }
 
+// Delay has every call wait for that long from now on.
+func (d *Disk) Delay(each time.Duration) { d.delay.Store(int64(each)) }
+
+// Waited is how many calls have waited, those included that do now.
+func (d *Disk) Waited() int64 { return d.waited.Load() }
+
+// Hang has every call wait until Answer. A process that is killed meanwhile ends no
+// sooner: so it is with a disk.
+func (d *Disk) Hang() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hung == nil {
+		d.hung = make(chan struct{})
+	}
+}
+
+// Answer ends what Hang began.
+func (d *Disk) Answer() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hung != nil {
+		close(d.hung)
+		d.hung = nil
+	}
+}
+
+// Unmount ends it. What is in the other directory stays.
+func (d *Disk) Unmount() error {
+	d.Answer()
+	return d.server.Unmount()
+}
+
 // wait is what every call does first.
-func (d *slowDisk) wait() {
+func (d *Disk) wait() {
+	d.mu.Lock()
+	hung := d.hung
+	d.mu.Unlock()
+	if hung != nil {
+		d.waited.Add(1)
+		<-hung
+	}
 	if delay := d.delay.Load(); delay > 0 {
 		d.waited.Add(1)
 		time.Sleep(time.Duration(delay))
@@ -58,7 +104,7 @@ func (d *slowDisk) wait() {
 // slowNode is a file or directory of it.
 type slowNode struct {
 	fs.LoopbackNode
-	disk *slowDisk
+	disk *Disk
 }
 
 // Open implements fs.NodeOpener. The backing file is opened without O_DIRECT, for
@@ -85,7 +131,7 @@ func (n *slowNode) slow(h fs.FileHandle) fs.FileHandle {
 // named here: by some others the kernel would go past this process.
 type slowFile struct {
 	f    *fs.LoopbackFile
-	disk *slowDisk
+	disk *Disk
 }
 
 func (s *slowFile) Read(ctx context.Context, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {

@@ -1,0 +1,159 @@
+package integration_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/procs"
+)
+
+// cpuTime is the processor time that a process has used.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // from the third on
+	ticks := 0
+	for _, f := range fields[11:13] { // user, system
+		n, err := strconv.Atoi(f)
+		require.NoError(t, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // of which the kernel tells 100 a second
+}
+
+// mostResident is the most memory that a process has had.
+func mostResident(t *testing.T, pid int) uint64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			require.NoError(t, err)
+			return n << 10
+		}
+	}
+	t.Fatal("the kernel does not tell")
+	return 0
+}
+
+// heldBack is how many requests a chunkserver has held back at its door for a limit.
+func heldBack(t *testing.T, n *procs.Node, by string) float64 {
+	t.Helper()
+	for _, m := range scrape(t, n)["moraine_chunkserver_held_back_total"].GetMetric() {
+		if len(m.Label) == 1 && m.Label[0].GetValue() == by {
+			return m.GetCounter().GetValue()
+		}
+	}
+	return 0
+}
+
+// readers read pieces of so many bytes, n at a time, all over a file while fn runs, which
+// may look at how many bytes have come so far.
+func readers(t *testing.T, cl *client.Client, path string, n int, length int64, fn func(got *atomic.Int64)) {
+	t.Helper()
+	r, err := cl.OpenFile(t.Context(), path)
+	require.NoError(t, err)
+	defer r.Close()
+	var got atomic.Int64
+	var g sync.WaitGroup
+	stop := make(chan struct{})
+	end := sync.OnceFunc(func() { close(stop); g.Wait() })
+	defer end()
+	errs := make([]error, n)
+	for i := range n {
+		rng := rand.New(rand.NewPCG(1, uint64(i)))
+		g.Go(func() {
+			p := make([]byte, length)
+			for errs[i] == nil {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if errs[i] = r.ReadRange(t.Context(), p, rng.Int64N(r.Size()/length)*length); errs[i] == nil {
+					got.Add(length)
+				}
+			}
+		})
+	}
+	fn(&got)
+	end()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+// TestChunkserverKeepsToItsLimits runs a chunkserver as beside trainers, with a bound of
+// each kind, and asks more of it than that: the bytes that it sends in a while, the
+// processor time that it uses in one, and all the memory that it ever has are within them.
+// They are bounds, and no figures: on a machine that is busy it does less.
+func TestChunkserverKeepsToItsLimits(t *testing.T) {
+	const (
+		cpus      = 0.1
+		bandwidth = 24 << 20
+		memory    = 64 << 20
+		window    = 8 * time.Second
+		burst     = 16 << 20 // what may be saved up
+		// beside is what the process needs beside --memory: OPERATIONS says a tenth of a
+		// GiB for each device, and there is the program.
+		beside = 160 << 20
+	)
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1,
+		ChunkserverArgs: []string{"--cpus", fmt.Sprint(cpus), "--bandwidth-limit", fmt.Sprint(bandwidth), "--memory", fmt.Sprint(memory)}})
+	n := c.Node("n1")
+	cl := connect(t, c, client.Config{})
+	f, err := cl.Create(t.Context(), "/file", client.CreateOptions{})
+	require.NoError(t, err)
+	piece := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(piece)
+	for range 2 * memory / len(piece) {
+		_, err = f.Write(piece)
+		require.NoError(t, err)
+	}
+	_, err = f.Commit(t.Context())
+	require.NoError(t, err)
+
+	const many = 8
+	readers(t, cl, "/file", many, 1<<20, func(got *atomic.Int64) {
+		began, before := time.Now(), got.Load()
+		time.Sleep(window)
+		sent := got.Load() - before
+		took := time.Since(began)
+		bound := int64(took.Seconds()*bandwidth) + burst + many<<20 // those that were let in before
+		t.Logf("sent %d MiB in %v, where %d may be", sent>>20, took.Round(time.Millisecond), bound>>20)
+		require.LessOrEqual(t, sent, bound)
+		require.Positive(t, sent)
+	})
+	require.Positive(t, heldBack(t, n, "bandwidth"), "nothing was asked for past the limit")
+
+	readers(t, cl, "/file", 32, 4<<10, func(got *atomic.Int64) {
+		time.Sleep(time.Second)
+		began, before := time.Now(), cpuTime(t, n.Pid())
+		time.Sleep(window)
+		used := cpuTime(t, n.Pid()) - before
+		took := time.Since(began)
+		// Past what requests use there is what nobody asks for: heartbeats, and the door.
+		bound := time.Duration(float64(took)*cpus*5/4) + 300*time.Millisecond
+		t.Logf("used %v of a processor in %v, where %v may be; %d requests", used, took.Round(time.Millisecond), bound.Round(time.Millisecond), got.Load()>>12)
+		require.LessOrEqual(t, used, bound)
+		require.Positive(t, got.Load())
+	})
+	require.Positive(t, heldBack(t, n, "cpus"), "no more was asked for than the limit")
+
+	most := mostResident(t, n.Pid())
+	t.Logf("had %d MiB of memory at most, of which --memory is %d", most>>20, memory>>20)
+	require.LessOrEqual(t, most, uint64(memory+beside))
+}
