@@ -47,14 +47,21 @@ func (w *rewriter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	fewer := int(w.job.GetRewrite().GetFewer())
 	for len(pieces) > 0 {
 		// The ticket says how much fits into the stripe.
 		t, err := w.c.grants.take(ctx, w.key, w.inode)
 		if err != nil {
 			return err
 		}
+		size := int64(t.scheme.K) * w.c.chunkBytes(t.scheme)
+		if fewer > 0 && fewer*countParts(pieces, size) > len(w.job.GetRewrite().GetStripes()) {
+			w.c.grants.settle(t, false)
+			return nil
+		}
+		fewer = 0
 		var part []located
-		part, pieces = takePieces(pieces, int64(t.scheme.K)*w.c.chunkBytes(t.scheme))
+		part, pieces = takePieces(pieces, size)
 		err = w.rewrite(ctx, t, part)
 		if isKind(err, moraine.Stale) {
 			continue // the file has others there by now; the rest may be as it was
@@ -115,6 +122,14 @@ func takePieces(pieces []located, size int64) (part, rest []located) {
 		part, size = append(part, e), size-e.Length
 	}
 	return part, nil
+}
+
+// countParts returns how many parts takePieces makes.
+func countParts(pieces []located, size int64) (n int) {
+	for ; len(pieces) > 0; n++ {
+		_, pieces = takePieces(pieces, size)
+	}
+	return n
 }
 
 // rewrite puts pieces side by side into a stripe, and swaps it in. It settles the ticket.

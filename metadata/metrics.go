@@ -101,7 +101,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.RebalanceLeft = gauge("rebalance_left_bytes", "What must be moved between devices until each is filled within the band.")
 	m.RebalancedChunks = counter("rebalanced_chunks_total", "Chunks moved to emptier devices.")
 	m.RebalancedBytes = counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
-	m.RewriteStripes = counter("rewrite_stripes_total", "Stripes of which files named little, given to movers to be rewritten.")
+	m.RewriteStripes = counter("rewrite_stripes_total", "Stripes of which files named little, and small ones of which a file has many, given to movers to be rewritten.")
 	m.StripesDeadBytes = gauge("stripes_dead_bytes", "Bytes of stripes in use that no file names any more, as the last look through all files found them.")
 	m.Leases = gauge("leases", "Leases that sessions hold.")
 	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")

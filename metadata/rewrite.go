@@ -31,6 +31,14 @@ const (
 	rewriteShared, rewriteParts = 1 << 14, 64
 	// rewriteLeast is the least that must be dead in a stripe: less is not worth a commit.
 	rewriteLeast = 64 << 10
+	// rewriteSmall is up to where copies are small: they take twice the room of what is
+	// coded, and a record each. What a file has of them is put together where that makes
+	// rewriteFewer times fewer of them, by commits of rewriteRuns extents; how much fits
+	// into a stripe the mover knows, and goes on where they become half as many times
+	// fewer. So it comes to an end.
+	rewriteSmall = 512 << 10
+	rewriteFewer = 8
+	rewriteRuns  = 128
 	// rewriteJobBytes bounds what one job moves, together with state.MaxRewriteStripes.
 	rewriteJobBytes = 64 << 20
 	// rewritePending is how many jobs wait for a mover at most.
@@ -197,7 +205,7 @@ func (s *sweep) look(r state.Reader) error {
 // judge chooses those of the stripes that a file names which are to be rewritten. What other
 // files name too is judged when all were seen.
 func (s *sweep) judge(r state.Reader, file moraine.InodeID) error {
-	var chosen []found
+	var chosen, small []found
 	for id, named := range s.named {
 		record, err := s.l.machine.StripeByID(r, id)
 		if err != nil {
@@ -214,10 +222,47 @@ func (s *sweep) judge(r state.Reader, file moraine.InodeID) error {
 			return err
 		} else if ok {
 			chosen = append(chosen, found{file: file, id: id, named: named})
+		} else if record.Scheme.IsCopies() && record.Length <= rewriteSmall && settled(record, s.settled) {
+			small = append(small, found{file: file, id: id, named: named})
 		}
 	}
-	s.order(chosen)
+	s.order(chosen, 0)
+	return s.pack(r, small)
+}
+
+// pack has small stripes of a file put together, where that makes them few.
+func (s *sweep) pack(r state.Reader, small []found) error {
+	if len(small) < rewriteFewer {
+		return nil
+	}
+	whole := small[:0]
+	for _, f := range small {
+		queued, err := s.l.machine.Queued(r, f.id)
+		if err != nil {
+			return err
+		}
+		if !queued {
+			whole = append(whole, f)
+		}
+	}
+	slices.SortFunc(whole, inOrder)
+	for len(whole) > 0 {
+		n := min(len(whole), state.MaxRewriteStripes)
+		extents := 0
+		for _, f := range whole[:n] {
+			extents += f.named.Extents
+		}
+		if (1+extents/rewriteRuns)*rewriteFewer <= n {
+			s.order(whole[:n], rewriteFewer/2)
+		}
+		whole = whole[n:]
+	}
 	return nil
+}
+
+// inOrder sorts by files, and within each in the order of the file.
+func inOrder(a, b found) int {
+	return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.named.From, b.named.From), cmp.Compare(a.id, b.id))
 }
 
 // share keeps what a file, or a part of one, names of a stripe that has other references.
@@ -263,7 +308,7 @@ func (s *sweep) judgeShared(r state.Reader) error {
 	if len(s.sharedIDs) > 0 {
 		return nil
 	}
-	s.order(s.together)
+	s.order(s.together, 0)
 	s.l.rewriting.leave(s.untold)
 	s.ended = true
 	return nil
@@ -272,7 +317,7 @@ func (s *sweep) judgeShared(r state.Reader) error {
 // choose reports whether a stripe of which all that is named was seen is to be rewritten.
 func (s *sweep) choose(r state.Reader, record *moraine.Stripe, named state.Named) (bool, error) {
 	s.l.rewriting.count(record, named)
-	if record.ID > s.settled || !mostlyDead(record, named, s.l.cfg.RewriteLive) {
+	if !settled(record, s.settled) || !mostlyDead(record, named, s.l.cfg.RewriteLive) {
 		return false, nil
 	}
 	// What waits for repair may be lost for all that is known: that goes first.
@@ -281,13 +326,11 @@ func (s *sweep) choose(r state.Reader, record *moraine.Stripe, named state.Named
 }
 
 // order makes tasks of what was chosen, file by file and each in the order of the file, so
-// that what comes to lie in one stripe is near each other.
-func (s *sweep) order(chosen []found) {
-	slices.SortFunc(chosen, func(a, b found) int {
-		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.named.From, b.named.From), cmp.Compare(a.id, b.id))
-	})
+// that what comes to lie in one stripe is near each other. fewer is that of the tasks.
+func (s *sweep) order(chosen []found, fewer uint32) {
+	slices.SortFunc(chosen, inOrder)
 	for len(chosen) > 0 {
-		t := rewriteTask{inode: chosen[0].file, task: &wire.RewriteTask{Offset: uint64(chosen[0].named.From)}}
+		t := rewriteTask{inode: chosen[0].file, task: &wire.RewriteTask{Offset: uint64(chosen[0].named.From), Fewer: fewer}}
 		for len(chosen) > 0 && chosen[0].file == t.inode && len(t.task.Stripes) < state.MaxRewriteStripes &&
 			(t.bytes == 0 || t.bytes+chosen[0].named.Bytes <= rewriteJobBytes) {
 			c := chosen[0]
@@ -316,12 +359,15 @@ func (r *rewriting) leave(untold uint64) {
 }
 
 // mostlyDead reports whether a stripe is worth to be rewritten: at most so many hundredths
-// of it are named. What is in memory alone is not: its level is being settled.
+// of it are named.
 func mostlyDead(s *moraine.Stripe, named state.Named, live int) bool {
-	if s.Length-named.Bytes < rewriteLeast || named.Bytes*100 > s.Length*int64(live) {
-		return false
-	}
-	return !slices.ContainsFunc(s.Chunks, func(c moraine.ChunkState) bool { return c.Level != moraine.NVMe })
+	return s.Length-named.Bytes >= rewriteLeast && named.Bytes*100 <= s.Length*int64(live)
+}
+
+// settled reports whether a stripe is as old as was given, and on its devices. The level of
+// what is in memory alone is being settled: that is left alone.
+func settled(s *moraine.Stripe, last moraine.StripeID) bool {
+	return s.ID <= last && !slices.ContainsFunc(s.Chunks, func(c moraine.ChunkState) bool { return c.Level != moraine.NVMe })
 }
 
 // createRewrite makes one job as soon as few others wait for a mover and nothing is being

@@ -34,6 +34,8 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 	switch {
 	case len(task.GetStripes()) == 0 || len(task.GetStripes()) > MaxRewriteStripes:
 		return nil, fail(moraine.InvalidArgument, op, ref, "%d stripes to rewrite: 1 to %d", len(task.GetStripes()), MaxRewriteStripes)
+	case task.GetFewer() > MaxRewriteStripes:
+		return nil, fail(moraine.InvalidArgument, op, ref, "%d times fewer stripes: %d at most", task.GetFewer(), MaxRewriteStripes)
 	case task.GetOffset() >= task.GetEnd() || task.GetEnd() > MaxFileSize:
 		return nil, fail(moraine.InvalidArgument, op, ref, "stripes to rewrite between %d and %d", task.GetOffset(), task.GetEnd())
 	}
@@ -51,7 +53,7 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 	if name == "" {
 		name = ref
 	}
-	spec := jobSpec{kind: w.GetKind(), subject: name, target: uint64(i.id), cursor: be64(be64(nil, task.GetOffset()), task.GetEnd())}
+	spec := jobSpec{kind: w.GetKind(), subject: name, target: uint64(i.id), cursor: rewriteCursor(task)}
 	for _, s := range task.GetStripes() {
 		spec.stripes = append(spec.stripes, moraine.StripeID(s))
 	}
@@ -66,12 +68,24 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 	return j.toWire(), nil
 }
 
+// rewriteCursor is what the record of a job keeps of its task, beside the stripes.
+func rewriteCursor(task *wire.RewriteTask) []byte {
+	b := be64(be64(nil, task.GetOffset()), task.GetEnd())
+	if f := task.GetFewer(); f != 0 {
+		b = append(b, byte(f))
+	}
+	return b
+}
+
 // rewriteTask is what a live REWRITE job has to do; nil for other jobs.
 func (j *job) rewriteTask() *wire.RewriteTask {
-	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.cursor) != 16 {
+	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.cursor) < 16 {
 		return nil
 	}
 	task := &wire.RewriteTask{Offset: binary.BigEndian.Uint64(j.cursor), End: binary.BigEndian.Uint64(j.cursor[8:])}
+	if len(j.cursor) > 16 {
+		task.Fewer = uint32(j.cursor[16])
+	}
 	for _, s := range j.stripes {
 		task.Stripes = append(task.Stripes, uint64(s))
 	}
@@ -237,8 +251,9 @@ func (m *Machine) Rewritables(r Reader, after moraine.InodeID, limit int) (files
 
 // Named is what a file names of a stripe.
 type Named struct {
-	Bytes  int64
-	Tables uint32 // of the file, that name it; no other file refers to them
+	Bytes   int64
+	Extents int
+	Tables  uint32 // of the file, that name it; no other file refers to them
 	// From and To are a range of the file with all that names it.
 	From, To int64
 }
@@ -248,7 +263,7 @@ func (n *Named) add(o Named) {
 	if n.Tables == 0 {
 		n.From = o.From
 	}
-	n.Bytes, n.Tables = n.Bytes+o.Bytes, n.Tables+o.Tables
+	n.Bytes, n.Extents, n.Tables = n.Bytes+o.Bytes, n.Extents+o.Extents, n.Tables+o.Tables
 	n.From, n.To = min(n.From, o.From), max(n.To, o.To)
 }
 
@@ -290,7 +305,7 @@ func (m *Machine) NameStripes(r Reader, file moraine.InodeID, from int64, limit 
 				continue
 			}
 			n := of[e.Stripe]
-			n.add(Named{Bytes: e.Length, Tables: 1, From: e.Offset, To: e.End()})
+			n.add(Named{Bytes: e.Length, Extents: 1, Tables: 1, From: e.Offset, To: e.End()})
 			n.Tables = 1
 			of[e.Stripe] = n
 		}

@@ -138,10 +138,10 @@ const (
 func TestRewriteStripes(t *testing.T) {
 	b := newRewriting(t)
 	want := map[moraine.StripeID]state.Named{
-		moraine.StripeID(b.stripes[0]): {Bytes: 50, Tables: 1, From: 0, To: 50},
-		moraine.StripeID(b.stripes[1]): {Bytes: 20, Tables: 1, From: 100, To: 200},
-		moraine.StripeID(b.stripes[2]): {Bytes: 100, Tables: 1, From: 200, To: 300},
-		moraine.StripeID(b.stripes[3]): {Bytes: 130, Tables: 1, From: 50, To: 190},
+		moraine.StripeID(b.stripes[0]): {Bytes: 50, Extents: 1, Tables: 1, From: 0, To: 50},
+		moraine.StripeID(b.stripes[1]): {Bytes: 20, Extents: 2, Tables: 1, From: 100, To: 200},
+		moraine.StripeID(b.stripes[2]): {Bytes: 100, Extents: 1, Tables: 1, From: 200, To: 300},
+		moraine.StripeID(b.stripes[3]): {Bytes: 130, Extents: 2, Tables: 1, From: 50, To: 190},
 	}
 	if have := b.named(1000); fmt.Sprint(have) != fmt.Sprint(want) {
 		t.Fatalf("named are %v, want %v", have, want)
@@ -176,6 +176,19 @@ func TestRewriteStripes(t *testing.T) {
 	}
 	b.check()
 	b.keepLog("v4-rewrite")
+}
+
+// TestRewriteToFewer: a job that is to make stripes fewer says so to whoever leases it.
+func TestRewriteToFewer(t *testing.T) {
+	b := newRewriting(t)
+	b.ok(b.create(&wire.RewriteTask{Offset: 100, End: 200, Stripes: b.stripes[1:2], Fewer: 4}))
+	b.lease("n2")
+	if b.job.Rewrite.Fewer != 4 {
+		t.Fatalf("leased %v", b.job)
+	}
+	b.ok(b.finish(""))
+	b.check()
+	b.keepLog("v4-rewrite-fewer")
 }
 
 // TestRewriteGivesWay is what others do between the mover's look at the file and its
@@ -269,6 +282,7 @@ func TestRewriteRefuses(t *testing.T) {
 		"an empty range":   {Offset: 10, End: 10, Stripes: b.stripes[1:2]},
 		"too many stripes": {End: 10, Stripes: make([]uint64, state.MaxRewriteStripes+1)},
 		"no task":          nil,
+		"too few to be":    {End: 10, Stripes: b.stripes[1:2], Fewer: state.MaxRewriteStripes + 1},
 	} {
 		if resp := b.create(task); kind(resp) != moraine.InvalidArgument.Error() {
 			t.Errorf("a job with %s was answered %s", name, kind(resp))

@@ -48,7 +48,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		FilesFlushed:   counter("flushed_files_total", "Files whose content was uploaded to the bucket and recorded."),
 		BytesFlushed:   counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
 		BytesStaged:    counter("staged_bytes_total", "Bytes of files gone through by staging."),
-		BytesRewritten: counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead into new ones."),
+		BytesRewritten: counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead, or small, into new ones."),
 		ObjectsDeleted: counter("deleted_objects_total", "Objects deleted from the bucket because nothing refers to them."),
 		RateWaits:      counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
 	}

@@ -140,18 +140,19 @@ func TestRewritesMostlyDeadStripes(t *testing.T) {
 		defer r.Close()
 		startMover(t, c, "n1")
 		w.rewritten()
+		eventually(t, time.Minute, "the 40 pieces of 1,000 bytes are in one stripe, those of 24,000 in others of 256 KiB", func() bool {
+			return len(w.extents().Stripes) == 5
+		})
 		after := w.extents()
 		require.Equal(t, before.Attr.Generation, after.Attr.Generation)
 		require.Equal(t, before.Attr.Mtime, after.Attr.Mtime)
-		require.Len(t, after.Extents, len(before.Extents))
-		require.Equal(t, len(before.Stripes)-len(w.old)+1, len(after.Stripes), "40 pieces of 1,000 bytes are in one stripe")
 		w.holds()
 		have := make([]byte, len(w.data))
 		require.NoError(t, r.ReadRange(t.Context(), have, 0))
 		require.True(t, bytes.Equal(have, w.data))
 		s := status(t, c).GetRewriting()
-		require.EqualValues(t, len(w.old), s.GetChosenStripes())
-		require.EqualValues(t, 40_000, s.GetChosenBytes())
+		require.EqualValues(t, len(w.old)+40, s.GetChosenStripes())
+		require.EqualValues(t, len(w.data), s.GetChosenBytes())
 		eventually(t, 2*time.Minute, "another look", func() bool {
 			now := status(t, c).GetRewriting()
 			return !now.GetLooking() && now.GetRounds() > s.GetRounds()+1
@@ -160,6 +161,37 @@ func TestRewritesMostlyDeadStripes(t *testing.T) {
 		require.Zero(t, s.GetChosenStripes(), "what was rewritten is not rewritten again")
 		require.Zero(t, s.GetDeadBytes())
 		require.EqualValues(t, len(w.data), s.GetNamedBytes())
+	})
+}
+
+// TestPacksSmallStripes: a file that was made of many small durable writes comes to lie in
+// few stripes and extents, and is left alone then; so is one that has few.
+func TestPacksSmallStripes(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w, few := newFresh(t, c, "/f"), newFresh(t, c, "/g")
+		for n := range 100 {
+			w.data = append(w.data, make([]byte, 5000)...)
+			w.write(len(w.data)-5000, 5000, uint64(n))
+		}
+		for n := range 7 {
+			few.write(n*20_000, 5000, uint64(n))
+		}
+		before := w.extents()
+		require.Len(t, before.Stripes, len(w.old)+100)
+		untouched := few.extents()
+		startMover(t, c, "n1")
+		eventually(t, 5*time.Minute, "small stripes are put together", func() bool {
+			return len(w.extents().Stripes) <= len(w.old)+4 && len(running(t, c)) == 0
+		})
+		after := w.extents()
+		require.LessOrEqual(t, len(after.Extents), len(w.old)+4, "what follows each other is one extent")
+		require.Equal(t, before.Attr.Generation, after.Attr.Generation)
+		w.holds()
+		few.holds()
+		rounds := status(t, c).GetRewriting().GetRounds()
+		eventually(t, 2*time.Minute, "more looks", func() bool { return status(t, c).GetRewriting().GetRounds() > rounds+2 })
+		require.Equal(t, after.Extents, w.extents().Extents, "nothing is put together again")
+		require.Equal(t, untouched.Extents, few.extents().Extents, "few are left alone")
 	})
 }
 

@@ -8412,6 +8412,7 @@ type RewriteTask struct {
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes,proto3" json:"stripes,omitempty"` // 64 at most
+	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer,proto3" json:"fewer,omitempty"`             // nothing is to be done where what they hold would not lie in so many times fewer; 0: in any case
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8465,6 +8466,13 @@ func (x *RewriteTask) GetStripes() []uint64 {
 		return x.Stripes
 	}
 	return nil
+}
+
+func (x *RewriteTask) GetFewer() uint32 {
+	if x != nil {
+		return x.Fewer
+	}
+	return 0
 }
 
 // CommitRewrite swaps extents of new stripes in for others of the same bytes, where the
@@ -13167,11 +13175,12 @@ const file_metadata_proto_rawDesc = "" +
 	"generation\x18\xc0\x02 \x01(\x04R\n" +
 	"generation\x12\x17\n" +
 	"\x06failed\x18\xc1\x02 \x01(\rR\x06failed\x124\n" +
-	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"Q\n" +
+	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"g\n" +
 	"\vRewriteTask\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\x12\x18\n" +
-	"\astripes\x18\x03 \x03(\x06R\astripes\"\xfc\x01\n" +
+	"\astripes\x18\x03 \x03(\x06R\astripes\x12\x14\n" +
+	"\x05fewer\x18\x04 \x01(\rR\x05fewer\"\xfc\x01\n" +
 	"\rCommitRewrite\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
