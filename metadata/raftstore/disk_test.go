@@ -101,6 +101,9 @@ func TestAllDisksFull(t *testing.T) {
 	const ballast = 1 << 20
 	g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
 		cfg.BallastBytes, cfg.SnapshotEntries = ballast, 400
+		// Of disks as small as these: what snapshots free is not to end the low space, or
+		// the log would be kept again, and fill them between two looks.
+		cfg.MinFree = 0.2
 	})
 	mems := map[string]*vfs.Mem{}
 	var unseen atomic.Bool // nobody looks at the free space: the disks fill between two looks
@@ -201,11 +204,12 @@ func TestNearlyFullDiskIsKeptSmall(t *testing.T) {
 	eventually(t, "a snapshot", func() bool { return n.store.Status().Snapshot > 0 })
 }
 
-// TestStateLogThatCannotBegin has the disk be full, or fail, when pebble begins a new
-// log of its own: for a snapshot, and in a clean stop after much was gathered. pebble
-// panics on that with a lock that it has given back already; the node ends with the
-// disk's error all the same, and has everything when its disk is well.
-func TestStateLogThatCannotBegin(t *testing.T) {
+// TestStateLogThatFails has the disk be full, or fail, when pebble begins a new log of
+// its own, or ends the one before: for a snapshot, in a clean stop after much was
+// gathered, and while entries come. pebble panics on that with a lock that it has given
+// back already; the node ends with the disk's error all the same, and has everything
+// when its disk is well.
+func TestStateLogThatFails(t *testing.T) {
 	for name, end := range map[string]func(n *node) error{
 		"snapshot": func(n *node) error {
 			go n.store.TakeSnapshot() // never returns
@@ -215,15 +219,29 @@ func TestStateLogThatCannotBegin(t *testing.T) {
 			n.stop()
 			return <-n.ended
 		},
+		"entries": func(n *node) error {
+			for {
+				select {
+				case err := <-n.ended:
+					return err
+				default:
+					_, _ = n.store.Propose(ctxFor(time.Second), []byte("set b "+strings.Repeat("y", 20<<10)))
+				}
+			}
+		},
 	} {
-		for _, bad := range []error{syscall.ENOSPC, syscall.EIO} {
-			t.Run(fmt.Sprint(name, " ", bad), func(t *testing.T) {
+		for _, c := range []struct {
+			bad error
+			at  vfs.OpKind
+		}{{syscall.ENOSPC, vfs.OpOpen}, {syscall.ENOSPC, vfs.OpWrite}, {syscall.EIO, vfs.OpOpen}, {syscall.EIO, vfs.OpWrite}} {
+			bad := c.bad
+			t.Run(fmt.Sprint(name, " ", c.at, " ", bad), func(t *testing.T) {
 				t.Parallel()
 				g := newGroup(t, 1, nil)
 				mem := g.fs["m1"].(*vfs.Mem)
 				var failing atomic.Bool
 				g.fs["m1"] = vfs.NewFault(mem, func(op vfs.Op) error {
-					if failing.Load() && op.Kind == vfs.OpOpen && strings.HasPrefix(op.Path, "/node/state/") && strings.HasSuffix(op.Path, ".log") {
+					if failing.Load() && op.Kind == c.at && strings.HasPrefix(op.Path, "/node/state/") && strings.HasSuffix(op.Path, ".log") {
 						return bad
 					}
 					return nil

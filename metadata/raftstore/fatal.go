@@ -36,11 +36,8 @@ func (f *fatal) die(err error) {
 	runtime.Goexit()
 }
 
-// dieHere ends the node and keeps the calling goroutine where it is, for good. It is
-// for what pebble (v2.1.7, rotateWAL) tells of before it panics: it has given back a
-// lock there that its deferred calls give back again, so that neither a recovered panic
-// nor runtime.Goexit leads out, and the process would end with a Go stack that says
-// nothing of the disk. For those who wait it is a disk that hangs.
+// dieHere ends the node and keeps the calling goroutine, one of those that are in
+// pebble, where it is for good: for those who wait for it, a disk that hangs.
 func (f *fatal) dieHere(err error) {
 	f.broken.Store(true)
 	f.set(err)

@@ -41,7 +41,7 @@ func (c *checkpointSink) capture() error {
 	if err != nil {
 		return err
 	}
-	if err := st.flush(); err != nil {
+	if err := st.db.Flush(); err != nil {
 		return err
 	}
 	dir := filepath.Join(c.tmp, snapCheckpoint)

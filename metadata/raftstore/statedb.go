@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -49,11 +48,11 @@ type stateDB struct {
 	// mu is held for reading while db is used, for writing to exchange it.
 	mu      sync.RWMutex
 	db      *pebble.DB
+	wal     *stateLog       // of db
 	records *records        // of db
 	ends    *ends           // of db; the apply loop's
 	writes  map[string]cell // memory for the next batch's; the apply loop's
 	number  uint64          // db is in dir/db-<number>
-	logless bool            // db keeps no log of its own
 
 	// viewMu is held to change the following, and by readers to read it. The apply
 	// loop, which alone changes layers and reached, reads them without it.
@@ -162,27 +161,23 @@ func (s *stateDB) removeOthers() error {
 // keeps its name, and a CURRENT that a killed process has renamed, and not
 // synced, stays. So no other database may be removed before.
 func (s *stateDB) use(number uint64) error {
-	opts, opened := s.options()
-	db, err := pebble.Open(s.path(number), opts)
+	wal := &stateLog{fatal: s.fatal}
+	db, err := pebble.Open(s.path(number), s.options(wal))
 	if err != nil {
 		return err
 	}
-	opened.Store(true)
-	s.logless = opts.DisableWAL
 	index, err := applied(db)
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	s.db, s.records, s.ends, s.number = db, newRecords(s.cfg.RecordCacheBytes, index), newEnds(), number
+	wal.used.Store(true)
+	s.db, s.wal, s.records, s.ends, s.number = db, wal, newRecords(s.cfg.RecordCacheBytes, index), newEnds(), number
 	return s.renew(func() { s.layers, s.reached = newLayers(), index })
 }
 
-// options returns what a database is opened with. Whoever has opened it sets opened:
-// from then on pebble panics where it cannot begin a new log of its own.
-func (s *stateDB) options() (opts *pebble.Options, opened *atomic.Bool) {
-	opened = &atomic.Bool{}
-	opts = &pebble.Options{
-		FS:                    pebblevfs.New(s.fs),
+func (s *stateDB) options(wal *stateLog) *pebble.Options {
+	opts := &pebble.Options{
+		FS:                    pebblevfs.WatchLogs(pebblevfs.New(s.fs), wal.failed),
 		FormatMajorVersion:    pebble.FormatNewest,
 		Cache:                 s.cache,
 		MemTableSize:          uint64(s.cfg.MemTableBytes),
@@ -192,11 +187,7 @@ func (s *stateDB) options() (opts *pebble.Options, opened *atomic.Bool) {
 			BackgroundError: func(err error) {
 				s.log.Error("background work of the state failed, it will be tried again", "err", err)
 			},
-			WALCreated: func(info pebble.WALCreateInfo) {
-				if info.Err != nil && opened.Load() {
-					s.fatal.dieHere(fmt.Errorf("begin a log of the state: %w", info.Err))
-				}
-			},
+			WALCreated: wal.created,
 		},
 	}
 	// pebble asks no filter of the last level, which holds nine tenths of the keys.
@@ -206,7 +197,7 @@ func (s *stateDB) options() (opts *pebble.Options, opened *atomic.Bool) {
 	if s.tune != nil {
 		s.tune(opts)
 	}
-	return opts, opened
+	return opts
 }
 
 // applied returns the index of the last entry in r, 0 if there is none.
@@ -284,29 +275,9 @@ func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 	return batch, nil
 }
 
-// flush makes durable all that was spilled. The log is synced first, which tells of a
-// write to it that failed: pebble's Flush would panic on that as fatal.dieHere describes.
-func (s *stateDB) flush() error {
-	if s.logless {
-		return s.db.Flush()
-	}
-	batch := s.db.NewBatch()
-	defer batch.Close()
-	if err := batch.LogData([]byte("flush"), nil); err != nil {
-		return err
-	}
-	if err := s.commitWith(batch, pebble.Sync); err != nil {
-		return err
-	}
-	return s.db.Flush()
-}
-
-// commitBatch commits a batch, without a sync.
-func (s *stateDB) commitBatch(batch *pebble.Batch) error { return s.commitWith(batch, pebble.NoSync) }
-
-// commitWith commits a batch. pebble panics with the error where its log cannot be
+// commitBatch commits a batch. pebble panics with the error where its log cannot be
 // written, and cannot be used after that.
-func (s *stateDB) commitWith(batch *pebble.Batch, how *pebble.WriteOptions) (err error) {
+func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
 	defer func() {
 		what := recover()
 		if what == nil {
@@ -319,7 +290,7 @@ func (s *stateDB) commitWith(batch *pebble.Batch, how *pebble.WriteOptions) (err
 		s.fatal.broken.Store(true)
 		err = cause
 	}()
-	return batch.Commit(how)
+	return batch.Commit(pebble.NoSync)
 }
 
 // exchange makes database number, whole and synced with its name, the current
@@ -348,6 +319,7 @@ func (s *stateDB) closeDB() error {
 	}
 	db := s.db
 	s.db = nil
+	s.wal.used.Store(false) // to close a log that has failed is an error like others here
 	return errors.Join(s.renew(func() {}), db.Close())
 }
 
