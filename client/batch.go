@@ -129,6 +129,18 @@ func (b *batch) locate(off, n, at int64) []located {
 	return out
 }
 
+// placed notes where the batch's bytes are. The content's mutex is held.
+func (b *batch) placed(sent []sentStripe) {
+	b.sent, b.stripes = sent, nil
+	for _, s := range sent {
+		rec, bad := stripeFromWire(s.record)
+		if bad != nil { // we made it
+			panic(bad)
+		}
+		b.stripes = append(b.stripes, rec)
+	}
+}
+
 // free gives the memory back and returns what it was charged.
 func (b *batch) free() int64 {
 	for _, buf := range b.bufs {

@@ -55,6 +55,8 @@ type Client struct {
 	// reads bounds the bytes of buffers that reads need beside the caller's own.
 	reads     *semaphore.Weighted
 	readBytes int64
+	// anew is held by who puts a stripe anew (putanew.go).
+	anew gate
 	// helpers bounds the chunks read ahead of need, to rebuild others from.
 	helpers *semaphore.Weighted
 	// ahead bounds what sequential readers fetched ahead.
@@ -139,7 +141,7 @@ func newClient(cfg Config, deps Deps) *Client {
 		// larger than what is asked for: nobody waits for the pool itself.
 		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize}),
 		writes: newBudget(cfg.MemoryBytes-2*readBytes, deps.Metrics), reads: semaphore.NewWeighted(readBytes), readBytes: readBytes,
-		ahead: semaphore.NewWeighted(readBytes), helpers: semaphore.NewWeighted(readBytes / 2),
+		anew: newGate(), ahead: semaphore.NewWeighted(readBytes), helpers: semaphore.NewWeighted(readBytes / 2),
 		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
 	c.grants = newGrantPool(c)
 	c.reports = newReporter(c)

@@ -104,9 +104,32 @@ func (l *commitLog) finish(ctx context.Context, f *File, link *wire.LinkTarget) 
 // finalCommit marks the last commit of a save.
 type finalCommit struct{ link *wire.LinkTarget }
 
-// commit appends the first n ready stripes to the file, in one entry. The
-// mutex is held.
+// commit appends the first n ready stripes to the file, in one entry. What is refused
+// since devices went out is put anew, some times. The mutex is held.
 func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
+	for try := 0; ; try++ {
+		attr, err := l.commitOnce(ctx, f, n, final)
+		switch {
+		case !isKind(err, moraine.Stale):
+			return attr, err
+		case try == putAnewTries:
+			return nil, refusedAgain(err)
+		}
+		f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.inode, "err", err)
+		old, rest := l.ready[:n], l.ready[n:]
+		l.ready = rest // what is put anew is settled, or in its place again
+		bounded, cancel := context.WithTimeout(ctx, f.c.cfg.Patience)
+		sent, perr := f.putAnew(bounded, old, f.send)
+		cancel()
+		if perr != nil {
+			return nil, cannotPutAnew(err, perr)
+		}
+		l.ready, n = append(sent, rest...), len(sent)
+	}
+}
+
+// commitOnce makes one such entry.
+func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
 	op := &wire.Commit{Inode: f.attr.Inode, ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND}
 	var offset uint64
 	for _, s := range l.ready[:n] {

@@ -13,6 +13,7 @@ type Metrics struct {
 	ChunksGot        prometheus.Counter
 	ChunkErrors      *prometheus.CounterVec // by op and kind
 	ChunksReplaced   prometheus.Counter     // put on another device than was placed
+	StripesPutAnew   prometheus.Counter     // since their commit was refused
 	StripesRebuilt   prometheus.Counter     // reads served with the help of parity
 	ChunksHedged     prometheus.Counter     // late chunks for which others were asked
 	HedgesWon        prometheus.Counter     // and whose help came first
@@ -56,6 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_client_chunk_errors_total",
 			Help: "Failed requests to chunkservers."}, []string{"op", "kind"}),
 		ChunksReplaced:   counter("chunks_replaced_total", "Chunks put on another device than was placed."),
+		StripesPutAnew:   counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
 		StripesRebuilt:   counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
 		ChunksHedged:     counter("chunks_hedged_total", "Late chunks for which others were asked."),
 		HedgesWon:        counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
@@ -83,7 +85,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
-			m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
+			m.StripesPutAnew, m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
 			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
 			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)
@@ -96,6 +98,8 @@ type Stats struct {
 	WrittenBytes   uint64
 	ReadBytes      uint64
 	ChunksReplaced uint64
+	// StripesPutAnew counts the stripes whose commit was refused since devices went out.
+	StripesPutAnew uint64
 	StripesRebuilt uint64
 	ChunksHedged   uint64
 	HedgesWon      uint64
@@ -121,6 +125,7 @@ func (c *Client) Stats() Stats {
 		WrittenBytes:   count(m.WrittenBytes),
 		ReadBytes:      count(m.ReadBytes),
 		ChunksReplaced: count(m.ChunksReplaced),
+		StripesPutAnew: count(m.StripesPutAnew),
 		StripesRebuilt: count(m.StripesRebuilt),
 		ChunksHedged:   count(m.ChunksHedged),
 		HedgesWon:      count(m.HedgesWon),

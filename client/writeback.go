@@ -85,16 +85,9 @@ func (s *sender) expired(sent []sentStripe) bool {
 
 // arrived takes what became of sending a batch, and gives its memory back.
 func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
-	for _, s := range sent {
-		rec, bad := stripeFromWire(s.record)
-		if bad != nil { // we made it
-			panic(bad)
-		}
-		b.stripes = append(b.stripes, rec)
-	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
-	b.sent = sent
+	b.placed(sent)
 	if err == nil {
 		b.state = batchPut
 		for i := range ct.spans {
@@ -251,7 +244,7 @@ func (ct *content) commitNext() {
 	var reply *wire.CommitReply
 	var err error
 	if len(op.Extents) > 0 {
-		reply, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
+		op, reply, err = ct.commitAnew(set, op)
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -263,6 +256,48 @@ func (ct *content) commitNext() {
 		ct.committed(set, op, reply.GetAttr())
 	}
 	ct.prune()
+}
+
+// commitAnew commits batches. What is refused since devices went out is put anew, some
+// times. It returns the commit that was made last.
+func (ct *content) commitAnew(set []*batch, op *wire.Commit) (*wire.Commit, *wire.CommitReply, error) {
+	for try := 0; ; try++ {
+		reply, err := ct.commit(op, set[0].sent[0].ticket.grant.session)
+		switch {
+		case !isKind(err, moraine.Stale):
+			return op, reply, err
+		case try == putAnewTries:
+			return op, nil, refusedAgain(err)
+		}
+		ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.inode, "err", err)
+		if perr := ct.putBatchesAnew(set); perr != nil {
+			return op, nil, cannotPutAnew(err, perr)
+		}
+		ct.mu.Lock()
+		op = ct.commitOf(set)
+		ct.mu.Unlock()
+	}
+}
+
+// putBatchesAnew has the bytes of batches put anew. Publish is held, so that their
+// extents stay as they are.
+func (ct *content) putBatchesAnew(set []*batch) error {
+	ctx, cancel := context.WithTimeout(ct.life, ct.c.cfg.Patience)
+	defer cancel()
+	for _, b := range set {
+		ct.mu.Lock()
+		old, to := b.sent, ct.sender
+		b.sent = nil
+		ct.mu.Unlock()
+		sent, err := to.putAnew(ctx, old, to.sendAnew)
+		if err != nil {
+			return err
+		}
+		ct.mu.Lock()
+		b.placed(sent)
+		ct.mu.Unlock()
+	}
+	return nil
 }
 
 // commit makes a commit of what was put under s.
@@ -302,6 +337,17 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 		}
 		set, laid = append(set, b), next
 	}
+	return set, ct.commitOf(set)
+}
+
+// commitOf returns the commit of batches. The mutex is held.
+func (ct *content) commitOf(set []*batch) *wire.Commit {
+	var laid spans
+	for _, b := range set {
+		for _, e := range b.extents {
+			laid.put(span{off: e.Offset, end: e.End(), b: b, at: e.StripeOffset})
+		}
+	}
 	op := &wire.Commit{Inode: uint64(ct.inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY,
 		Final: len(set) == len(ct.queue) && len(ct.open) == 0}
 	if set[0].appended {
@@ -324,7 +370,7 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 		}
 	}
 	op.Level = levelOf(op.Stripes)
-	return set, op
+	return op
 }
 
 // committed takes a commit that was made; attr is nil where none was needed. The

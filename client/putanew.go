@@ -1,0 +1,102 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// putAnewTries is how often what the service refuses to commit is put anew.
+const putAnewTries = 3
+
+// putAnew puts the bytes of stripes in place once more, under other numbers, after the
+// service has refused to commit them as Stale: a device that holds them went out, or lost
+// its memory, since they were put. The bytes are not held here any more, but read back
+// from the chunks that are left; what is read is held against its sums as any read is.
+// The tickets of sent are settled, also on error.
+//
+// The refusal was the first answer to the commit, so that nothing of it was applied, and
+// nothing is there twice.
+func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
+	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
+	// First: no more is taken from their grants, whose places were chosen before.
+	f.giveUp(sent)
+	f.c.topology.doubt()
+	var out []sentStripe
+	for _, s := range sent {
+		again, err := f.putOneAnew(ctx, s.record, send)
+		if err != nil {
+			f.giveUp(out)
+			return nil, err
+		}
+		out = append(out, again...)
+	}
+	return out, nil
+}
+
+func (f *sender) putOneAnew(ctx context.Context, rec *wire.Stripe,
+	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
+	s, err := stripeFromWire(rec)
+	if err != nil {
+		return nil, err
+	}
+	// One at a time, beside the budget of what is written, which may all be held by those
+	// who wait for this commit.
+	if err := f.c.anew.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer f.c.anew.unlock()
+	st := &stripe{}
+	defer st.free()
+	if err := f.readBack(ctx, s, st); err != nil {
+		return nil, err
+	}
+	f.c.metrics.StripesPutAnew.Inc()
+	return send(ctx, st, nil)
+}
+
+// readBack fills st with the bytes of a stripe that was put.
+func (f *sender) readBack(ctx context.Context, s *moraine.Stripe, st *stripe) error {
+	all := []located{{stripe: s, Extent: moraine.Extent{Length: s.Length, Stripe: s.ID}}}
+	for st.length < s.Length {
+		n := min(s.Length-st.length, f.c.cfg.ChunkBytes)
+		buf, err := f.c.pool.Get(ctx, int(n))
+		if err != nil {
+			return err
+		}
+		part := buf.Bytes()[:n]
+		_, err = f.c.readLocated(ctx, []located{all[0].part(st.length, n)}, part, st.length, true)
+		if err != nil {
+			buf.Release()
+			return err
+		}
+		st.segs = append(st.segs, segment{b: part, buf: buf})
+		st.length += n
+	}
+	return nil
+}
+
+// part returns the extent of n bytes from off on of one that begins at 0.
+func (e located) part(off, n int64) located {
+	e.Offset, e.StripeOffset, e.Length = off, off, n
+	return e
+}
+
+// cannotPutAnew is the error of bytes that were put, and neither committed nor put anew.
+// Room that is missing says so; else it is an input/output error, whatever ended it.
+func cannotPutAnew(refused, err error) error {
+	kind := moraine.IOError
+	if k := moraine.KindOf(err); k == moraine.NoSpace || k == moraine.QuotaExceeded {
+		kind = k
+	}
+	return &moraine.Error{Op: "commit", Kind: kind, Err: fmt.Errorf(
+		"devices that took what was written went out, or lost their memory, before it was committed (%w), and it could not be put on others: %w", refused, err)}
+}
+
+// refusedAgain is the error of bytes that were put anew as often as is tried.
+func refusedAgain(refused error) error {
+	return &moraine.Error{Op: "commit", Kind: moraine.IOError, Err: fmt.Errorf(
+		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %w", putAnewTries+1, refused)}
+}

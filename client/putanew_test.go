@@ -1,0 +1,191 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/memnet"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// beforeCommits has fn see the n-th commit of stripes, from 0 on, before it is served, and
+// returns what counts them.
+func beforeCommits(c *cluster, fn func(n int, op *wire.Commit)) (count func() int) {
+	var mu sync.Mutex
+	n := 0
+	c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		if op := req.GetCommit(); len(op.GetStripes()) > 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			fn(n, op)
+			n++
+		}
+		return nil, nil
+	})
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// devicesOf returns the devices of a commit's stripes, each once, in order.
+func devicesOf(op *wire.Commit) (out []uint32) {
+	seen := map[uint32]bool{}
+	for _, s := range op.Stripes {
+		for _, ch := range s.Chunks {
+			if !seen[ch.Device] {
+				seen[ch.Device] = true
+				out = append(out, ch.Device)
+			}
+		}
+	}
+	return out
+}
+
+// loseMemory has the hosts of some devices end and start again with nothing of what
+// they had.
+func (c *cluster) loseMemory(devices []uint32) {
+	for _, d := range devices {
+		h := c.hostOf(d)
+		h.kill()
+		h.change(func(moraine.ChunkID, *heldChunk) bool { return false })
+		h.start()
+	}
+}
+
+// takeOut declares devices out.
+func (c *cluster) takeOut(devices []uint32) {
+	d := c.net.Dialer(c.peer(transport.RoleAdmin, "ops"))
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
+	defer cancel()
+	for _, dev := range devices {
+		_, err := d.Metadata([]string{memnet.Address(c.group.Leader())}).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+			SetDeviceState: &wire.SetDeviceState{Device: dev, State: wire.DeviceState_DEVICE_STATE_OUT, Reason: "test"}}})
+		require.NoError(c.t, err)
+	}
+}
+
+// doors are the ways to write a file: whole, and through a handle.
+var doors = map[string]func(c *cluster, cl *client.Client, path string, data []byte) error{
+	"file": func(c *cluster, cl *client.Client, path string, data []byte) error {
+		f, err := cl.Create(c.ctx, path, client.CreateOptions{Replace: true})
+		require.NoError(c.t, err)
+		if _, err = f.Write(data); err == nil {
+			_, err = f.Commit(c.ctx)
+		}
+		f.Abort()
+		return err
+	},
+	"handle": func(c *cluster, cl *client.Client, path string, data []byte) error {
+		h := openNew(c.t, c, cl, path[1:])
+		writeAt(c.t, c, h, data, 0)
+		err := h.Flush(c.ctx)
+		require.NoError(c.t, h.Close(c.ctx))
+		return err
+	},
+}
+
+// TestPutAnew: devices that took a file's bytes go out, or end and come back without what
+// they had in memory, right before the commit. It is put anew, and is there, whole, with
+// all its protection.
+func TestPutAnew(t *testing.T) {
+	for name, row := range map[string]struct {
+		level  moraine.Level
+		scheme moraine.Scheme
+		befall func(c *cluster, op *wire.Commit)
+	}{
+		"one loses its memory": {level: moraine.Memory, befall: func(c *cluster, op *wire.Commit) { c.loseMemory(devicesOf(op)[:1]) }},
+		"m lose their memory":  {level: moraine.Memory, befall: func(c *cluster, op *wire.Commit) { c.loseMemory(devicesOf(op)[:2]) }},
+		"all of a stripe go out": {level: moraine.NVMe, scheme: moraine.Copies(2), befall: func(c *cluster, op *wire.Commit) {
+			c.takeOut(devicesOf(&wire.Commit{Stripes: op.Stripes[:1]}))
+		}},
+	} {
+		for door, save := range doors {
+			t.Run(name+"/"+door, func(t *testing.T) {
+				inCluster(t, 8, func(c *cluster) {
+					cfg := config()
+					cfg.Level, cfg.Scheme = row.level, row.scheme
+					cl := c.dial("c1", cfg)
+					defer cl.Close()
+					count := beforeCommits(c, func(n int, op *wire.Commit) {
+						if n == 0 {
+							row.befall(c, op)
+						}
+					})
+					data := bytesOf(3, 500_000)
+					require.NoError(t, save(c, cl, "/f", data))
+					require.Greater(t, count(), 1)
+					require.NotZero(t, cl.Stats().StripesPutAnew)
+					require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+				})
+			})
+		}
+	}
+}
+
+// TestPutAnewEnds: where every commit meets a device that has lost its memory since, the
+// writer hears, after a few, and nothing of it is there.
+func TestPutAnewEnds(t *testing.T) {
+	for door, save := range doors {
+		t.Run(door, func(t *testing.T) {
+			inCluster(t, 8, func(c *cluster) {
+				cfg := config()
+				cfg.Level = moraine.Memory
+				cl := c.dial("c1", cfg)
+				defer cl.Close()
+				count := beforeCommits(c, func(_ int, op *wire.Commit) { c.loseMemory(devicesOf(op)[:1]) })
+				err := save(c, cl, "/f", bytesOf(3, 200_000)) // one stripe, and one commit at a time
+				require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
+				require.ErrorContains(t, err, "put 4 times")
+				require.Equal(t, 4, count())
+				requireNothing(t, c, cl, "/f")
+			})
+		})
+	}
+}
+
+// TestWhatCannotBePutAnewIsAnError: more have lost their memory than the scheme survives.
+func TestWhatCannotBePutAnewIsAnError(t *testing.T) {
+	for door, save := range doors {
+		t.Run(door, func(t *testing.T) {
+			inCluster(t, 8, func(c *cluster) {
+				cfg := config()
+				cfg.Level = moraine.Memory
+				cl := c.dial("c1", cfg)
+				defer cl.Close()
+				count := beforeCommits(c, func(_ int, op *wire.Commit) { c.loseMemory(devicesOf(op)[:3]) })
+				err := save(c, cl, "/f", bytesOf(3, 200_000))
+				require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
+				require.ErrorContains(t, err, "could not be put on others")
+				require.Equal(t, 1, count())
+				requireNothing(t, c, cl, "/f")
+				// The client goes on.
+				c.onMeta(nil)
+				data := bytesOf(4, 300_000)
+				require.NoError(t, save(c, cl, "/g", data))
+				require.True(t, bytes.Equal(data, read(t, c, cl, "/g")))
+			})
+		})
+	}
+}
+
+// requireNothing holds that no byte was committed to a file, if it is there.
+func requireNothing(t *testing.T, c *cluster, cl *client.Client, path string) {
+	t.Helper()
+	a, err := cl.Stat(c.ctx, path)
+	if moraine.KindOf(err) == moraine.NotFound {
+		return
+	}
+	require.NoError(t, err)
+	require.Zero(t, a.Size)
+}
