@@ -25,6 +25,8 @@ type Disk struct {
 
 	mu   sync.Mutex
 	hung chan struct{} // closed when it answers again; nil: it does not hang
+
+	hold hold
 }
 
 // Mount mounts at dir what is in backing; both are made.
@@ -83,6 +85,7 @@ func (d *Disk) Answer() {
 // Unmount ends it. What is in the other directory stays.
 func (d *Disk) Unmount() error {
 	d.Answer()
+	d.Release()
 	return d.server.Unmount()
 }
 
@@ -111,18 +114,18 @@ type slowNode struct {
 // which the buffers of a mount are not aligned.
 func (n *slowNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	h, f, errno := n.LoopbackNode.Open(ctx, flags&^syscall.O_DIRECT)
-	return n.slow(h), f, errno
+	return n.slow(h, n.Path(nil)), f, errno
 }
 
 // Create implements fs.NodeCreater.
 func (n *slowNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	inode, h, f, errno := n.LoopbackNode.Create(ctx, name, flags&^syscall.O_DIRECT, mode, out)
-	return inode, n.slow(h), f, errno
+	return inode, n.slow(h, filepath.Join(n.Path(nil), name)), f, errno
 }
 
-func (n *slowNode) slow(h fs.FileHandle) fs.FileHandle {
+func (n *slowNode) slow(h fs.FileHandle, path string) fs.FileHandle {
 	if f, ok := h.(*fs.LoopbackFile); ok {
-		return &slowFile{f, n.disk}
+		return &slowFile{f, n.disk, path}
 	}
 	return h
 }
@@ -132,6 +135,7 @@ func (n *slowNode) slow(h fs.FileHandle) fs.FileHandle {
 type slowFile struct {
 	f    *fs.LoopbackFile
 	disk *Disk
+	path string // as it was when it was opened
 }
 
 func (s *slowFile) Read(ctx context.Context, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
@@ -141,6 +145,9 @@ func (s *slowFile) Read(ctx context.Context, p []byte, off int64) (fuse.ReadResu
 
 func (s *slowFile) Write(ctx context.Context, p []byte, off int64) (uint32, syscall.Errno) {
 	s.disk.wait()
+	if !s.disk.hold.pass(s.path) {
+		return 0, syscall.EIO
+	}
 	return s.f.Write(ctx, p, off)
 }
 

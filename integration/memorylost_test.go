@@ -1,0 +1,201 @@
+package integration_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/integration/slowdisk"
+)
+
+// heldCluster is a cluster of processes whose chunkservers' disks can be held back.
+type heldCluster struct {
+	*procs.Cluster
+	t     *testing.T
+	env   []string
+	dir   string
+	disks []*slowdisk.Disk // of n1, n2 ...
+}
+
+func startHeld(t *testing.T) *heldCluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("disks of our own need root")
+	}
+	h := &heldCluster{t: t, dir: t.TempDir()}
+	cluster := filepath.Join(h.dir, "cluster")
+	for n := 1; n <= 6; n++ {
+		name := fmt.Sprintf("n%d", n)
+		d, err := slowdisk.Mount(filepath.Join(cluster, name), filepath.Join(h.dir, "disk-"+name))
+		if err != nil {
+			t.Skipf("nothing can be mounted here: %v", err)
+		}
+		h.disks = append(h.disks, d)
+		t.Cleanup(func() { require.NoError(t, d.Unmount()) }) // after the cluster has ended
+	}
+	h.Cluster = startProcsIn(t, cluster, procs.Config{Chunkservers: 6, ChunkserverArgs: []string{"--capacity", "256MiB"}})
+	t.Cleanup(h.release) // before it ends
+	h.env = settingsFor(h.Cluster)
+	works(t, h.env, "cluster", "status", "--wait", "1m")
+	return h
+}
+
+func (h *heldCluster) release() {
+	for _, d := range h.disks {
+		d.Release()
+	}
+}
+
+// save copies a file in, and returns what it holds, and the level that was reached.
+func (h *heldCluster) save(name, ack string, seed byte) (content []byte, level any) {
+	data := make([]byte, 3<<20+int(seed))
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(data)
+	local := filepath.Join(h.t.TempDir(), "in")
+	require.NoError(h.t, os.WriteFile(local, data, 0o644))
+	done := objects(h.t, works(h.t, h.env, "cp", "--ack", ack, "--json", local, "moraine:///"+name))[0]
+	return data, done["level"]
+}
+
+// saveHeld copies a file in at level memory while no device is written to: when it
+// returns each chunk is in the memory of its chunkserver alone.
+func (h *heldCluster) saveHeld(name string, seed byte) []byte {
+	h.t.Helper()
+	for {
+		for _, d := range h.disks {
+			d.Hold("segments")
+		}
+		saved := make(chan []byte, 1)
+		go func() {
+			data, level := h.save(name, "memory", seed)
+			if h.held() {
+				assert.Equal(h.t, "memory", level)
+			}
+			saved <- data
+		}()
+		select {
+		case data := <-saved:
+			for n, d := range h.disks {
+				require.Eventually(h.t, func() bool { return d.Held() > 0 }, 10*time.Second, 5*time.Millisecond, "n%d has nothing to write", n+1)
+			}
+			return data
+		case <-time.After(5 * time.Second):
+			// A chunkserver that has not been told yet that it may answers at nvme, or
+			// a device wrote something else; then the disks are needed.
+			h.release()
+			<-saved
+		}
+	}
+}
+
+// held reports whether the disks are held back.
+func (h *heldCluster) held() bool { return h.disks[0].Holds() }
+
+// settles waits until a file is at nvme, or lost, and returns which.
+func (h *heldCluster) settles(name string) string {
+	h.t.Helper()
+	level := ""
+	require.Eventually(h.t, func() bool {
+		level, _ = objects(h.t, works(h.t, h.env, "stat", "--json", "moraine:///"+name))[0]["level"].(string)
+		return level == "nvme" || level == "lost"
+	}, 2*time.Minute, 200*time.Millisecond, name)
+	return level
+}
+
+func (h *heldCluster) requireWhole(name string, want []byte) {
+	h.t.Helper()
+	require.Equal(h.t, string(want), works(h.t, h.env, "cat", "moraine:///"+name), "other bytes in %s", name)
+}
+
+func (h *heldCluster) start(nodes []*procs.Node) {
+	h.t.Helper()
+	for _, n := range nodes {
+		require.NoError(h.t, n.Start())
+	}
+	for _, n := range nodes {
+		require.NoError(h.t, n.Ready(h.t.Context()))
+	}
+}
+
+// kill kills chunkservers while their disks are held back. What was on its way to
+// these is not written.
+func (h *heldCluster) kill(count int) []*procs.Node {
+	h.t.Helper()
+	nodes := h.Nodes(procs.Chunkserver)[:count]
+	for _, n := range nodes {
+		require.NoError(h.t, n.Signal(syscall.SIGKILL))
+	}
+	for _, d := range h.disks[:count] {
+		d.Lose()
+	}
+	for _, n := range nodes {
+		require.NoError(h.t, n.Kill()) // it is gone
+	}
+	h.release()
+	return nodes
+}
+
+// TestWhatWasInMemoryAloneOverProcesses saves files at level memory while no disk is
+// written to. With SIGKILL of m chunkservers the file is healed, with SIGTERM of all of
+// them it is written first. With SIGKILL of m+1 it is lost: said so by name and range,
+// and no byte of what is gone is served, by the command or by a mount; what was durable
+// beside it is whole, and so is the file once it is written again.
+func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
+	h := startHeld(t)
+	m := mountCluster(t, h.Cluster)
+	neighbour, _ := h.save("neighbour", "nvme", 1)
+
+	healed := h.saveHeld("healed", 2)
+	h.start(h.kill(2))
+	require.Equal(t, "nvme", h.settles("healed"))
+	h.requireWhole("healed", healed)
+
+	ended := h.saveHeld("ended", 3)
+	nodes := h.Nodes(procs.Chunkserver)
+	for _, n := range nodes {
+		require.NoError(t, n.Signal(syscall.SIGTERM))
+	}
+	time.Sleep(500 * time.Millisecond) // for who would not wait for the disk
+	for _, n := range nodes {
+		require.True(t, n.Running(), "%s ended before it had written what is dirty", n.Name)
+	}
+	h.release()
+	for _, n := range nodes {
+		require.NoError(t, n.Stop(time.Minute))
+	}
+	h.start(nodes)
+	require.Equal(t, "nvme", h.settles("ended"))
+	h.requireWhole("ended", ended)
+
+	lost := h.saveHeld("lost", 4)
+	h.start(h.kill(3))
+	require.Equal(t, "lost", h.settles("lost"))
+	list := works(t, h.env, "cluster", "lost", "--json")
+	require.Contains(t, list, `"/lost"`)
+	require.Contains(t, strings.Join(strings.Fields(list), ""), fmt.Sprintf(`[{"offset":0,"bytes":%d}]`, len(lost)))
+	for _, name := range []string{"neighbour", "healed", "ended"} {
+		require.NotContains(t, list, name)
+	}
+	out := invoke(t, h.env, "cat", "moraine:///lost")
+	require.Equal(t, 1, out.code)
+	require.Contains(t, out.stderr, "lost")
+	require.Empty(t, out.stdout)
+	_, err := os.ReadFile(filepath.Join(m.dir, "lost"))
+	require.ErrorIs(t, err, syscall.EIO)
+	h.requireWhole("neighbour", neighbour)
+	h.requireWhole("healed", healed)
+	h.requireWhole("ended", ended)
+
+	again, _ := h.save("lost", "nvme", 5)
+	h.requireWhole("lost", again)
+	require.NotContains(t, works(t, h.env, "cluster", "lost", "--json"), "/lost")
+	m.umount(t)
+}
