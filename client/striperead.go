@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
 )
 
 // stripeRead reads one range of a stripe. Chunks are read side by side straight
@@ -22,7 +23,14 @@ type stripeRead struct {
 	leases []*lease
 
 	mu    sync.Mutex
-	wrong map[int]error // what was wrong with chunks, by index
+	wrong map[int]error // what was wrong with chunks, by index; nil: nothing was
+
+	alone aloneRead
+	// one is where wants and its element are, of a read of one chunk.
+	one struct {
+		want chunkWant
+		list [1]*chunkWant
+	}
 }
 
 // chunkWant is the range [lo, lo+len(dst)) of one chunk, asked for.
@@ -52,12 +60,16 @@ func (w *chunkWant) end() int64 { return w.lo + int64(len(w.dst)) }
 
 // newStripeRead plans the read of [off, off+len(dst)) of a stripe's bytes.
 func newStripeRead(c *Client, s *moraine.Stripe, off int64, dst []byte, trust bool) *stripeRead {
-	r := &stripeRead{c: c, s: s, trust: trust, wrong: map[int]error{}}
+	r := &stripeRead{c: c, s: s, trust: trust}
 	if s.Scheme.IsCopies() {
-		r.wants = []*chunkWant{{index: r.bestCopy(), lo: off, dst: dst}}
+		r.wantOne(chunkWant{index: r.bestCopy(), lo: off, dst: dst})
 		return r
 	}
 	chunk := s.Scheme.ChunkLen(s.Length)
+	if lo := off % chunk; lo+int64(len(dst)) <= chunk && len(dst) > 0 {
+		r.wantOne(chunkWant{index: int(off / chunk), lo: lo, dst: dst})
+		return r
+	}
 	for len(dst) > 0 {
 		lo := off % chunk
 		n := min(chunk-lo, int64(len(dst)))
@@ -65,6 +77,13 @@ func newStripeRead(c *Client, s *moraine.Stripe, off int64, dst []byte, trust bo
 		dst, off = dst[n:], off+n
 	}
 	return r
+}
+
+// wantOne has one chunk be all that is asked for.
+func (r *stripeRead) wantOne(w chunkWant) {
+	r.one.want = w
+	r.one.list[0] = &r.one.want
+	r.wants = r.one.list[:]
 }
 
 // bestCopy returns the copy to read: another one for each stripe, so that load
@@ -89,6 +108,9 @@ func (r *stripeRead) usable(index int) bool {
 func (r *stripeRead) note(index int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.wrong == nil {
+		r.wrong = map[int]error{}
+	}
 	r.wrong[index] = err
 }
 
@@ -134,6 +156,11 @@ func (r *stripeRead) run(ctx context.Context) error {
 		}
 	}
 	r.addHelpers(ctx)
+	if len(r.wants) == 1 && r.wants[0].state == asked {
+		if clk, ok := r.c.clock.(clock.Timed); ok {
+			return r.runAlone(ctx, cancel, &work, clk)
+		}
+	}
 	results := make(chan wantResult, len(r.wants))
 	longest := 0
 	for _, w := range r.wants {
@@ -143,7 +170,8 @@ func (r *stripeRead) run(ctx context.Context) error {
 		longest = max(longest, len(w.dst))
 		r.ask(ctx, cancel, &work, w, results)
 	}
-	return r.collect(ctx, &work, results, r.c.pace.late(longest))
+	late := r.c.pace.late(longest)
+	return r.collect(ctx, &work, results, r.c.clock.After(late), late)
 }
 
 // ask begins to read a chunk into its place. end ends all that the read does: where
@@ -161,10 +189,9 @@ func (r *stripeRead) ask(ctx context.Context, end context.CancelFunc, work *sync
 	})
 }
 
-// collect waits until each chunk has come or was rebuilt. What has not come after late
-// is hedged.
-func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results <-chan wantResult, late time.Duration) error {
-	hedge := r.c.clock.After(late)
+// collect waits until each chunk has come or was rebuilt. What has not come when hedge
+// says so, late after it was asked for, is hedged.
+func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results <-chan wantResult, hedge <-chan time.Time, late time.Duration) error {
 	var rebuilt chan error
 	var rebuilding []*chunkWant
 	var cause error // of a rebuild that failed: no other is begun
@@ -204,11 +231,9 @@ func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results 
 // that too, and there is memory for it. It is only to save a round: what is
 // missing afterwards is gathered.
 func (r *stripeRead) addHelpers(ctx context.Context) {
-	asked := map[int]bool{}
 	var gone *chunkWant
 	lost := 0
 	for _, w := range r.wants {
-		asked[w.index] = true
 		if w.state == failed {
 			gone = w
 			lost++
@@ -222,6 +247,10 @@ func (r *stripeRead) addHelpers(ctx context.Context) {
 		if w.lo > gone.lo || w.end() < gone.end() {
 			return
 		}
+	}
+	asked := map[int]bool{}
+	for _, w := range r.wants {
+		asked[w.index] = true
 	}
 	l := r.c.tryLease(int64(need * len(gone.dst)))
 	if l == nil {

@@ -33,3 +33,14 @@ func (System) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // NewTicker implements Clock.
 func (System) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }
+
+// Timed is a Clock that calls functions. It is optional: what uses it does without where
+// a Clock is none.
+type Timed interface {
+	// AfterFunc calls fn, in a goroutine of its own, d from now, unless the timer
+	// is stopped before.
+	AfterFunc(d time.Duration, fn func()) *time.Timer
+}
+
+// AfterFunc implements Timed.
+func (System) AfterFunc(d time.Duration, fn func()) *time.Timer { return time.AfterFunc(d, fn) }
