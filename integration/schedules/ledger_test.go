@@ -36,6 +36,7 @@ type entry struct {
 	Acked     int64 // bytes
 	Steps     int
 	Evicted   int64 // files, to the bucket
+	Rewritten int   // jobs that rewrote stripes
 	Failed    int64 // operations
 }
 

@@ -49,12 +49,13 @@ const mostOfASchedule = 10 * time.Minute
 
 // game is one schedule that is played.
 type game struct {
-	seed  uint64
-	shape shape
-	m     *model
-	in    *injector
-	w     *work
-	began time.Time
+	rewritten int // jobs that rewrote stripes
+	seed      uint64
+	shape     shape
+	m         *model
+	in        *injector
+	w         *work
+	began     time.Time
 }
 
 // play plays a schedule on a world.
@@ -137,13 +138,19 @@ func (g *game) nothingLost(ctx context.Context) error {
 	if n := resp.GetCluster().GetLostStripes(); n > 0 {
 		return fmt.Errorf("%d stripes are lost, as the service says", n)
 	}
-	return nil
+	resp, err = g.in.admin.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Ended: true}}})
+	for _, j := range resp.GetJobs().GetJobs() {
+		if j.Kind == wire.JobKind_JOB_KIND_REWRITE && j.State == wire.JobState_JOB_STATE_DONE {
+			g.rewritten++
+		}
+	}
+	return err
 }
 
 func (g *game) entry() entry {
 	kinds, _, overlapping := g.in.counts()
 	return entry{Seed: g.seed, Seconds: time.Since(g.began).Seconds(), Fired: kinds, Overlaps: overlapping,
-		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Evicted: g.m.evicted, Failed: g.m.failed}
+		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Evicted: g.m.evicted, Failed: g.m.failed, Rewritten: g.rewritten}
 }
 
 func (e entry) String() string {
@@ -151,8 +158,8 @@ func (e entry) String() string {
 	for _, k := range e.Fired {
 		n += k
 	}
-	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d evictions, %d operations failed",
-		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Failed)
+	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d evictions, %d jobs that rewrote stripes, %d operations failed",
+		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Rewritten, e.Failed)
 }
 
 // runSchedule makes a world, plays one schedule on it, and takes it away. What one that
