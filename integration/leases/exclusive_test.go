@@ -258,11 +258,14 @@ func TestExclusiveFaults(t *testing.T) {
 							require.Equal(t, want, list(t, ctx, r, "d"), "after %d files", i+1)
 							time.Sleep(6 * time.Second) // the pause after it was wanted back
 						} else {
-							time.Sleep(20 * time.Millisecond)
+							time.Sleep(40 * time.Millisecond) // so long that files are sent before it is wanted back
 						}
 					}
 					require.Equal(t, want, list(t, ctx, m.Client, "d"))
 					require.Positive(t, m.holds.Load())
+					mu.Lock()
+					defer mu.Unlock()
+					require.True(t, hit, "nothing was struck")
 				})
 			})
 		}
