@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -125,5 +126,58 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 			require.Equal(t, "/team", q.Path)
 			require.EqualValues(t, 580_000, q.Bytes)
 		}
+	})
+}
+
+// A file that takes the place of another needs room for the difference alone, at a quota
+// that is nearly full, too; where that is not there it is refused before a byte is sent.
+func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		admin := c.admin(config())
+		defer admin.Close()
+		dir, err := admin.Mkdir(c.ctx, "/team", 0o777)
+		require.NoError(t, err)
+		require.NoError(t, admin.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 1_000_000, 1))
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		replace := func(seed uint64, size int) error {
+			f, err := cl.Create(c.ctx, "/team/f", client.CreateOptions{Replace: true})
+			require.NoError(t, err)
+			defer f.Abort() // nothing, after the commit
+			for part := range slices.Chunk(bytesOf(seed, size), 100_000) {
+				if _, err := f.Write(part); err != nil {
+					return err
+				}
+			}
+			_, err = f.Commit(c.ctx)
+			return err
+		}
+		for n, size := range []int{900_000, 950_000, 1_000_000, 1_000_000, 600_000, 999_999} {
+			require.NoError(t, replace(uint64(n), size))
+			u, err := cl.Usage(c.ctx, moraine.InodeID(dir.Inode))
+			require.NoError(t, err)
+			require.EqualValues(t, size, u.Usage.Bytes)
+			require.Equal(t, bytesOf(uint64(n), size), read(t, c, cl, "/team/f"))
+		}
+		before := c.puts()
+		f, err := cl.Create(c.ctx, "/team/f", client.CreateOptions{Replace: true})
+		require.NoError(t, err)
+		_, err = f.Write(bytesOf(9, 1_000_001))
+		require.ErrorIs(t, err, moraine.QuotaExceeded)
+		f.Abort()
+		require.Equal(t, before, c.puts(), "no byte was sent")
+		require.ErrorIs(t, replace(9, 1_000_001), moraine.QuotaExceeded, "in parts, of which the first would fit")
+
+		// Its size counts as it is when the last byte comes, not as it was at the first.
+		f, err = cl.Create(c.ctx, "/team/f", client.CreateOptions{Replace: true})
+		require.NoError(t, err)
+		_, err = f.Write(bytesOf(7, 500_000))
+		require.NoError(t, err)
+		require.NoError(t, replace(8, 100_000))
+		time.Sleep(time.Second)
+		_, err = f.Write(bytesOf(7, 500_000))
+		require.NoError(t, err)
+		_, err = f.Commit(c.ctx)
+		require.NoError(t, err)
 	})
 }

@@ -40,6 +40,7 @@ type File struct {
 	ticket *ticket    // of cur, once it is past the size of a small remainder
 	limit  int64      // of cur's length, where it has a ticket
 	size   int64      // bytes taken in all
+	gives  uint64     // size of the file that its name has, as far as it matters to a quota
 	seq    int        // of the next stripe to be sent
 	ended  bool
 }
@@ -110,7 +111,22 @@ func (f *File) mayGrow(n int64) error {
 	if f.link == nil || f.life.Err() != nil {
 		return nil
 	}
-	return f.room.admit(f.life, f.c, moraine.InodeID(f.link.Parent), 0, f.size+n)
+	dir := moraine.InodeID(f.link.Parent)
+	err := f.room.admit(f.life, f.c, dir, f.gives, f.size+n-int64(f.gives))
+	if !f.link.Replace || moraine.KindOf(err) != moraine.QuotaExceeded {
+		return err
+	}
+	// What has the name goes in the entry that gives it to this file, so that its
+	// bytes are room then. That matters only here, where the rest does not do.
+	there, bad := f.c.LookupAt(f.life, dir, f.link.Name)
+	if bad != nil && moraine.KindOf(bad) != moraine.NotFound {
+		return nil // the commit will tell
+	}
+	if there.GetSize() == f.gives {
+		return err
+	}
+	f.gives = there.GetSize()
+	return f.room.admit(f.life, f.c, dir, f.gives, f.size+n-int64(f.gives))
 }
 
 // broken returns why the file takes no more bytes.
