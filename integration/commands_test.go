@@ -22,25 +22,39 @@ type listing struct {
 	args     string
 	keys     string
 	optional string
-	empty    bool // it may print nothing
+	inner    map[string]string // the keys of what is inside, by the keys that lead there; those that may be missing after a bar
+	empty    bool              // it may print nothing
 }
 
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries notes", optional: "healing rebalance"},
-	{args: "rebalance status", keys: "state band_percent limit_bytes_per_second mean_percent fullest_percent fullest_device emptiest_percent emptiest_device " +
-		"devices_outside left_bytes moved_chunks moved_bytes bytes_per_second eta_seconds elapsed_seconds"},
+		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries notes", optional: "healing rebalance rewriting",
+		inner: map[string]string{
+			"metadata":  "id role alive applied low_space",
+			"hosts":     "id alive devices devices_in capacity_bytes used_bytes chunks state | rack",
+			"healing":   "done total stripes_per_minute bytes_per_second eta_seconds elapsed_seconds devices_being_looked_through",
+			"rebalance": rebalanceKeys,
+			"rewriting": "looking rounds elapsed_seconds stripes named_bytes dead_bytes shared_stripes chosen_stripes chosen_bytes",
+		}},
+	{args: "rebalance status", keys: rebalanceKeys},
 	{args: "host ls", keys: "id alive devices state used_bytes capacity_bytes chunks", optional: "rack maintenance_seconds"},
 	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
 	{args: "fsck", keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata path queued_for_repair dropped seconds"},
 	{args: "fsck --metadata moraine:///", keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata path queued_for_repair dropped seconds"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
-	{args: "metadata ls", keys: "id addresses role alive match lag release level", optional: "no_vote_because"},
-	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands"},
+	{args: "metadata ls", keys: memberKeys, optional: "no_vote_because"},
+	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands",
+		inner: map[string]string{
+			"servers": memberKeys + " contact_seconds term applied log_entries log_bytes snapshot snapshot_bytes snapshot_age_seconds " +
+				"apply append low_space write_waits_seconds | no_vote_because",
+			"servers.apply":  latencyKeys,
+			"servers.append": latencyKeys,
+			"commands":       "name count failed reads",
+		}},
 	{args: "cluster lost", keys: "path inode ranges", empty: true},
 	{args: "cluster quarantine", keys: "device host stripe index bytes incarnation", empty: true},
-	{args: "cluster upgrade", keys: "feature_level can_be_raised_to servers"},
+	{args: "cluster upgrade", keys: "feature_level can_be_raised_to servers", inner: map[string]string{"servers": "id release level leader"}},
 	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason health model worn_percent celsius media_errors put_micros corrupt_chunks"},
 	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},
@@ -59,6 +73,11 @@ var listings = []listing{
 const (
 	fileKeys     = "path type size mode uid gid modified degraded_stripes stored_bytes clean evicted"
 	fileOptional = "inode generation level links target"
+
+	memberKeys    = "id addresses role alive match lag release level"
+	latencyKeys   = "count p50_seconds p99_seconds max_seconds"
+	rebalanceKeys = "state band_percent limit_bytes_per_second mean_percent fullest_percent fullest_device emptiest_percent emptiest_device " +
+		"devices_outside left_bytes moved_chunks moved_bytes bytes_per_second eta_seconds elapsed_seconds"
 )
 
 // objects reads what a command printed for scripts: one object a line.
@@ -81,16 +100,45 @@ func (l listing) hold(t *testing.T, out string) {
 	if !l.empty {
 		require.NotEmpty(t, all, "%s printed nothing", l.args)
 	}
-	required, optional := strings.Fields(l.keys), strings.Fields(l.optional)
 	for _, o := range all {
-		for _, key := range required {
-			require.Contains(t, o, key, "%s: %v", l.args, slices.Sorted(maps.Keys(o)))
-		}
-		for key, value := range o {
-			require.True(t, slices.Contains(required, key) || slices.Contains(optional, key), "%s: the key %q is not on record", l.args, key)
-			require.NotNil(t, value, "%s: %s", l.args, key)
+		l.holdObject(t, "", o, l.keys, l.optional)
+	}
+}
+
+// holdObject holds an object against its keys, and what is in it against those of its
+// place.
+func (l listing) holdObject(t *testing.T, place string, o map[string]any, keys, optional string) {
+	t.Helper()
+	required, known := strings.Fields(keys), strings.Fields(keys+" "+optional)
+	for _, key := range required {
+		require.Contains(t, o, key, "%s %s: %v", l.args, place, slices.Sorted(maps.Keys(o)))
+	}
+	for key, value := range o {
+		require.True(t, slices.Contains(known, key), "%s %s: the key %q is not on record", l.args, place, key)
+		require.NotNil(t, value, "%s %s: %s", l.args, place, key)
+		if inner := objectsIn(value); len(inner) > 0 {
+			at := strings.TrimPrefix(place+"."+key, ".")
+			require.Contains(t, l.inner, at, "%s: the keys of what is in it are not on record", l.args)
+			required, optional, _ := strings.Cut(l.inner[at], "|")
+			for _, v := range inner {
+				l.holdObject(t, at, v, required, optional)
+			}
 		}
 	}
+}
+
+// objectsIn returns the objects that a value is, or lists.
+func objectsIn(value any) (inner []map[string]any) {
+	list, isList := value.([]any)
+	if !isList {
+		list = []any{value}
+	}
+	for _, v := range list {
+		if o, ok := v.(map[string]any); ok {
+			inner = append(inner, o)
+		}
+	}
+	return inner
 }
 
 // tensorFile makes a small safetensors file.
@@ -116,6 +164,16 @@ func TestWhatScriptsSee(t *testing.T) {
 	for _, l := range listings {
 		t.Run(l.args, func(t *testing.T) { l.hold(t, works(t, env, append(strings.Fields(l.args), "--json")...)) })
 	}
+	report := objects(t, works(t, env, "metadata", "status", "--json"))[0]
+	require.Len(t, objectsIn(report["servers"]), 1)
+	require.NotEmpty(t, objectsIn(report["commands"]))
+	for _, of := range []string{"apply", "append"} {
+		times := objectsIn(report["servers"])[0][of].(map[string]any)
+		require.Positive(t, times["count"], of)
+		require.Positive(t, times["p50_seconds"], of)
+		require.LessOrEqual(t, times["p50_seconds"], times["p99_seconds"], of)
+	}
+	t.Run("quotas", func(t *testing.T) { quotasHold(t, env) })
 	status := objects(t, works(t, env, "cluster", "status", "--json"))[0]
 	require.Equal(t, "green", status["health"])
 

@@ -102,12 +102,7 @@ func TestAllMetadataServersAreReplaced(t *testing.T) {
 		require.NoError(t, n.Ready(t.Context()))
 		mkdir()
 		if old != "m3" {
-			select {
-			case <-c.Node(old).Exited():
-			case <-time.After(time.Minute):
-				t.Fatalf("%s was removed and goes on", old)
-			}
-			require.Contains(t, c.Node(old).LogTail(1), "was removed from the cluster")
+			requireRemoved(t, c.Node(old))
 		}
 		endpoint = n.Address
 		_, err = adminRun(t, c, endpoint, "metadata", "replace", old, name+"="+n.Address)
@@ -129,4 +124,85 @@ func TestAllMetadataServersAreReplaced(t *testing.T) {
 	require.Equal(t, made, names)
 	_, err = adminRun(t, c, endpoint, "cluster", "status", "--wait", "30s")
 	require.NoError(t, err, "the chunkserver, which was told of the first three, found the others")
+	addAndRemove(t, c, endpoint)
+}
+
+// awaitMembers asks for the metadata servers until they are as wanted, by id.
+func awaitMembers(t *testing.T, c *procs.Cluster, endpoint string, wanted func(rows map[string]map[string]any) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		rows := map[string]map[string]any{}
+		out, err := adminRun(t, c, endpoint, "metadata", "ls", "--json")
+		if err == nil { // else nobody leads at the moment
+			for _, row := range objects(t, out) {
+				rows[row["id"].(string)] = row
+			}
+			if wanted(rows) {
+				return
+			}
+		}
+		require.True(t, time.Now().Before(deadline), "%s", out)
+	}
+}
+
+// refusedTo runs a command that an administrator is refused, with these words.
+func refusedTo(t *testing.T, c *procs.Cluster, endpoint string, args []string, words ...string) {
+	t.Helper()
+	out, err := adminRun(t, c, endpoint, args...)
+	require.Error(t, err)
+	for _, w := range words {
+		require.Contains(t, out, w)
+	}
+}
+
+// addAndRemove takes a fourth server into a cluster of m4 to m6, and out again; then one
+// is killed, and no other can be removed, for those left could decide nothing.
+func addAndRemove(t *testing.T, c *procs.Cluster, endpoint string) {
+	t.Helper()
+	n, err := c.AddMetadata("m7", "m6")
+	require.NoError(t, err)
+	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool { return rows["m7"]["role"] == "waiting" })
+	add := []string{"metadata", "add", "m7=" + n.Address}
+	for range 2 { // the second as after an answer that was lost
+		out, err := adminRun(t, c, endpoint, add...)
+		require.NoError(t, err)
+		require.Contains(t, out, "m7 votes")
+	}
+	require.NoError(t, n.Ready(t.Context()))
+	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool { return len(rows) == 4 && rows["m7"]["role"] == "voter" })
+	refusedTo(t, c, endpoint, []string{"metadata", "add", "m7=127.0.0.1:1"}, "it is a member at "+n.Address+" already")
+
+	for range 2 {
+		out, err := adminRun(t, c, endpoint, "metadata", "remove", "m7")
+		require.NoError(t, err)
+		require.Contains(t, out, "m7 is removed; 3 servers are left")
+		require.Contains(t, out, "1 of 3 may be away or lost at once now")
+	}
+	requireRemoved(t, n)
+	refusedTo(t, c, endpoint, add, "an id is good for one directory only")
+	refusedTo(t, c, endpoint, []string{"metadata", "remove", "m8"}, "no such server")
+
+	require.NoError(t, c.Node("m4").Kill())
+	endpoint = c.Node("m5").Address + "," + c.Node("m6").Address
+	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool {
+		return rows["m4"]["alive"] == false && rows["m5"]["alive"] == true && rows["m6"]["alive"] == true
+	})
+	for _, id := range []string{"m5", "m6"} {
+		refusedTo(t, c, endpoint, []string{"metadata", "remove", id}, "of the 2 servers that would be left only 1 answer", "start m4 first")
+	}
+	out, err := adminRun(t, c, endpoint, "metadata", "remove", "m4")
+	require.NoError(t, err)
+	require.Contains(t, out, "none may be away now")
+	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool { return len(rows) == 2 && rows["m4"] == nil })
+}
+
+// requireRemoved waits until a server that was removed has ended, and said why.
+func requireRemoved(t *testing.T, n *procs.Node) {
+	t.Helper()
+	select {
+	case <-n.Exited():
+	case <-time.After(time.Minute):
+		t.Fatalf("%s was removed and goes on", n.Name)
+	}
+	require.Contains(t, n.LogTail(1), "was removed from the cluster")
 }

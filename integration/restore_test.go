@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"bytes"
+	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -82,10 +84,12 @@ func TestMetadataComesBack(t *testing.T) {
 	put("later")
 	same("before", "after", "forced", "later")
 
+	taken := objects(t, works(t, env, "metadata", "backup", filepath.Join(dir, "later.backup"), "--json"))[0] // m1, which is alone, keeps its snapshot
+
 	stopAll()
 	require.Contains(t, works(t, env, "inspect", "log", data, "--json"), `"raise_incarnation`)
-	works(t, env, "inspect", "snapshot", data)
-	require.Contains(t, works(t, env, "inspect", "state", data), "the state after entry") // it was killed: the log has the rest
+	inspectSnapshot(t, data, "m1="+m[0].Address, taken["applied"].(float64))
+	inspectState(t, data, "before", "after", "forced", "later")
 	lose(m[0])
 	damaged := filepath.Join(dir, "damaged")
 	p, err := os.ReadFile(backup)
@@ -112,4 +116,57 @@ func TestMetadataComesBack(t *testing.T) {
 	same("restored")
 	rows := objects(t, works(t, env, "metadata", "status", "--json"))
 	require.EqualValues(t, 3, rows[0]["incarnation"])
+}
+
+// inspectSnapshot looks at the snapshots of a server that is stopped, one of which is of
+// the entry that a backup said.
+func inspectSnapshot(t *testing.T, data, member string, applied float64) {
+	t.Helper()
+	out := works(t, nil, "inspect", "snapshot", data, "--json")
+	listing{args: "inspect snapshot", keys: "name index term applied bytes received members"}.hold(t, out)
+	all := objects(t, out)
+	for _, s := range all {
+		require.Positive(t, s["index"])
+		require.Positive(t, s["term"])
+		require.Positive(t, s["bytes"])
+		require.GreaterOrEqual(t, s["applied"], s["index"])
+	}
+	newest := all[len(all)-1]
+	require.Equal(t, applied, newest["applied"])
+	require.Equal(t, []any{member}, newest["members"])
+	require.Contains(t, works(t, nil, "inspect", "snapshot", data), fmt.Sprintf("up to entry %.0f", newest["index"]))
+}
+
+// inspectState looks into the state of a server that is stopped: at what is in the tables,
+// and at the pairs of the one of directory entries, which has these names.
+func inspectState(t *testing.T, data string, names ...string) {
+	t.Helper()
+	const entries, signingKeys = "000011", "000002"
+	require.Contains(t, works(t, nil, "inspect", "state", data), "the state after entry")
+	out := works(t, nil, "inspect", "state", data, "--json")
+	listing{args: "inspect state", keys: "table pairs bytes"}.hold(t, out)
+	pairs := map[string]float64{}
+	for _, row := range objects(t, out) {
+		pairs[row["table"].(string)] = row["pairs"].(float64)
+	}
+	require.EqualValues(t, len(names), pairs[entries])
+
+	out = works(t, nil, "inspect", "state", data, "--key", "0000 11", "--json")
+	listing{args: "inspect state --key", keys: "key value"}.hold(t, out)
+	var have []string
+	for _, pair := range objects(t, out) {
+		key, err := hex.DecodeString(pair["key"].(string))
+		require.NoError(t, err)
+		have = append(have, string(key[3+8:])) // after the table and the directory's number
+		require.Regexp(t, "^0101", pair["value"], "version 1, a file")
+	}
+	require.ElementsMatch(t, names, have)
+	one := objects(t, works(t, nil, "inspect", "state", data, "--key", entries, "--limit", "1", "--json"))
+	require.Len(t, one, 1)
+	require.Len(t, objects(t, works(t, nil, "inspect", "state", data, "--key", one[0]["key"].(string), "--json")), 1)
+	for _, pair := range objects(t, works(t, nil, "inspect", "state", data, "--key", signingKeys, "--json")) {
+		require.NotRegexp(t, "^[0-9a-f]+$", pair["value"], "a secret is shown")
+	}
+	require.Positive(t, pairs[signingKeys])
+	requireRefused(t, invoke(t, nil, "inspect", "state", data, "--key", "nothex"), 2, "--key", "hex")
 }
