@@ -18,7 +18,7 @@ need = @{ [ "$$(command -v $(2) | wc -l)" = "$(words $(2))" ] && python3 -c 'imp
 	  else echo '$(1): install first: $(2), and venv of python3' >&2; exit 1; fi; }
 
 .DEFAULT_GOAL := help
-.PHONY: help build release demo demo-tools setup tools test test-long check bench cluster generate fuzz clean
+.PHONY: help build release demo demo-tools setup tools test test-long histories check bench cluster generate fuzz clean
 
 help: ## Print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,14 @@ test: setup ## All tests a newcomer should trust, with the race detector
 
 test-long: setup ## The long ones too: kill -9 rounds, power cuts, failovers, fault schedules in full number
 	MORAINE_TEST_LONG=1 $(RACE_ENV) $(GO) test -race -timeout 80m ./...
+
+# Without the race detector, which `make test-long` has, so that a history takes a
+# fraction of the time. What a failure says is whole in the file; the terminal gets
+# the seeds.
+histories: ## 500 histories of the metadata service held against porcupine, those of leases and of mutants; prints their seeds
+	@mkdir -p .cache
+	@set -o pipefail; MORAINE_TEST_LONG=1 $(GO) test -v -count=1 -timeout 80m ./integration/histories 2>&1 | tee .cache/histories.log | \
+	  grep --line-buffered -E 'seeds? [0-9]|^ *(=== RUN|---|ok|FAIL|panic)' || { echo 'make histories: what was said is in .cache/histories.log' >&2; exit 1; }
 
 check: ## The whole gate: format, vet, generated code, both architectures, tests
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$'))" || { echo 'gofmt: run gofmt -w on:'; gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$'); exit 1; }
