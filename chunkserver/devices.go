@@ -106,7 +106,13 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 			dropped = append(dropped, d)
 		}
 	}
-	for _, d := range c.add { // closed by now
+	for _, d := range c.add {
+		select {
+		case <-d.closed: // it can be opened again
+		default:
+			refused = errors.Join(refused, stillOpen(d))
+			continue
+		}
 		f := s.fleet.Load()
 		if f == nil {
 			return dropped, refused, s.ending()
@@ -154,13 +160,17 @@ func (s *Server) awaitClosed(ctx context.Context, drop []*device) (open error) {
 			select {
 			case <-d.closed:
 			default:
-				open = errors.Join(open, &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Busy,
-					Err: fmt.Errorf("device %d is let go, but its disk does not answer: it is closed, and its file system can be unmounted, when it does", d.id)})
+				open = errors.Join(open, stillOpen(d))
 			}
 		}
 		return open
 	}
 	return nil
+}
+
+func stillOpen(d *device) error {
+	return &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Busy,
+		Err: errors.New("it is not served, but its disk does not answer: it is closed, and its file system can be unmounted, when it does")}
 }
 
 // surplus returns the devices of f that are to be let go and may be. The error names those
@@ -300,11 +310,21 @@ func (c *change) abandon(s *Server) {
 }
 
 // refuse ends a change that will never be served by, when what it would have added is
-// closed.
-func (c *change) refuse(s *Server, err error) {
-	c.abandon(s)
-	c.err = err
-	close(c.done)
+// closed, or closeWait has passed. It returns at once: a disk that hangs while it is closed
+// holds up no heartbeat.
+func (c *change) refuse(ctx context.Context, s *Server, g *errgroup.Group, err error) {
+	for _, d := range c.add {
+		g.Go(func() error {
+			s.closeDevice(d)
+			close(d.closed)
+			return nil
+		})
+	}
+	g.Go(func() error {
+		c.err = errors.Join(err, s.awaitClosed(ctx, c.add))
+		close(c.done)
+		return nil
+	})
 }
 
 // fleet is what is served by the change, where old is served now.

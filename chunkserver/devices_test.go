@@ -344,8 +344,14 @@ func TestNewDeviceDoesNotWaitForOneThatHangs(t *testing.T) {
 	require.NoError(t, h.serves(t, "/a", "/c", "/d"), "and more after it")
 	hangs.Store(false)
 	close(answers)
+	closesAtLast(t, mem, "/b")
+}
+
+// closesAtLast waits until nothing has the device in dir open.
+func closesAtLast(t *testing.T, fsys vfs.FS, dir string) {
+	t.Helper()
 	require.Eventually(t, func() bool {
-		d, err := disk.Open(disk.Config{Dir: "/b", Cluster: cluster, SegmentBytes: 4 << 20}, disk.Deps{FS: mem})
+		d, err := disk.Open(disk.Config{Dir: dir, Cluster: cluster, SegmentBytes: 4 << 20}, disk.Deps{FS: fsys})
 		return err == nil && d.Close() == nil
 	}, time.Minute, 5*time.Millisecond)
 }

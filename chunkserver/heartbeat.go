@@ -52,7 +52,10 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 			want = maxDeletions
 		default:
 		}
-		deletions, err := s.heartbeat(ctx, s.fleet.Load(), want, reg.idle())
+		deletions, unknown, err := s.heartbeat(ctx, s.fleet.Load(), want)
+		if unknown {
+			reg.want()
+		}
 		s.beaten.Store(err == nil)
 		s.deps.Metrics.Heartbeats.WithLabelValues(outcome(err)).Inc()
 		if err != nil && ctx.Err() == nil {
@@ -73,9 +76,9 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// heartbeat sends one heartbeat and returns the deletions it was answered with. mayRegister
-// is false while the host is to be registered with other devices than those of f.
-func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32, mayRegister bool) ([]*wire.Deletion, error) {
+// heartbeat sends one heartbeat and returns the deletions it was answered with. unknown:
+// the service asks that the host be registered.
+func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletions []*wire.Deletion, unknown bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
 	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want}
@@ -87,11 +90,11 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32, mayRegist
 	s.observe(beat.Devices, f.nameless, f.memory.Stats())
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: beat}})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	reply := resp.GetHeartbeat()
 	if err := s.hear(transport.MarkedIncarnation(reply.GetIncarnation(), reply.GetMark())); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	s.takeKeys(reply.GetKeys())
 	s.applied.Store(reply.GetApplied())
@@ -111,12 +114,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32, mayRegist
 			}
 		}
 	}
-	if reply.GetRegister() && mayRegister {
-		if err := s.register(ctx, f); err != nil {
-			return nil, err
-		}
-	}
-	return reply.GetDeletions(), nil
+	return reply.GetDeletions(), reply.GetRegister(), nil
 }
 
 func (s *Server) observe(devices []*wire.Device, out int, now mem.Stats) {

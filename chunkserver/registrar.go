@@ -22,9 +22,9 @@ type registrar struct {
 	g *errgroup.Group
 	// changing is the change to register with; nil: there is none.
 	changing *change
-	// again: the host must be registered as it is, for the service may have taken a
-	// registration that was given up. After a refusal that waits for left intervals, of
-	// pause.
+	// again: the host must be registered as it is, for the service asks for it, or may have
+	// taken a registration that was given up. After a refusal that waits for left intervals,
+	// of pause.
 	again       bool
 	pause, left int
 	// asked is the fleet of the registration that is under way, and answer what it comes
@@ -39,9 +39,13 @@ type registration struct {
 	err   error
 }
 
-// idle reports whether nothing is to be registered: then a heartbeat may do it, where it
-// is asked to.
-func (r *registrar) idle() bool { return r.changing == nil && r.asked == nil }
+// want has the host registered as it is. What is under way comes first: if the service has
+// not got it by then, it asks again.
+func (r *registrar) want() {
+	if r.changing == nil && r.asked == nil {
+		r.again = true
+	}
+}
 
 // begin begins a registration, where one is due.
 func (r *registrar) begin(ctx context.Context) {
@@ -108,9 +112,8 @@ func (r *registrar) take(ctx context.Context, a registration) {
 		}
 	case ctx.Err() != nil:
 	case c != nil && final(err):
-		r.changing, r.again = nil, true
-		// Off the loop: a disk that hangs while it is closed holds up no heartbeat.
-		r.g.Go(func() error { c.refuse(r.s, err); return nil })
+		r.changing, r.again, r.pause, r.left = nil, true, 0, 0
+		c.refuse(ctx, r.s, r.g, err)
 	case c != nil:
 		r.s.deps.Log.Warn("the service does not know yet which devices come and go; trying again", "err", err)
 	case final(err):

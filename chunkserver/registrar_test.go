@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -102,6 +103,57 @@ func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
 	close(answers)
 	require.ErrorIs(t, <-changed, moraine.InvalidArgument)
 	free(t, mem, "/b")
+}
+
+// TestRefusedDeviceThatHangsIsNamed: the disk of a device that is refused does not answer
+// for long while it is closed. The change ends, names it, and what else was to come is
+// taken.
+func TestRefusedDeviceThatHangsIsNamed(t *testing.T) {
+	mem := vfs.NewMem(1)
+	var hangs atomic.Bool
+	answers := make(chan struct{})
+	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
+		if op.Kind == vfs.OpClose && hangs.Load() && strings.HasPrefix(op.Path, "/b/") {
+			<-answers
+		}
+		return nil
+	})
+	meta := newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	h.SetCloseWait(20 * time.Millisecond)
+	format(t, mem, "/b")
+	format(t, mem, "/c")
+	meta.refuses(t, mem, "/b")
+	refuse := meta.fault
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			err := refuse(req, done)
+			hangs.Store(hangs.Load() || err != nil)
+			return err
+		}
+	})
+	err := h.serves(t, "/a", "/b", "/c")
+	require.ErrorIs(t, err, moraine.Busy)
+	require.ErrorContains(t, err, "/b")
+	require.NotContains(t, err.Error(), "/c")
+	require.Equal(t, 2, meta.registered(), "/c is taken")
+	close(answers)
+	closesAtLast(t, mem, "/b")
+}
+
+// TestHostThatIsAskedToRegisterIsHeardOfMeanwhile: a service that does not know the host,
+// as a new leader may not, asks for it and does not answer it. Heartbeats go on.
+func TestHostThatIsAskedToRegisterIsHeardOfMeanwhile(t *testing.T) {
+	fsys, meta := vfs.NewMem(1), newFakeMeta()
+	h := start(t, fsys, meta, config("/a"))
+	held := make(chan struct{})
+	meta.set(func() { meta.held, meta.unknown, meta.host = held, true, nil })
+	h.waitFor(t, func() bool { return meta.holding == 1 })
+	before := meta.beatsNow()
+	h.waitFor(t, func() bool { return len(meta.beats) > before+20 })
+	meta.set(func() { meta.held = nil })
+	close(held)
+	h.waitFor(t, func() bool { return meta.host != nil })
 }
 
 // TestRegistrationHoldsUpNoHeartbeat: a registration with new devices is not answered, for
