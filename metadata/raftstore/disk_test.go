@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
 )
 
 // badDisk makes a node's disk go wrong, at every write and sync of its log.
@@ -233,7 +234,10 @@ func TestStateLogThatFails(t *testing.T) {
 		for _, c := range []struct {
 			bad error
 			at  vfs.OpKind
-		}{{syscall.ENOSPC, vfs.OpOpen}, {syscall.ENOSPC, vfs.OpWrite}, {syscall.EIO, vfs.OpOpen}, {syscall.EIO, vfs.OpWrite}} {
+		}{
+			{syscall.ENOSPC, vfs.OpOpen}, {syscall.ENOSPC, vfs.OpWrite},
+			{syscall.EIO, vfs.OpOpen}, {syscall.EIO, vfs.OpWrite}, {syscall.EIO, vfs.OpSync},
+		} {
 			bad := c.bad
 			t.Run(fmt.Sprint(name, " ", c.at, " ", bad), func(t *testing.T) {
 				t.Parallel()
@@ -254,6 +258,7 @@ func TestStateLogThatFails(t *testing.T) {
 				}
 				failing.Store(true)
 				require.ErrorIs(t, end(n), bad)
+				require.ErrorIs(t, n.store.View(func(state.Reader, uint64) error { return nil }), moraine.Unavailable)
 				delete(g.nodes, "m1")
 				failing.Store(false)
 				g.fs["m1"] = mem.Clone() // what waits for ever would have ended with its process

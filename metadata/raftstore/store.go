@@ -426,6 +426,11 @@ func (s *Store) restore(snap *snapshot) error {
 // installation of a snapshot from another node.
 func (s *Store) View(fn func(r state.Reader, applied uint64) error) error {
 	select {
+	case <-s.fatal.ended: // what closes the state may stay, with its lock: see fatal.dieHere
+		return s.stopped("raftstore.View")
+	default:
+	}
+	select {
 	case <-s.ready:
 	default:
 		return s.stopped("raftstore.View")
