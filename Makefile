@@ -10,6 +10,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # How long one package's tests may take; the whole of `make test` is meant to
 # stay under 15 minutes on 2 cores.
 TEST_TIMEOUT ?= 25m
+# How many packages are tested at once: much of what they do is waiting, for elections,
+# leases and processes.
+TEST_PACKAGES_AT_ONCE ?= 4
 
 # need: for a TARGET, TOOLS and venv of python3 are there, or are installed as
 # Debian PACKAGES.
@@ -57,7 +60,7 @@ $(PYTHON_ENV)/made: integration/testdata/requirements.txt | tools
 	@$(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 
 test: setup ## All tests a newcomer should trust, with the race detector
-	$(RACE_ENV) $(GO) test -race -timeout $(TEST_TIMEOUT) ./...
+	$(RACE_ENV) $(GO) test -race -p $(TEST_PACKAGES_AT_ONCE) -timeout $(TEST_TIMEOUT) ./...
 
 test-long: setup ## The long ones too: kill -9 rounds, power cuts, failovers, fault schedules in full number
 	MORAINE_TEST_LONG=1 $(RACE_ENV) $(GO) test -race -timeout 80m ./...
