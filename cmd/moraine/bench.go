@@ -226,7 +226,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	case b.alone(): // it has servers of its own, or none
 	default:
 		cfg := b.cluster
-		cfg.Dir, cfg.Mode = filepath.Join(e.Dir, "cluster"), mode
+		cfg.Dir, cfg.Mode, cfg.LogStall = filepath.Join(e.Dir, "cluster"), mode, bench.ShippedLogStall
 		if b.inMemory() {
 			if e.MemoryBytes, err = bench.MemoryFor(e.Bytes); err != nil {
 				return nil, err
@@ -255,6 +255,8 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		if err := benchStores(e, c); err != nil {
 			return nil, err
 		}
+		lines, err := b.run(ctx, e)
+		return lines, errors.Join(err, bench.AllRun(c))
 	}
 	return b.run(ctx, e)
 }

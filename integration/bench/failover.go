@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -25,9 +24,6 @@ const (
 	failoverClients = 8
 	// failoverWarm is how many operations are done before each kill.
 	failoverWarm = 50
-	// burnersPerCPU is how many goroutines of each processor do nothing but compute
-	// while elections are counted.
-	burnersPerCPU = 2
 )
 
 // Failover counts the elections of a cluster under full load, on which nobody
@@ -82,56 +78,6 @@ var losses = map[string]loss{
 		func(n *procs.Node) error { return n.Signal(syscall.SIGCONT) },
 	},
 	"vanish": {(*procs.Node).Vanish, (*procs.Node).Appear},
-}
-
-// electionsUnderLoad has all clients create files while every processor also has
-// something else to do, and counts what the metadata servers made of it.
-func (e *Env) electionsUnderLoad(ctx context.Context) ([]Line, error) {
-	if err := e.mkdir(ctx, failoverDir); err != nil {
-		return nil, err
-	}
-	e.Progress("%d clients create and %d goroutines compute for %v s; elections", e.Clients, burnersPerCPU*runtime.NumCPU(), e.Seconds)
-	changes, silences := e.elections(ctx)
-	burning, stop := context.WithCancel(ctx)
-	defer stop()
-	for range burnersPerCPU * runtime.NumCPU() {
-		go burn(burning)
-	}
-	results, u, err := e.run(ctx, []Work{{Op: OpCreate, Path: failoverDir, Clients: e.Clients, Seconds: e.Seconds}})
-	if err != nil {
-		return nil, err
-	}
-	changes1, silences1 := e.elections(ctx)
-	return []Line{
-		e.opsLine("create-under-load", results[0], u),
-		{Name: e.name("elections-under-load"), Value: changes1 - changes, Unit: "elections"},
-		{Name: e.name("silences-under-load"), Value: silences1 - silences, Unit: "silences"},
-	}, nil
-}
-
-// elections returns how often servers began to lead, and how often one gave its
-// leader up.
-func (e *Env) elections(ctx context.Context) (changes, silences float64) {
-	for _, n := range e.Cluster.Nodes(procs.Metadata) {
-		families, err := scrape(ctx, n.Admin)
-		if err != nil {
-			continue
-		}
-		changes += total(families["moraine_raft_leader_changes_total"])
-		silences += total(families["moraine_raft_leader_silent_total"])
-	}
-	return changes, silences
-}
-
-// burn computes until ctx ends.
-func burn(ctx context.Context) {
-	var x uint64
-	for ctx.Err() == nil {
-		for range 1 << 20 {
-			x = x*6364136223846793005 + 1
-		}
-	}
-	runtime.KeepAlive(x)
 }
 
 // gap is one time without a leader.
@@ -191,6 +137,9 @@ func (e *Env) loseLeader(ctx context.Context, c *client.Client, acked *atomic.In
 	if err := waitFor(ctx, acked, acked.Load()+failoverWarm); err != nil {
 		return gap{}, err
 	}
+	if _, err := e.startEnded(ctx); err != nil { // else the next loss is that of the majority
+		return gap{}, err
+	}
 	node, err := e.leader(ctx, c)
 	if err != nil {
 		return gap{}, err
@@ -207,7 +156,11 @@ func (e *Env) loseLeader(ctx context.Context, c *client.Client, acked *atomic.In
 	}
 	ready, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return gap{leader: node.Name, took: took}, node.Ready(ready)
+	err = node.Ready(ready)
+	if err != nil && !node.Running() { // one that was stopped in an append, for longer than --log-stall
+		_, err = e.startEnded(ctx)
+	}
+	return gap{leader: node.Name, took: took}, err
 }
 
 // waitFor waits until the counter has reached n.

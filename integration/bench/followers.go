@@ -78,7 +78,9 @@ func (f *followers) phase(name string, fn func() error) ([]Line, error) {
 // calm makes files while all servers are there.
 func (f *followers) calm(ctx context.Context) ([]Line, error) {
 	f.e.Progress("all are there")
-	return f.phase("calm", func() error { return sleep(ctx, time.Duration(f.e.Seconds*float64(time.Second))) })
+	return f.phase("calm", func() error {
+		return errors.Join(sleep(ctx, time.Duration(f.e.Seconds*float64(time.Second))), AllRun(f.on.Cluster))
+	})
 }
 
 // away kills a follower, and starts it again after e.Down.
@@ -94,7 +96,7 @@ func (f *followers) away(ctx context.Context) ([]Line, error) {
 	}
 	f.e.Progress("%s is back", n.Name)
 	began := time.Now()
-	back, err := f.phase("log", func() error { return errors.Join(n.Start(), f.catchUp(ctx, n)) })
+	back, err := f.phase("log", func() error { return errors.Join(n.Start(), f.catchUp(ctx, n), AllRun(f.on.Cluster)) })
 	if err != nil {
 		return lines, err
 	}

@@ -103,7 +103,7 @@ func (l *loaded) start(ctx context.Context, e *Env) (on *Env, err error) {
 		return nil, err
 	}
 	c, err := procs.Start(ctx, procs.Config{
-		Dir: dir, CertsDir: l.certs(), Metadata: loadMembers, Chunkservers: -1, Mode: e.Mode,
+		Dir: dir, CertsDir: l.certs(), Metadata: loadMembers, Chunkservers: -1, Mode: e.Mode, LogStall: ShippedLogStall,
 		// The hosts of the load's devices are not there, and none of their stripes is to
 		// be repaired.
 		MetadataArgs: append([]string{"--repair-grace", "240h"}, e.MetadataArgs...),

@@ -53,7 +53,7 @@ func Scale(ctx context.Context, e *Env) (lines []Line, err error) {
 	s := &scale{e: e, full: sized{full, onFull}, empty: sized{empty, onEmpty}}
 	for _, measure := range []func(context.Context) ([]Line, error){s.rates, s.sizes, s.snapshot, s.restart} {
 		more, err := measure(ctx)
-		if err != nil {
+		if err = errors.Join(err, AllRun(onFull.Cluster), AllRun(onEmpty.Cluster)); err != nil {
 			return lines, err
 		}
 		lines = append(lines, more...)

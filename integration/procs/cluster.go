@@ -50,6 +50,11 @@ type Config struct {
 	Seed func(name, data string, peers []string) error
 	// MetadataArgs and ChunkserverArgs are appended to the command lines.
 	MetadataArgs, ChunkserverArgs []string
+	// LogStall is --log-stall of the metadata servers: how long an append to its log may
+	// take before one gives up its place. Default 15 s, for all servers share one disk
+	// here, and a neighbour's burst is no broken disk; negative: what servers take that
+	// are not told, as they do where they have disks of their own.
+	LogStall time.Duration
 	// OwnHosts gives each metadata server a host of its own, on a network that this
 	// process is joined to (package netns), so that it can Vanish. That needs root,
 	// else Start fails with netns.ErrCannot, and a directory that holds no cluster yet.
@@ -76,6 +81,9 @@ func (c *Config) setDefaults() error {
 	setDefault(&c.Chunkservers, 6)
 	c.Chunkservers = max(0, c.Chunkservers)
 	setDefault(&c.Devices, 1)
+	if c.LogStall == 0 {
+		c.LogStall = sharedDiskStall
+	}
 	if c.Mode == "" {
 		c.Mode = "crc"
 	}
@@ -94,9 +102,8 @@ func setDefault(n *int, v int) {
 	}
 }
 
-// sharedDiskStall is how long an append to a metadata server's log may take: all
-// servers share one disk here, and a neighbour's burst is no broken disk.
-const sharedDiskStall = "15s"
+// sharedDiskStall is the default of Config.LogStall.
+const sharedDiskStall = 15 * time.Second
 
 // Cluster is a cluster of running (or killed) processes.
 type Cluster struct {
@@ -174,8 +181,7 @@ func (c *Cluster) prepare() error {
 	}
 	for i := range c.cfg.Metadata {
 		name := fmt.Sprintf("m%d", i+1)
-		args := append([]string{"--data", filepath.Join(c.cfg.Dir, name, "data"),
-			"--peers", strings.Join(peers, ","), "--log-stall", sharedDiskStall}, c.cfg.MetadataArgs...)
+		args := c.metadataArgs(name, strings.Join(peers, ","))
 		first, err := c.begin(name, peers)
 		if err != nil {
 			return err
@@ -198,6 +204,15 @@ func (c *Cluster) prepare() error {
 		}
 	}
 	return c.prepareS3()
+}
+
+// metadataArgs is what a metadata server is told at each start.
+func (c *Cluster) metadataArgs(name, peers string) []string {
+	args := []string{"--data", filepath.Join(c.cfg.Dir, name, "data"), "--peers", peers}
+	if c.cfg.LogStall > 0 {
+		args = append(args, "--log-stall", c.cfg.LogStall.String())
+	}
+	return append(args, c.cfg.MetadataArgs...)
 }
 
 // begin prepares the data of a metadata server that has none, and returns what its
@@ -254,8 +269,7 @@ func (c *Cluster) AddMetadata(name, via string) (*Node, error) {
 		return nil, err
 	}
 	peers := fmt.Sprintf("%s=%s,%s=%s", via, c.Node(via).Address, name, addrs[0])
-	args := append([]string{"--data", filepath.Join(c.cfg.Dir, name, "data"), "--peers", peers, "--join",
-		"--log-stall", sharedDiskStall}, c.cfg.MetadataArgs...)
+	args := append(c.metadataArgs(name, peers), "--join")
 	if err := c.add(Metadata, name, addrs[0], addrs[1], args...); err != nil {
 		return nil, err
 	}
