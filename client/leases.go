@@ -48,12 +48,16 @@ type leaseKeeper struct {
 	meta  *metaConn
 }
 
-// ask makes one attempt. A server that does not answer is not asked next.
+// ask makes one attempt. A server that does not answer is not asked next, and one that
+// hangs is left as soon as another one leads: until all who may hold leases have come to
+// that one, nobody's change is acknowledged.
 func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, timeout time.Duration) (*wire.LeasesReply, error) {
 	k.meta.metrics.LeaseRequests.Inc()
 	stub, addrs := k.meta.servers.current()
 	actx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	a := k.meta.lookout.begin(addrs, time.Duration(req.WaitMillis)*time.Millisecond, cancel)
+	defer k.meta.lookout.end(a)
 	resp, err := stub.Do(actx, stamp(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: req}}, s, 0))
 	if err == nil && resp.GetLeases() == nil {
 		err = badReply("leases")
@@ -145,8 +149,7 @@ func (k *leaseKeeper) hold(ctx context.Context, s *session) {
 	wg.Wait()
 }
 
-// renewEach renews until the standing ends. A leader that died is noticed here:
-// the next one does not know the standing.
+// renewEach renews until the standing ends. A leader that hangs is noticed here.
 func (k *leaseKeeper) renewEach(ctx context.Context, s *session) {
 	pause := leaseRenewal
 	for {
@@ -175,9 +178,10 @@ func (k *leaseKeeper) renewEach(ctx context.Context, s *session) {
 	}
 }
 
-// pollEach asks for recalls, one question after the other, until the standing ends.
+// pollEach asks for recalls, one question after the other, until the standing ends. A
+// leader that died with its connections is noticed here.
 func (k *leaseKeeper) pollEach(ctx context.Context, s *session) {
-	pause := leasePause
+	failures, failing := 0, time.Time{}
 	for ctx.Err() == nil {
 		req := k.cache.keeping()
 		req.WaitMillis = uint32(recallWait.Milliseconds())
@@ -189,13 +193,17 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *session) {
 		case err == nil && !k.cache.kept(req, r, time.Time{}), isKind(err, moraine.SessionExpired):
 			return
 		case err == nil:
-			pause = leasePause
+			failures = 0
 		default:
-			select {
-			case <-ctx.Done():
-			case <-k.cache.clock.After(pause):
+			if failures == 0 {
+				failing = k.cache.clock.Now()
 			}
-			pause = min(2*pause, leaseRenewal/2)
+			longest := leaseRenewal / 2
+			if k.cache.clock.Since(failing) < electing { // as requests do that wait for the next leader
+				longest = electionPause
+			}
+			pauseUpTo(ctx, k.cache.clock, failures, longest)
+			failures++
 		}
 	}
 }

@@ -37,10 +37,11 @@ type lookout struct {
 	ask     func(ctx context.Context, addrs []string) *wire.LeaderReply // nil: no answer
 	left    func()                                                      // an attempt was ended
 
-	wake chan struct{} // has one when the first attempt begins
+	wake chan struct{} // has one when an attempt is due before the next look
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}
+	next     time.Time // when the next look is; zero: none is, as no attempt is under way
 }
 
 // attempt is one request to one server.
@@ -68,9 +69,13 @@ func (l *lookout) begin(addrs []string, wait time.Duration, cancel context.Cance
 	a := &attempt{addrs: addrs, due: l.clock.Now().Add(wait + lookAfter), cancel: cancel}
 	l.mu.Lock()
 	l.attempts[a] = struct{}{}
-	first := len(l.attempts) == 1
+	// One that the service may hold for long is no reason to look late at the others.
+	sooner := l.next.IsZero() || a.due.Before(l.next)
+	if sooner {
+		l.next = a.due
+	}
 	l.mu.Unlock()
-	if first {
+	if sooner {
 		select {
 		case l.wake <- struct{}{}:
 		default:
@@ -88,33 +93,23 @@ func (l *lookout) end(a *attempt) {
 // run looks out until ctx ends.
 func (l *lookout) run(ctx context.Context) {
 	for {
+		var due <-chan time.Time // never, where no attempt is under way
+		if wait := l.look(ctx); wait > 0 {
+			due = l.clock.After(wait)
+		}
 		select {
 		case <-l.wake:
+		case <-due:
 		case <-ctx.Done():
 			return
-		}
-		for wait := lookAfter; wait > 0; {
-			select {
-			case <-l.clock.After(wait):
-			case <-ctx.Done():
-				return
-			}
-			wait = l.look(ctx)
 		}
 	}
 }
 
-// look asks about the server of the attempt that is due for longest, and returns
-// when to look again; 0 where no attempt is under way.
+// look asks about the server of the attempt that is due for longest, where one is due,
+// and returns when to look again; 0 where no attempt is under way.
 func (l *lookout) look(ctx context.Context) time.Duration {
-	l.mu.Lock()
-	var oldest *attempt
-	for a := range l.attempts {
-		if oldest == nil || a.due.Before(oldest.due) {
-			oldest = a
-		}
-	}
-	l.mu.Unlock()
+	oldest := l.oldest()
 	if oldest == nil {
 		return 0
 	}
@@ -130,6 +125,24 @@ func (l *lookout) look(ctx context.Context) time.Duration {
 		return lookSeldom
 	}
 	return lookEvery
+}
+
+// oldest returns the attempt that is due for longest, or next; nil where none is under
+// way.
+func (l *lookout) oldest() *attempt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var oldest *attempt
+	for a := range l.attempts {
+		if oldest == nil || a.due.Before(oldest.due) {
+			oldest = a
+		}
+	}
+	l.next = time.Time{}
+	if oldest != nil {
+		l.next = oldest.due
+	}
+	return oldest
 }
 
 // successor asks all servers but the one at addrs whether they serve as leader,

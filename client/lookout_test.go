@@ -66,8 +66,9 @@ func (h half) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
 
-// request makes a read of two servers, a first, and returns how long it took.
-func (p *pair) request(t *testing.T) (time.Duration, *metaConn) {
+// request makes a read of two servers, a first, and returns how long it took. before,
+// where there is one, has what goes before it.
+func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *metaConn)) (time.Duration, *metaConn) {
 	p.asked = map[string]int{}
 	cfg := Config{Metadata: [][]string{{"a"}, {"b"}}}
 	cfg.setDefaults()
@@ -76,6 +77,9 @@ func (p *pair) request(t *testing.T) (time.Duration, *metaConn) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.lookout.run(ctx) }()
 	defer func() { cancel(); <-ended }()
+	for _, fn := range before {
+		fn(ctx, m)
+	}
 	began := time.Now()
 	_, _, err := m.exchange(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}}, nil, 0)
 	require.NoError(t, err)
@@ -96,6 +100,31 @@ func TestALeaderThatStoppedIsLeftForTheNext(t *testing.T) {
 		require.GreaterOrEqual(t, took, 660*time.Millisecond)
 		require.LessOrEqual(t, took, 660*time.Millisecond+lookEvery+20*time.Millisecond)
 		require.EqualValues(t, 1, count(m.metrics.LeadersLeft))
+	})
+}
+
+// So it is where the service holds a question of the client's for long, as it does those
+// for recalls and watches: that is ended with the others, and no reason to look later.
+func TestALeaderThatStoppedIsLeftWhileAQuestionIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pair{serving: "a", silent: "a"}
+		var held sync.WaitGroup
+		took, m := p.request(t, func(ctx context.Context, m *metaConn) {
+			held.Go(func() {
+				stub, addrs := m.servers.current()
+				_, err := m.try(ctx, stub, addrs, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{}}}, watchWait)
+				require.True(t, isTransient(err), "%v", err)
+			})
+			time.Sleep(time.Second)
+			time.AfterFunc(660*time.Millisecond, func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.serving = "b"
+			})
+		})
+		held.Wait()
+		require.LessOrEqual(t, took, 660*time.Millisecond+lookEvery+20*time.Millisecond)
+		require.EqualValues(t, 2, count(m.metrics.LeadersLeft))
 	})
 }
 
