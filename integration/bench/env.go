@@ -141,6 +141,24 @@ func (e *Env) counters(ctx context.Context) (syncs, commands float64) {
 	return syncs, commands
 }
 
+// looking are the requests that ask for names or attributes.
+var looking = []string{"lookup", "walk", "get_attr", "read_dir"}
+
+// looked returns how many requests the metadata servers have answered that ask for names
+// or attributes.
+func (e *Env) looked(ctx context.Context) (requests float64, err error) {
+	for _, n := range e.Cluster.Nodes(procs.Metadata) {
+		families, err := scrape(ctx, n.Admin)
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range looking {
+			requests += totalOf(families["moraine_metadata_requests_total"], "request", name)
+		}
+	}
+	return requests, nil
+}
+
 // scrape reads the metrics of one server.
 func scrape(ctx context.Context, admin string) (map[string]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

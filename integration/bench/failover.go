@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
 )
 
@@ -29,7 +27,8 @@ const (
 // Failover counts the elections of a cluster under full load, on which nobody
 // does anything that should cause one; then it does each of Env.How to the leader
 // again and again, and measures how long it takes until a mutation is acknowledged
-// that began after that.
+// that began after that: without anybody who holds leases, and then with leases on,
+// when the next leader waits for those who may hold some.
 func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
 		return nil, errors.New("bench: failover kills servers: it needs a cluster of its own, without --endpoint and --path")
@@ -48,24 +47,39 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	for _, h := range how {
-		gaps, err := e.loseLeaders(ctx, h)
-		if err != nil {
-			return nil, err
+		for _, leases := range []bool{false, true} {
+			more, err := e.failovers(ctx, h, leases)
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, more...)
 		}
-		name := "failover-" + h
-		if h == "kill" {
-			name = "failover" // as it was called while there was no other
-		}
-		seconds := make([]float64, len(gaps))
-		for i, g := range gaps {
-			e.Progress("%s %s: %v", h, g.leader, g.took.Round(time.Millisecond))
-			seconds[i] = g.took.Seconds()
-		}
-		lines = append(lines,
-			Line{Name: e.name(name + "-median"), Value: median(seconds), Unit: "s"},
-			Line{Name: e.name(name + "-worst"), Value: slices.Max(seconds), Unit: "s"})
 	}
 	return lines, nil
+}
+
+// failovers loses leaders in one way, with leases or without.
+func (e *Env) failovers(ctx context.Context, how string, leases bool) ([]Line, error) {
+	name := "failover"
+	if how != "kill" { // that has the name from when there was no other
+		name += "-" + how
+	}
+	if leases {
+		name += "-leases"
+	}
+	gaps, err := e.loseLeaders(ctx, how, "/"+name, leases)
+	if err != nil {
+		return nil, err
+	}
+	seconds := make([]float64, len(gaps))
+	for i, g := range gaps {
+		e.Progress("%s %s: %v", name, g.leader, g.took.Round(time.Millisecond))
+		seconds[i] = g.took.Seconds()
+	}
+	return []Line{
+		{Name: e.name(name + "-median"), Value: median(seconds), Unit: "s"},
+		{Name: e.name(name + "-worst"), Value: slices.Max(seconds), Unit: "s"},
+	}, nil
 }
 
 // loss is how a leader is lost, and comes back.
@@ -86,38 +100,23 @@ type gap struct {
 	took   time.Duration
 }
 
-func (e *Env) loseLeaders(ctx context.Context, how string) ([]gap, error) {
-	var acked atomic.Int64
-	g, working := errgroup.WithContext(ctx)
-	working, stop := context.WithCancel(working)
+func (e *Env) loseLeaders(ctx context.Context, how, dir string, leases bool) ([]gap, error) {
+	h, end, err := e.hands(ctx, failoverDir+dir, leases)
+	defer end()
+	if err != nil {
+		return nil, err
+	}
+	working, stop := context.WithCancel(ctx)
 	defer stop()
-	var asking *client.Client
-	for i := range failoverClients {
-		c, end, err := e.Connect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer end() //nolint:errcheck // its session ends with the cluster
-		asking = c
-		dir, err := c.Mkdir(ctx, fmt.Sprintf("%s/%s-%d", failoverDir, how, i), 0o755)
-		if err != nil {
-			return nil, err
-		}
-		g.Go(func() error {
-			for n := 0; working.Err() == nil; n++ {
-				if _, err := c.CreateEmpty(working, moraine.InodeID(dir.Inode), fmt.Sprintf("file-%07d", n), 0o644); err != nil {
-					return err
-				}
-				acked.Add(1)
-			}
-			return nil
-		})
+	g, working := errgroup.WithContext(working)
+	for i, c := range h.workers {
+		g.Go(func() error { return h.work(working, c, h.dirs[i]) })
 	}
 	var gaps []gap
 	g.Go(func() error {
 		defer stop()
 		for range failoverKills {
-			kill, err := e.loseLeader(working, asking, &acked, losses[how])
+			kill, err := e.loseLeader(working, h, losses[how])
 			if err != nil {
 				return err
 			}
@@ -133,14 +132,17 @@ func (e *Env) loseLeaders(ctx context.Context, how string) ([]gap, error) {
 
 // loseLeader takes the metadata server that leads away, waits until operations go
 // on, and has it back.
-func (e *Env) loseLeader(ctx context.Context, c *client.Client, acked *atomic.Int64, l loss) (gap, error) {
-	if err := waitFor(ctx, acked, acked.Load()+failoverWarm); err != nil {
+func (e *Env) loseLeader(ctx context.Context, h *hands, l loss) (gap, error) {
+	if err := waitFor(ctx, &h.acked, h.acked.Load()+failoverWarm); err != nil {
 		return gap{}, err
 	}
 	if _, err := e.startEnded(ctx); err != nil { // else the next loss is that of the majority
 		return gap{}, err
 	}
-	node, err := e.leader(ctx, c)
+	node, err := e.leader(ctx, h.workers[0])
+	if err == nil {
+		err = e.awaitStandings(ctx, node, h.standings)
+	}
 	if err != nil {
 		return gap{}, err
 	}
@@ -149,7 +151,7 @@ func (e *Env) loseLeader(ctx context.Context, c *client.Client, acked *atomic.In
 		return gap{}, err
 	}
 	// Each client may hear of one operation that the lost leader acknowledged.
-	waited := waitFor(ctx, acked, acked.Load()+failoverClients+1)
+	waited := waitFor(ctx, &h.acked, h.acked.Load()+failoverClients+1)
 	took := time.Since(began)
 	if err := errors.Join(waited, l.back(node)); err != nil { // a process that is stopped cannot be ended well
 		return gap{}, err
@@ -161,19 +163,4 @@ func (e *Env) loseLeader(ctx context.Context, c *client.Client, acked *atomic.In
 		_, err = e.startEnded(ctx)
 	}
 	return gap{leader: node.Name, took: took}, err
-}
-
-// waitFor waits until the counter has reached n.
-func waitFor(ctx context.Context, counter *atomic.Int64, n int64) error {
-	end := time.Now().Add(time.Minute)
-	for counter.Load() < n {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-		if time.Now().After(end) {
-			return errors.New("bench: no operation was acknowledged for a minute")
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return nil
 }

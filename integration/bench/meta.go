@@ -50,25 +50,46 @@ func Meta(ctx context.Context, e *Env) ([]Line, error) {
 	for _, op := range e.metaOps() {
 		e.Progress("%s", op)
 		work.Op = op
-		results, u, err := e.run(ctx, []Work{work})
+		result, more, err := e.metaOp(ctx, work, raft)
 		if err != nil {
 			return nil, err
 		}
-		line := e.opsLine(string(op), results[0], u)
-		switch op {
-		case OpStat, OpReadDir: // no entry of the log
-		default:
-			line = line.against(raft, "raft")
-		}
+		lines = append(lines, more...)
 		switch op {
 		case OpCreate:
-			work.Files = results[0].Each
+			work.Files = result.Each
 		case OpRename:
-			work.Renames = results[0].Each
+			work.Renames = result.Each
 		}
-		lines = append(lines, line)
 	}
 	return lines, nil
+}
+
+// metaOp measures one operation: what changes something beside bare Raft, and of what
+// does not how many requests it cost.
+func (e *Env) metaOp(ctx context.Context, work Work, raft float64) (Result, []Line, error) {
+	var before float64
+	counted := e.Cluster != nil && (work.Op == OpStat || work.Op == OpReadDir)
+	if counted {
+		var err error
+		if before, err = e.looked(ctx); err != nil {
+			return Result{}, nil, err
+		}
+	}
+	results, u, err := e.run(ctx, []Work{work})
+	if err != nil {
+		return Result{}, nil, err
+	}
+	line := e.opsLine(string(work.Op), results[0], u)
+	if work.Op != OpStat && work.Op != OpReadDir { // an entry of the log
+		line = line.against(raft, "raft")
+	}
+	if !counted {
+		return results[0], []Line{line}, nil
+	}
+	after, err := e.looked(ctx)
+	requests := Line{Name: e.name(string(work.Op) + "-requests"), Value: after - before, Unit: "requests"}
+	return results[0], []Line{line, requests.against(float64(results[0].Ops), string(work.Op)+"s")}, err
 }
 
 // metaOps are the operations that are measured. Stripes without chunks are
