@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -201,7 +202,9 @@ func (mv *miniMover) flush(j *wire.Job) string {
 	in.UploadId = id
 	mv.must("begin upload with number", begin(j, in))
 	sums := make([]uint32, (task.Attr.Size+3)/4)
-	mv.must("sums", commitFlush(j, &wire.CommitFlush{Sums: sums}))
+	for first := 0; first == 0 || first < len(sums); first += state.MaxFlushSums {
+		mv.must("sums", commitFlush(j, &wire.CommitFlush{FirstSum: uint64(first), Sums: sums[first:min(first+state.MaxFlushSums, len(sums))]}))
+	}
 	in.Completing, in.Etag, in.Size, in.Crc = true, etag(content), task.Attr.Size, 7
 	mv.must("begin completing", begin(j, in))
 	mv.op("complete", func() {

@@ -1,12 +1,13 @@
 package state_test
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
@@ -14,10 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-var (
-	modelSeed = flag.Uint64("state.seed", 0, "seed of the random commands; 0 takes a few fixed ones")
-	modelOps  = flag.Int("state.ops", 350, "random commands of each seed")
-)
+// fewCommands is how many random commands a seed of the short form makes.
+const fewCommands = 350
 
 // modelCell is what one byte of a file is made of; the zero cell is a hole.
 type modelCell struct {
@@ -51,6 +50,7 @@ type model struct {
 	clients []*client
 	grants  map[*client][]uint64 // unused numbers
 	most    int                  // keys that one command wrote
+	mostOf  string               // and which it was
 
 	tier   *tier
 	movers map[string]*miniMover
@@ -69,46 +69,56 @@ type model struct {
 	dice      *rand.Rand // of rewritings, which leaves the choice of other commands as it is
 }
 
+// TestRandomCommandsAgainstModel makes the random commands of seeds that no run has had.
 func TestRandomCommandsAgainstModel(t *testing.T) {
-	seeds := []uint64{1, 2, 3}
-	if *modelSeed != 0 {
-		seeds = []uint64{*modelSeed}
+	first, steps := testseed.First(t), testseed.Of(fewCommands, 3000)
+	runModels(t, first, testseed.Runs(t, 3, 40), steps)
+}
+
+// TestRandomCommandsAreOfEveryKind makes those of seeds that are known to come to every
+// command there is.
+func TestRandomCommandsAreOfEveryKind(t *testing.T) {
+	if made := runModels(t, 1, 3, fewCommands); !t.Failed() {
+		holdCommands(t, made)
 	}
-	models := make([]*model, len(seeds))
+}
+
+// runModels makes the random commands of some seeds in a row, and says how many of
+// which kind there were.
+func runModels(t *testing.T, first uint64, runs, steps int) map[string]int {
+	t.Helper()
+	var mu sync.Mutex
+	made := map[string]int{}
 	t.Run("seeds", func(t *testing.T) {
-		for i, seed := range seeds {
+		for seed := first; seed < first+uint64(runs); seed++ {
 			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 				t.Parallel()
-				models[i] = newModel(t, seed)
-				models[i].run()
+				m := newModel(t, seed)
+				m.run(steps)
+				mu.Lock()
+				defer mu.Unlock()
+				for op, n := range m.made {
+					made[op] += n
+				}
 			})
 		}
 	})
-	if *modelSeed != 0 || t.Failed() {
-		return
-	}
-	made := map[string]int{}
-	for _, m := range models {
-		for op, n := range m.made {
-			made[op] += n
-		}
-	}
-	holdCommands(t, made)
+	return made
 }
 
 // run makes random commands, and looks whether they did what they should.
-func (m *model) run() {
-	for n := range *modelOps {
+func (m *model) run(steps int) {
+	for n := range steps {
 		m.step()
-		if n%100 == 99 {
+		if n%max(100, steps/10) == 99 {
 			m.compare()
 		}
 	}
 	m.compare()
 	m.settleTier()
-	m.t.Logf("no command wrote more than %d keys, %d were refused for a quota, %d recounts, %d rewritings", m.most, m.overQuota, m.recounts, m.rewritten)
-	if m.most > 2000 {
-		m.t.Errorf("a command wrote %d keys", m.most)
+	m.t.Logf("no command wrote more than %d keys (%s), %d were refused for a quota, %d recounts, %d rewritings", m.most, m.mostOf, m.overQuota, m.recounts, m.rewritten)
+	if m.most > 4096 { // TestLargestCommands has the largest of each kind
+		m.t.Errorf("a %s wrote %d keys", m.mostOf, m.most)
 	}
 }
 
@@ -160,7 +170,9 @@ func (m *model) applyBoth(cmd *statepb.Command) *wire.MetaResponse {
 	cmd = m.command(cmd)
 	before := m.kv.Sets + m.kv.Deletes
 	res := m.applyAll(cmd)[0]
-	m.most = max(m.most, m.kv.Sets+m.kv.Deletes-before)
+	if n := m.kv.Sets + m.kv.Deletes - before; n > m.most {
+		m.most, m.mostOf = n, opOf(cmd)
+	}
 	return res.Response
 }
 

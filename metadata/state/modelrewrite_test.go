@@ -53,6 +53,8 @@ func (m *model) stepRewrite() {
 	if second := commit(); second != first { // its answer was lost, and with it its number
 		m.t.Fatalf("a rewriting was answered %s and then %s", first, second)
 	}
+	m.ok(m.applyBoth(&statepb.Command{Caller: &statepb.Caller{Node: "n1", Role: "chunkserver"}, Op: &statepb.Command_Request{Request: m.rewriter.request(
+		&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: g}}})}}))
 	switch first {
 	case "ok":
 		m.rewritten++

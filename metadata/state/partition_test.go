@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
@@ -94,12 +95,22 @@ func partitions(t *testing.T, hosts int) []*bench {
 // to one that is alone: each is held against a model of its own, and against a
 // replica that has never heard of the other. Neither touches a key of the other.
 func TestRandomCommandsOnTwoPartitions(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 500))
+	first := testseed.First(t)
+	for seed := first; seed < first+uint64(testseed.Runs(t, 1, 10)); seed++ {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			runTwoPartitions(t, seed, testseed.Of(fewCommands, 3000))
+		})
+	}
+}
+
+func runTwoPartitions(t *testing.T, seed uint64, steps int) {
+	rng := rand.New(rand.NewPCG(seed, 500))
 	var models []*model
 	for p, b := range partitions(t, 7) {
-		models = append(models, newModelOf(b, uint64(40+p)))
+		models = append(models, newModelOf(b, 2*seed+uint64(p)))
 	}
-	for n := range min(*modelOps, 3000) {
+	for n := range steps {
 		models[rng.IntN(2)].step()
 		if n%300 == 299 {
 			models[0].compare()
