@@ -150,6 +150,10 @@ func inspectState(t *testing.T, data string, names ...string) {
 		pairs[row["table"].(string)] = row["pairs"].(float64)
 	}
 	require.EqualValues(t, len(names), pairs[entries])
+	out = works(t, nil, "inspect", "state", data, "--check", "--json")
+	listing{args: "inspect state --check", keys: "applied problems"}.hold(t, out)
+	require.Empty(t, objects(t, out)[0]["problems"], "the server was killed")
+	requireRefused(t, invoke(t, nil, "inspect", "state", data, "--check", "--key", entries), 2, "--check")
 
 	out = works(t, nil, "inspect", "state", data, "--key", "0000 11", "--json")
 	listing{args: "inspect state --key", keys: "key value"}.hold(t, out)

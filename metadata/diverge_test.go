@@ -3,6 +3,7 @@ package metadata_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -99,51 +100,166 @@ func (f bitFlipper) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, er
 	return f.FSM.ApplyEntry(kv, index, entry)
 }
 
-// One bit changes in the state of one of three servers, where no checksum of a disk or
-// of an entry sees it. When the value is next written the sums of the servers tell, and
-// that one ends; the others go on.
-func TestABitThatChangesInOneStateEndsItsServer(t *testing.T) {
-	target := strings.Repeat("where it was ", 20)
-	armed, flipped := map[string]*atomic.Bool{}, new(atomic.Bool)
-	c := &raftCluster{t: t, net: memnet.New(1), servers: map[string]*metadata.Server{}, stops: map[string]func(){}, ends: map[string]chan error{}}
-	mem := map[string]vfs.FS{}
+// flippable is three servers, of which one may have a bit of its state changed.
+type flippable struct {
+	*raftCluster
+	mem     map[string]vfs.FS
+	armed   map[string]*atomic.Bool
+	flipped atomic.Bool
+	user    *caller
+	leads   string
+	follows string // one of those that do
+}
+
+// flipTarget is what the link "link" leads to, the value in which a bit is changed.
+var flipTarget = strings.Repeat("where it was ", 20)
+
+func newFlippable(t *testing.T) *flippable {
+	c := &flippable{mem: map[string]vfs.FS{}, armed: map[string]*atomic.Bool{}}
+	c.raftCluster = &raftCluster{t: t, net: memnet.New(1), servers: map[string]*metadata.Server{}, stops: map[string]func(){}, ends: map[string]chan error{}}
 	for i, name := range []string{"m1", "m2", "m3"} {
 		c.names = append(c.names, name)
-		mem[name], armed[name], c.ends[name] = vfs.NewMem(uint64(i)), new(atomic.Bool), make(chan error, 1)
+		c.mem[name], c.armed[name], c.ends[name] = vfs.NewMem(uint64(i)), new(atomic.Bool), make(chan error, 1)
 	}
-	c.disks = func(name string) (vfs.FS, string) { return mem[name], "/node" }
+	c.disks = func(name string) (vfs.FS, string) { return c.mem[name], "/node" }
 	c.wrap = func(name string, fsm metadata.FSM) metadata.FSM {
-		return bitFlipper{fsm, []byte(target), armed[name], flipped}
+		return bitFlipper{fsm, []byte(flipTarget), c.armed[name], &c.flipped}
 	}
 	for _, name := range c.names {
-		require.NoError(t, raftstore.Bootstrap(c.raftConfig(name), raftstore.Deps{FS: mem[name]}))
+		require.NoError(t, raftstore.Bootstrap(c.raftConfig(name), raftstore.Deps{FS: c.mem[name]}))
 	}
 	for _, name := range c.names {
 		c.start(name)
 		t.Cleanup(func() { c.stop(name) })
 	}
-	leader := c.leader()
-	user := c.caller("c1")
-	user.open()
-	_, err := user.mutate(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
-		Parent: root, Name: "link", Type: wire.FileType_FILE_TYPE_SYMLINK, Mode: 0o777, Target: target}}})
-	require.NoError(t, err)
-
-	victim := c.names[0]
-	if victim == leader {
-		victim = c.names[1]
+	c.leads = c.leader()
+	if c.follows = c.names[0]; c.follows == c.leads {
+		c.follows = c.names[1]
 	}
-	armed[victim].Store(true)
-	require.Eventually(t, flipped.Load, 30*time.Second, time.Millisecond) // with a tick
-	_, err = user.mutate(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: root, Name: "link"}}})
+	c.user = c.caller("c1")
+	c.user.open()
+	_, err := c.user.mutate(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+		Parent: root, Name: "link", Type: wire.FileType_FILE_TYPE_SYMLINK, Mode: 0o777, Target: flipTarget}}})
+	require.NoError(t, err)
+	return c
+}
+
+// flip has a bit changed in the state of a server.
+func (c *flippable) flip(name string) {
+	c.t.Helper()
+	c.armed[name].Store(true)
+	require.Eventually(c.t, c.flipped.Load, 30*time.Second, time.Millisecond) // with a tick
+}
+
+// backup reads a backup from the leader, and says which that is.
+func (c *flippable) backup() (backup *bytes.Reader, of string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		of = c.leader()
+		p, err := c.backupFrom(of)
+		if err == nil {
+			return bytes.NewReader(p), of
+		}
+		require.True(c.t, time.Now().Before(deadline), "%v", err) // another leads by now, perhaps
+	}
+}
+
+func (c *flippable) backupFrom(name string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
+	defer cancel()
+	service := c.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleAdmin, Node: "ops"}).Metadata([]string{memnet.Address(name)})
+	var out bytes.Buffer
+	var w *raftstore.BackupWriter
+	for ask := (&wire.ReadBackup{}); ; {
+		resp, err := service.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: ask}})
+		if err != nil {
+			return nil, err
+		}
+		r := resp.GetReadBackup()
+		if w == nil {
+			info := raftstore.BackupInfo{Cluster: clusterUUID, Incarnation: r.Incarnation, Applied: r.Applied, Term: r.Term, Taken: time.Now(), Bytes: int64(r.Size)}
+			if w, err = raftstore.NewBackupWriter(&out, info); err != nil {
+				return nil, err
+			}
+		}
+		if len(r.Data) == 0 {
+			err := w.Close()
+			return out.Bytes(), err
+		}
+		if _, err = w.Write(r.Data); err != nil {
+			return nil, err
+		}
+		ask = &wire.ReadBackup{Backup: r.Backup, Offset: ask.Offset + uint64(len(r.Data))}
+	}
+}
+
+// One bit changes in the state of one of three servers, where no checksum of a disk or
+// of an entry sees it. When the value is next written the sums of the servers tell, and
+// that one ends; the others go on.
+func TestABitThatChangesInOneStateEndsItsServer(t *testing.T) {
+	c := newFlippable(t)
+	c.flip(c.follows)
+	_, err := c.user.mutate(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: root, Name: "link"}}})
 	require.NoError(t, err)
 	select {
-	case err = <-c.ends[victim]:
+	case err = <-c.ends[c.follows]:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("%s goes on", victim)
+		t.Fatalf("%s goes on", c.follows)
 	}
 	require.ErrorIs(t, err, moraine.Corrupt)
-	require.ErrorContains(t, err, "differs from that of the leader "+leader)
-	_, err = user.mutate(mkdir(root, "after"))
+	require.ErrorContains(t, err, "differs from that of the leader "+c.leads)
+	_, err = c.user.mutate(mkdir(root, "after"))
 	require.NoError(t, err)
+}
+
+// problems are what a check of a state finds.
+func problems(t *testing.T, inspect func(func(state.Reader, uint64) error) error) (found []string) {
+	t.Helper()
+	require.NoError(t, inspect(func(r state.Reader, _ uint64) (err error) {
+		found, err = state.New(0).Check(r)
+		return err
+	}))
+	return found
+}
+
+// One bit changes in a value that nothing writes again: the sums of the servers, which
+// follow what is written, say nothing of it. A check that reads all that is there finds it:
+// of the leader's in a backup, of another's in its directory, once it is stopped.
+func TestABitThatChangedIsFoundByACheck(t *testing.T) {
+	for _, victim := range []string{"leader", "follower"} {
+		t.Run(victim, func(t *testing.T) {
+			c := newFlippable(t)
+			inBackup := func(dir string) (found []string, of string) {
+				b, of := c.backup()
+				return problems(t, func(fn func(state.Reader, uint64) error) error {
+					return raftstore.InspectBackup(vfs.NewMem(9), dir, b, b.Size(), fn)
+				}), of
+			}
+			found, _ := inBackup("/before")
+			require.Empty(t, found)
+			ill := c.leads
+			if victim == "follower" {
+				ill = c.follows
+			}
+			c.flip(ill)
+			for n := range 20 { // what is written meanwhile is compared, and is right
+				_, err := c.user.mutate(mkdir(root, fmt.Sprintf("d%d", n)))
+				require.NoError(t, err)
+			}
+			time.Sleep(3 * time.Second) // some ticks, of a second
+			for _, name := range c.names {
+				require.Empty(t, c.ends[name], "%s has ended, and nothing tells it from the others yet", name)
+			}
+			found, of := inBackup("/after")
+			if of != ill {
+				require.Empty(t, found, "a backup is of the leader's state")
+				c.stop(ill)
+				found = problems(t, func(fn func(state.Reader, uint64) error) error {
+					return raftstore.InspectState(c.mem[ill], "/node", fn)
+				})
+			}
+			require.Len(t, found, 1)
+			require.Contains(t, found[0], "the running sum is")
+		})
+	}
 }

@@ -203,21 +203,32 @@ type pairRow struct {
 func (a *app) inspectStateCommand() *cobra.Command {
 	var prefix string
 	var limit int
+	var check bool
 	cmd := &cobra.Command{
 		Use:   "state DIR",
-		Short: "Count what is in a metadata server's state, or show some of it",
+		Short: "Count what is in a metadata server's state, show some of it, or check it",
 		Long: `Count the pairs of each table of the state in a metadata server's --data, or, with --key,
 show those whose keys begin so, in hex. The tables are in docs/formats/metadata-keys.md.
-The server must not run; what is in its log after the entry shown is not in the state yet.`,
+The server must not run; what is in its log after the entry shown is not in the state yet.
+
+With --check every record is read and held against the others and against the running sum,
+as "moraine fsck --metadata" does with a backup of the leader's. It keeps the whole
+namespace in memory. Exit code 1 when anything does not fit.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			lo, err := hex.DecodeString(strings.ReplaceAll(prefix, " ", ""))
 			if err != nil {
 				return usageError("--key %q: write bytes in hex", prefix)
 			}
+			if check && len(lo) > 0 {
+				return usageError("--check is of the whole state: leave out --key")
+			}
 			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
 				a.note("the state after entry %d", applied)
 				a.noteWaiting(args[0], applied)
+				if check {
+					return a.checkReplica(args[0], r, applied)
+				}
 				if len(lo) > 0 {
 					return a.printPairs(r, lo, limit)
 				}
@@ -226,6 +237,7 @@ The server must not run; what is in its log after the entry shown is not in the 
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "key", "", "show the pairs whose keys begin with these bytes, in hex")
+	cmd.Flags().BoolVar(&check, "check", false, "hold every record against the others, and all of them against the running sum")
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many pairs --key shows at most")
 	return cmd
 }
