@@ -35,7 +35,7 @@ func TestNoQuorum(t *testing.T) {
 	}
 	require.NoError(t, all.Wait())
 	for _, o := range outcomes {
-		requireRefused(t, o, 1, "no majority of the metadata servers", c.Endpoint(), "start those that are down")
+		requireRefused(t, o, 1, "no majority of the metadata servers", c.Endpoint(), "start those that are down", "moraine metadata status")
 	}
 	lookWithoutLeader(t, c, env)
 	require.NoError(t, c.Node("m1").Start())

@@ -165,7 +165,7 @@ func connect(ctx context.Context, sec security, cfg client.Config, poolDeps tran
 		_ = pool.Close()
 		if ctx.Err() == nil && (errors.Is(err, moraine.Timeout) || errors.Is(err, context.DeadlineExceeded)) {
 			err = &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf(
-				"no majority of the metadata servers %s answered within %v: start those that are down, or correct --endpoint (last answer: %s)",
+				"no majority of the metadata servers %s answered within %v: start those that are down, or correct --endpoint; `moraine metadata status` asks each what it knows (last answer: %s)",
 				addresses(cfg.Metadata), dialTimeout, sentence(innermost(err)))}
 		}
 		return nil, err
