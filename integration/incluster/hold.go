@@ -17,6 +17,7 @@ import (
 type Hold struct {
 	mu    sync.Mutex
 	until chan struct{}  // closed at the end; nil: nothing is held back
+	bound *time.Timer    // ends it
 	told  map[string]int // heartbeats by which a chunkserver was told of level memory
 }
 
@@ -35,22 +36,42 @@ func (h *Hold) Rule(_ string, op vfs.Op) error {
 }
 
 // Begin holds back until End, and for a minute at most: a process that waits for a
-// mount of its own, which waits for this, could not even be killed.
+// mount of its own, which waits for this, could not even be killed. What is held back
+// already stays so, for a minute from now.
 func (h *Hold) Begin() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.until = make(chan struct{})
-	time.AfterFunc(time.Minute, h.End)
+	if h.until == nil {
+		h.until = make(chan struct{})
+	} else {
+		h.bound.Stop()
+	}
+	var bound *time.Timer
+	bound = time.AfterFunc(time.Minute, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.bound == bound { // else that minute was another hold's
+			h.end()
+		}
+	})
+	h.bound = bound
 }
 
 // End lets everything through.
 func (h *Hold) End() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.until != nil {
-		close(h.until)
-		h.until = nil
+	h.end()
+}
+
+// end is End; the mutex is held.
+func (h *Hold) end() {
+	if h.until == nil {
+		return
 	}
+	h.bound.Stop()
+	close(h.until)
+	h.until, h.bound = nil, nil
 }
 
 // On reports whether writes are held back.
