@@ -21,9 +21,9 @@ func levelOf(stripes []*wire.Stripe) uint32 {
 	return level
 }
 
-// SingleHost reports whether the cluster has one host, as far as is known: then what is
-// acknowledged at level memory is one copy, whatever devices it is on, and protected from
-// nothing.
+// SingleHost reports whether one host of the cluster alone, or none, is alive and has a
+// device that takes chunks, as far as is known: then what is acknowledged at level memory
+// is one copy, whatever devices it is on, and protected from nothing.
 func (c *Client) SingleHost(ctx context.Context) bool { return c.topology.singleHost(ctx) }
 
 // IsLost reports whether a file has lost bytes that were in memory alone: it has

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // topology is an immutable view of hosts and devices.
 type topology struct {
 	version uint64
-	hosts   int
+	hosts   int // alive, with a device that takes chunks
 	devices map[moraine.DeviceID]device
 	servers []server // live hosts that have a bucket
 }
@@ -94,8 +95,8 @@ func (t *topologyCache) lookup(id moraine.DeviceID) (device, bool) {
 	return d, ok
 }
 
-// singleHost reports whether there is one host alone, or none, as far as is known:
-// its memory is one copy, whatever devices it has.
+// singleHost reports whether one host alone, or none, is alive and has a device that
+// takes chunks, as far as is known: its memory is one copy, whatever devices it has.
 func (t *topologyCache) singleHost(ctx context.Context) bool {
 	if err := t.fresh(ctx); err != nil {
 		return false // a commit tells what it protects from
@@ -145,11 +146,14 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 }
 
 func (t *topologyCache) build(w *wire.Topology) *topology {
-	top := &topology{version: w.Version, hosts: len(w.Hosts), devices: map[moraine.DeviceID]device{}}
+	top := &topology{version: w.Version, devices: map[moraine.DeviceID]device{}}
 	for _, h := range w.Hosts {
 		chunks := t.dialer.Chunks(h.Id, h.Addresses)
 		if h.Alive && h.Bucket != "" {
 			top.servers = append(top.servers, server{id: h.Id, bucket: bucketOf(h.Bucket), chunks: chunks})
+		}
+		if h.Alive && slices.ContainsFunc(h.Devices, takes) {
+			top.hosts++
 		}
 		for _, d := range h.Devices {
 			top.devices[moraine.DeviceID(d.Id)] = device{host: h.Id, state: d.State,
@@ -158,3 +162,6 @@ func (t *topologyCache) build(w *wire.Topology) *topology {
 	}
 	return top
 }
+
+// takes reports whether a device is there to take chunks.
+func takes(d *wire.Device) bool { return d.Alive && d.State == wire.DeviceState_DEVICE_STATE_IN }

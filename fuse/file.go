@@ -169,7 +169,8 @@ func (r *readReply) Bytes([]byte) ([]byte, gofuse.Status) { return r.vector[0], 
 func (r *readReply) Slices() ([][]byte, gofuse.Status)    { return r.vector[:], gofuse.OK }
 func (r *readReply) Done()                                { r.m.reads.Release(r.granted) }
 
-// Write implements gofuse.RawFileSystem. data is copied before it returns.
+// Write implements gofuse.RawFileSystem. data is copied before it returns; a write with
+// O_SYNC or O_DSYNC returns when it is on its devices.
 func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
 	f := m.files.get(in.Fh)
 	if f == nil {
@@ -186,10 +187,16 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 	// pages of a mapped file has its place, whatever the file was opened with.
 	var n int
 	var err error
-	if in.Flags&syscall.O_APPEND != 0 && in.WriteFlags&gofuse.WRITE_CACHE == 0 {
+	own := in.WriteFlags&gofuse.WRITE_CACHE == 0
+	if in.Flags&syscall.O_APPEND != 0 && own {
 		_, n, err = f.handle.Append(ctx, data)
 	} else {
 		n, err = f.handle.WriteAt(ctx, data, int64(in.Offset))
+	}
+	if n > 0 && own && in.Flags&syscall.O_DSYNC != 0 { // O_SYNC has its bit
+		if err := f.handle.Sync(ctx); err != nil {
+			return 0, status(err)
+		}
 	}
 	if n > 0 { // a short write; the error, if it stays, comes with the next
 		return uint32(n), gofuse.OK

@@ -37,8 +37,9 @@ func levelOf(t *testing.T, m *mounted, name string) moraine.Level {
 var atMemory = mountOptions{mount: fuse.Config{Level: moraine.Memory}}
 
 // A mount at level memory: close returns while no device has a byte yet, and every
-// mount reads the file; fsync returns when the devices have it, and so do close of a
-// file that was opened with O_SYNC or O_DSYNC, and of any on a mount at level nvme.
+// mount reads the file; fsync returns when the devices have it, and so do each write to a
+// file that was opened with O_SYNC or O_DSYNC, on any mount, and close of any file on a
+// mount at level nvme.
 func TestLevelsOfCloseAndFsync(t *testing.T) {
 	h := &incluster.Hold{}
 	c := heldCluster(t, h, 3, 1)
@@ -79,18 +80,23 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 			c.early = h.On()
 		})
 	}
-	for name, flag := range map[string]int{"o_sync": syscall.O_SYNC, "o_dsync": syscall.O_DSYNC} {
-		c := &call{name: name}
+	for _, w := range []struct {
+		name string
+		flag int
+		on   *mounted
+	}{{"o_sync", syscall.O_SYNC, fast}, {"o_dsync", syscall.O_DSYNC, fast}, {"appended", syscall.O_DSYNC | syscall.O_APPEND, fast}, {"o_sync_at_nvme", syscall.O_SYNC, safe}} {
+		c := &call{name: w.name}
 		calls = append(calls, c)
 		running.Go(func() {
-			f, err := os.OpenFile(fast.at(name), os.O_CREATE|os.O_RDWR|flag, 0o644)
+			f, err := os.OpenFile(w.on.at(w.name), os.O_CREATE|os.O_RDWR|w.flag, 0o644)
 			if err == nil {
-				_, err = f.Write(data)
+				_, err = f.Write(data[:10_000]) // which nothing else has sent so soon
 			}
+			c.early = h.On() // the write itself
 			if err == nil {
 				err = f.Close()
 			}
-			c.err, c.early = err, h.On()
+			c.err = err
 		})
 	}
 	time.Sleep(500 * time.Millisecond) // for who would return early
@@ -101,7 +107,7 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 		require.NoError(t, c.err, c.name)
 		require.False(t, c.early, "%s returned before the devices had the bytes", c.name)
 	}
-	for _, name := range []string{"synced", "closed", "safe", "o_sync", "o_dsync"} {
+	for _, name := range []string{"synced", "closed", "safe", "o_sync", "o_dsync", "appended", "o_sync_at_nvme"} {
 		require.Equal(t, moraine.NVMe, levelOf(t, fast, name), name)
 	}
 	require.NoError(t, calls[0].file.Close())
@@ -127,7 +133,6 @@ func TestWhatAMountClosedAtMemoryMayBeLost(t *testing.T) {
 	require.True(t, h.On())
 	nodes := []string{"n1", "n2", "n3"}
 	// Who is killed leaves the disk as it is then; what waits goes nowhere.
-	time.AfterFunc(time.Second, h.End)
 	c.Kill(nodes...)
 	h.End()
 	require.NoError(t, c.Restart(nodes...))
@@ -156,7 +161,8 @@ func TestCloseOnASingleHostWaitsForItsDevices(t *testing.T) {
 				return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 					resp, err := m.Do(ctx, req)
 					if top := resp.GetTopology(); top != nil {
-						top.Hosts = append(top.Hosts, &wire.Host{Id: "another"})
+						top.Hosts = append(top.Hosts, &wire.Host{Id: "another", Alive: true,
+							Devices: []*wire.Device{{Id: 1 << 20, Alive: true, State: wire.DeviceState_DEVICE_STATE_IN}}})
 					}
 					return resp, err
 				})

@@ -48,7 +48,7 @@ type Config struct {
 	// ReadOnly mounts read-only.
 	ReadOnly bool
 	// Level is what close waits for, moraine.NVMe or Memory; 0: what the client's
-	// commits do. fsync waits for nvme, and so does close of a file that was opened
+	// commits do. fsync waits for nvme, and so does a write to a file that was opened
 	// with O_SYNC or O_DSYNC.
 	Level moraine.Level
 	// RequestBytes bounds the requests that were taken from the kernel and not

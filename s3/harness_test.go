@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +18,14 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/s3"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -36,6 +40,20 @@ var shared struct {
 	client   *incluster.Client
 	endpoint string         // HOST:PORT
 	devices  incluster.Hold // of the cluster
+	// bare has the client hear of its commits that they protect from nothing, as where one
+	// host alone is left to put bytes on.
+	bare atomic.Bool
+}
+
+// barely is the network of a client that hears so at times.
+func barely(d transport.Dialer) transport.Dialer {
+	return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		resp, err := m.Do(ctx, req)
+		if r := resp.GetCommit(); r != nil && shared.bare.Load() {
+			r.Protects = 0
+		}
+		return resp, err
+	})
 }
 
 func TestMain(m *testing.M) {
@@ -62,7 +80,7 @@ func serve(m *testing.M) (int, error) {
 	if err := c.WaitReady(ctx); err != nil {
 		return 0, err
 	}
-	cl, err := c.Client(ctx, "gateway")
+	cl, err := c.ClientOver(ctx, "gateway", client.Config{}, barely)
 	if err != nil {
 		return 0, err
 	}

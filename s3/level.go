@@ -7,6 +7,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,7 +17,7 @@ import (
 const AckHeader = "X-Moraine-Ack"
 
 // levelOf returns the level that a request is to be answered at. Where memory would
-// protect its bytes from nothing, as on a single host, that is nvme: there is no way to
+// protect its bytes from nothing, as where there is a single host, that is nvme: there is no way to
 // tell an S3 client.
 func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 	level := b.cfg.Level
@@ -32,6 +33,16 @@ func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 		level = moraine.NVMe
 	}
 	return level, nil
+}
+
+// protected returns when what a commit made is protected from the loss of a host at least,
+// or on its devices: a commit at level memory may say that it protects from nothing, as
+// where one host alone is left, and the client has not heard of that yet.
+func (b *backend) protected(ctx context.Context, done client.CommitResult) error {
+	if done.Protects > 0 {
+		return nil
+	}
+	return b.reach(ctx, done.Attr, moraine.NVMe)
 }
 
 // reach returns when a file is at a level: one that shares the bytes of another may

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
@@ -104,4 +105,32 @@ func TestLevelOfAPut(t *testing.T) {
 		got, _ := get(t, c, b, name, minio.GetObjectOptions{})
 		require.True(t, bytes.Equal(data, got), name)
 	}
+}
+
+// TestLevelOfAPutThatMemoryDoesNotProtect: a commit at level memory says that it protects
+// from nothing. Then a PUT, or one of a part, that asks for memory is answered when the
+// bytes are on their devices.
+func TestLevelOfAPutThatMemoryDoesNotProtect(t *testing.T) {
+	hold := &shared.devices
+	require.NoError(t, hold.Know(t.Context(), 3))
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "bare")
+	id, err := c.NewMultipartUpload(t.Context(), b, "parts", minio.PutObjectOptions{})
+	require.NoError(t, err)
+	data := bytesOf(seed(t), 1<<20+5)
+	shared.bare.Store(true)
+	defer shared.bare.Store(false)
+	for key, params := range map[string]url.Values{"object": nil, "parts": {"partNumber": {"1"}, "uploadId": {id}}} {
+		hold.Begin()
+		ended := make(chan bool, 1)
+		go func() {
+			status, _ := putAt(t, c, b, key, "memory", data, params)
+			ended <- assert.Equal(t, http.StatusOK, status) && hold.On()
+		}()
+		time.Sleep(300 * time.Millisecond) // for who would be answered early
+		require.True(t, hold.On())
+		hold.End()
+		require.False(t, <-ended, "%s was answered before the devices had the bytes", key)
+	}
+	require.Equal(t, moraine.NVMe, levelOf(t, b, "object"))
 }

@@ -154,6 +154,9 @@ func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *recor
 	if err != nil {
 		return nil, taken(err, cond)
 	}
+	if err := b.protected(ctx, done); err != nil {
+		return nil, err
+	}
 	b.deps.Metrics.PutBytes.Add(float64(body.bytes))
 	return done.Attr, nil
 }

@@ -196,6 +196,9 @@ func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput, level 
 	if err != nil {
 		return nil, goneUpload(err, u)
 	}
+	if err := b.protected(ctx, done); err != nil {
+		return nil, goneUpload(err, u)
+	}
 	b.deps.Metrics.PutBytes.Add(float64(body.bytes))
 	tag, c := etag(done.Attr), r.Checksum.reply()
 	return &s3.UploadPartOutput{ETag: &tag, ChecksumCRC32: c.CRC32, ChecksumCRC32C: c.CRC32C, ChecksumCRC64NVME: c.CRC64NVME,

@@ -55,11 +55,11 @@ unmounts.
 
 close and fsync return when what was written is on the disks of the cluster, in
 the protection of its scheme, and fail if it is not. With --ack memory close returns
-when it is verified in the memory of as many hosts, which write it to their disks at
-once; fsync, and close of a file that was opened with O_SYNC, wait for the disks as
-ever. Whoever opens a file after that, on any mount, reads it. Nothing is cached that could be old. Calls wait
-while the cluster elects or restarts, up to --patience; Ctrl-C ends those that
-have waited for a second.
+when it is verified in the memory of the hosts that its chunks are put on, which write
+them to their disks at once; fsync, and writes to a file that was opened with O_SYNC,
+wait for the disks as ever. Whoever opens a file after that, on any mount, reads it.
+Nothing is cached that could be old. Calls wait while the cluster elects or restarts, up
+to --patience; Ctrl-C ends those that have waited for a second.
 
 What a certificate allows is what the mount allows: its --scope is the root, and
 unless it was issued without, root's files belong to nobody. Within that, mode,

@@ -1,0 +1,34 @@
+package client_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSingleHost: hosts that are down, and those whose devices take nothing, leave one
+// alone as well as if they were not there.
+func TestSingleHost(t *testing.T) {
+	for name, row := range map[string]struct {
+		befall func(c *cluster)
+		single bool
+	}{
+		"all are there":       {befall: func(*cluster) {}},
+		"one is down":         {befall: func(c *cluster) { c.hosts[1].kill() }},
+		"two are down":        {befall: func(c *cluster) { c.hosts[1].kill(); c.hosts[2].kill() }, single: true},
+		"two devices are out": {befall: func(c *cluster) { c.takeOut([]uint32{c.hosts[0].device, c.hosts[2].device}) }, single: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 3, func(c *cluster) {
+				cl := c.dial("c1", config())
+				defer cl.Close()
+				require.False(t, cl.SingleHost(c.ctx))
+				row.befall(c)
+				time.Sleep(time.Minute) // the service has noticed, and the client heard of it
+				cl.SingleHost(c.ctx)    // has it ask for what it heard is newer
+				require.Equal(t, row.single, cl.SingleHost(c.ctx))
+			})
+		})
+	}
+}
