@@ -92,11 +92,14 @@ func (l *commitLog) finish(ctx context.Context, f *File, link *wire.LinkTarget) 
 	defer l.mu.Unlock()
 	for {
 		n := batchOf(l.ready)
-		if n == len(l.ready) {
-			return l.commit(ctx, f, n, &finalCommit{link})
+		if n < len(l.ready) {
+			if _, err := l.commit(ctx, f, n, nil); err != nil {
+				return nil, err
+			}
+			continue
 		}
-		if _, err := l.commit(ctx, f, n, nil); err != nil {
-			return nil, err
+		if attr, err := l.commit(ctx, f, n, &finalCommit{link}); attr != nil || err != nil {
+			return attr, err
 		}
 	}
 }
@@ -105,27 +108,26 @@ func (l *commitLog) finish(ctx context.Context, f *File, link *wire.LinkTarget) 
 type finalCommit struct{ link *wire.LinkTarget }
 
 // commit appends the first n ready stripes to the file, in one entry. What is refused
-// since devices went out is put anew, some times. The mutex is held.
+// since devices went out is put anew, some times; then it returns nil twice, and what is
+// ready, which may be more stripes by a lesser scheme, is to be cut into entries again. The
+// mutex is held.
 func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
-	for try := 0; ; try++ {
-		attr, err := l.commitOnce(ctx, f, n, final)
-		switch {
-		case !isKind(err, moraine.Stale):
-			return attr, err
-		case try == putAnewTries:
-			return nil, refusedAgain(err)
-		}
-		f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.inode, "err", err)
-		old, rest := l.ready[:n], l.ready[n:]
-		l.ready = rest // what is put anew is settled, or in its place again
-		bounded, cancel := context.WithTimeout(ctx, f.c.cfg.Patience)
-		sent, perr := f.putAnew(bounded, old, f.send)
-		cancel()
-		if perr != nil {
-			return nil, cannotPutAnew(err, perr)
-		}
-		l.ready, n = append(sent, rest...), len(sent)
+	attr, err := l.commitOnce(ctx, f, n, final)
+	switch {
+	case n == 0 || !isKind(err, moraine.Stale):
+		return attr, err
+	case mostAnew(l.ready[:n]) >= putAnewTries:
+		return nil, refusedAgain(err)
 	}
+	f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.inode, "err", err)
+	old, rest := l.ready[:n], l.ready[n:]
+	l.ready, l.final = rest, false // what is put anew is settled, or in its place again
+	sent, perr := f.putAnew(ctx, old, f.send)
+	if perr != nil {
+		return nil, cannotPutAnew(err, perr)
+	}
+	l.ready = append(sent, rest...)
+	return nil, nil
 }
 
 // commitOnce makes one such entry.

@@ -180,7 +180,7 @@ func (e *exclusive) answered(h *hold, m *made) {
 		c.dropEntry(l, name)
 	}
 	if m.err != nil {
-		m.err = lost(m.err)
+		m.err = m.lost(m.err)
 		c.metrics.LocalCreatesLost.Inc()
 		e.meta.log.Warn("a file that was made under an exclusive lease is lost", "name", name,
 			"directory", moraine.InodeID(h.dir), "err", m.err)
@@ -190,12 +190,16 @@ func (e *exclusive) answered(h *hold, m *made) {
 
 // lost says what the loss of a file is to whoever has it open. What the service
 // refused as it refuses any file says so; what it could not know any more is an
-// input/output error.
-func lost(err error) error {
-	switch moraine.KindOf(err) {
-	case moraine.Exists:
+// input/output error; so is its first content, where the devices that took it went out
+// meanwhile: that one is not put anew, as the file is not there either.
+func (m *made) lost(err error) error {
+	switch kind := moraine.KindOf(err); {
+	case kind == moraine.Exists:
 		err = fmt.Errorf("another client made a file of that name while this one could not be reached: %w", err)
-	case moraine.SessionExpired, moraine.Stale:
+	case kind == moraine.Stale && m.commit != nil:
+		return &moraine.Error{Op: "create", Kind: moraine.IOError, Err: fmt.Errorf(
+			"the file was not made, and its first content is lost: it could not be committed any more (%v). Write it again", err)}
+	case kind == moraine.SessionExpired, kind == moraine.Stale:
 		err = fmt.Errorf("%w: %w", errPutLost, err)
 	default:
 		return err

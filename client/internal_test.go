@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/erasure"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // The chunks and sums of a stripe are those of docs/formats/stripe.md, however
@@ -209,4 +210,21 @@ func TestErrorKinds(t *testing.T) {
 	require.NoError(t, wrap("a", "b", nil))
 	require.True(t, isTransient(context.DeadlineExceeded))
 	require.False(t, isTransient(deep))
+}
+
+// What is put anew is held against the sum of what was written, in however many stripes.
+func TestSameBytes(t *testing.T) {
+	data := []byte("what was written")
+	sent := func(parts ...string) (out []sentStripe) {
+		for _, p := range parts {
+			out = append(out, sentStripe{record: &wire.Stripe{Id: 7, Length: uint64(len(p))}, crc: crc.Sum([]byte(p))})
+		}
+		return out
+	}
+	old := &sent(string(data))[0]
+	require.NoError(t, sameBytes(old, sent("what was written")))
+	require.NoError(t, sameBytes(old, sent("what", " was ", "written")))
+	for _, other := range [][]sentStripe{nil, sent("what was"), sent("what was Written"), sent(" was ", "what", "written")} {
+		require.ErrorIs(t, sameBytes(old, other), moraine.Corrupt)
+	}
 }

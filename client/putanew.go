@@ -5,16 +5,27 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/internal/crc"
 )
 
 // putAnewTries is how often what the service refuses to commit is put anew.
 const putAnewTries = 3
 
+// mostAnew returns how often the one of some stripes was put anew that was most often.
+func mostAnew(sent []sentStripe) int {
+	most := 0
+	for i := range sent {
+		most = max(most, sent[i].anew)
+	}
+	return most
+}
+
 // putAnew puts the bytes of stripes in place once more, under other numbers, after the
 // service has refused to commit them as Stale: a device that holds them went out, or lost
 // its memory, since they were put. The bytes are not held here any more, but read back
-// from the chunks that are left; what is read is held against its sums as any read is.
+// from the chunks that are left; what is read is held against its sums as any read is, and
+// what is put against the sum of what was put before. By the scheme that the devices of
+// now allow they may be more stripes than before. Each stripe has the client's patience.
 // The tickets of sent are settled, also on error.
 //
 // The refusal was the first answer to the commit, so that nothing of it was applied, and
@@ -25,8 +36,8 @@ func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
 	f.giveUp(sent)
 	f.c.topology.doubt()
 	var out []sentStripe
-	for _, s := range sent {
-		again, err := f.putOneAnew(ctx, s.record, send)
+	for i := range sent {
+		again, err := f.putOneAnew(ctx, &sent[i], send)
 		if err != nil {
 			f.giveUp(out)
 			return nil, err
@@ -36,9 +47,11 @@ func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
 	return out, nil
 }
 
-func (f *sender) putOneAnew(ctx context.Context, rec *wire.Stripe,
+func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
 	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
-	s, err := stripeFromWire(rec)
+	ctx, cancel := context.WithTimeout(ctx, f.c.cfg.Patience)
+	defer cancel()
+	s, err := stripeFromWire(old.record)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +67,32 @@ func (f *sender) putOneAnew(ctx context.Context, rec *wire.Stripe,
 		return nil, err
 	}
 	f.c.metrics.StripesPutAnew.Inc()
-	return send(ctx, st, nil)
+	sent, err := send(ctx, st, nil)
+	if err != nil {
+		return nil, err
+	}
+	for i := range sent {
+		sent[i].anew = old.anew + 1
+	}
+	if err := sameBytes(old, sent); err != nil {
+		f.giveUp(sent)
+		return nil, err
+	}
+	return sent, nil
+}
+
+// sameBytes holds what was put anew against the sum of what was written: the sums of
+// chunks, which what was read was held against, end where they were put together.
+func sameBytes(old *sentStripe, sent []sentStripe) error {
+	var sum uint32
+	for i := range sent {
+		sum = crc.Combine(sum, sent[i].crc, int64(sent[i].record.Length))
+	}
+	if sum == old.crc {
+		return nil
+	}
+	return &moraine.Error{Op: "put anew", Ref: moraine.StripeID(old.record.Id).String(), Kind: moraine.Corrupt,
+		Err: fmt.Errorf("its bytes have the sum %08x, and had %08x when they were written", sum, old.crc)}
 }
 
 // readBack fills st with the bytes of a stripe that was put.
@@ -85,18 +123,21 @@ func (e located) part(off, n int64) located {
 }
 
 // cannotPutAnew is the error of bytes that were put, and neither committed nor put anew.
-// Room that is missing says so; else it is an input/output error, whatever ended it.
+// Room that is missing says so, and so do other bytes and a caller who gave up; else it is
+// an input/output error, whatever ended it. The kinds of what ended it are not passed on:
+// who hears Stale or NotFound would look for another file, or try once more.
 func cannotPutAnew(refused, err error) error {
 	kind := moraine.IOError
-	if k := moraine.KindOf(err); k == moraine.NoSpace || k == moraine.QuotaExceeded {
+	switch k := moraine.KindOf(err); k {
+	case moraine.NoSpace, moraine.QuotaExceeded, moraine.Corrupt, moraine.Canceled:
 		kind = k
 	}
 	return &moraine.Error{Op: "commit", Kind: kind, Err: fmt.Errorf(
-		"devices that took what was written went out, or lost their memory, before it was committed (%w), and it could not be put on others: %w", refused, err)}
+		"devices that took what was written went out, or lost their memory, before it was committed (%v), and it could not be put on others: %v", refused, err)}
 }
 
 // refusedAgain is the error of bytes that were put anew as often as is tried.
 func refusedAgain(refused error) error {
 	return &moraine.Error{Op: "commit", Kind: moraine.IOError, Err: fmt.Errorf(
-		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %w", putAnewTries+1, refused)}
+		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %v", putAnewTries+1, refused)}
 }

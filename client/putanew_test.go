@@ -147,6 +147,7 @@ func TestPutAnewEnds(t *testing.T) {
 				err := save(c, cl, "/f", bytesOf(3, 200_000)) // one stripe, and one commit at a time
 				require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
 				require.ErrorContains(t, err, "put 4 times")
+				require.NotErrorIs(t, err, moraine.Stale)
 				require.Equal(t, 4, count())
 				requireNothing(t, c, cl, "/f")
 			})
@@ -167,6 +168,8 @@ func TestWhatCannotBePutAnewIsAnError(t *testing.T) {
 				err := save(c, cl, "/f", bytesOf(3, 200_000))
 				require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
 				require.ErrorContains(t, err, "could not be put on others")
+				require.NotErrorIs(t, err, moraine.Stale)
+				require.NotErrorIs(t, err, moraine.NotFound)
 				require.Equal(t, 1, count())
 				requireNothing(t, c, cl, "/f")
 				// The client goes on.
@@ -177,6 +180,76 @@ func TestWhatCannotBePutAnewIsAnError(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPutAnewByALesserScheme: two devices are left when a commit of many stripes is refused.
+// What was one stripe is several then, more than one commit takes, and they are
+// committed in as many as that needs.
+func TestPutAnewByALesserScheme(t *testing.T) {
+	for door, save := range doors {
+		t.Run(door, func(t *testing.T) {
+			inCluster(t, 6, func(c *cluster) {
+				cfg := config()
+				cfg.Level, cfg.MemoryBytes, cfg.Scheme = moraine.Memory, 128<<20, moraine.Scheme{K: 5, M: 1}
+				cl := c.dial("c1", cfg)
+				defer cl.Close()
+				// A handle commits when half of what a commit takes is in place; the first
+				// one is late, so that the second has all of that.
+				late, size := 0, 20<<20
+				if door == "handle" {
+					late, size = 1, 40<<20
+				}
+				most := 0
+				count := beforeCommits(c, func(n int, op *wire.Commit) {
+					if n < late {
+						time.Sleep(time.Second)
+					}
+					if n == late {
+						most = len(op.Stripes)
+						c.takeOut(devicesOf(op)[:4]) // they are read all the same
+						c.loseMemory(devicesOf(op)[4:5])
+					}
+				})
+				data := bytesOf(3, size)
+				require.NoError(t, save(c, cl, "/f", data))
+				require.GreaterOrEqual(t, cl.Stats().StripesPutAnew, uint64(most))
+				require.Greater(t, 5*most, moraine.MaxCommitStripes)
+				require.Greater(t, count(), late+2)
+				require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+			})
+		})
+	}
+}
+
+// TestPutAnewGoesOnWhileItGetsOn: all that is to be put anew takes longer than the client's
+// patience, and no stripe of it does.
+func TestPutAnewGoesOnWhileItGetsOn(t *testing.T) {
+	inCluster(t, 8, func(c *cluster) {
+		cfg := config()
+		cfg.Level, cfg.Patience = moraine.Memory, 30*time.Second
+		cl := c.dial("c1", cfg)
+		defer cl.Close()
+		count := beforeCommits(c, func(n int, op *wire.Commit) {
+			if n > 0 {
+				return
+			}
+			c.loseMemory(devicesOf(op)[:1])
+			for _, h := range c.hosts {
+				h.fail(func(_ context.Context, req any) error {
+					if _, put := req.(*wire.PutChunk); put {
+						time.Sleep(6 * time.Second)
+					}
+					return nil
+				})
+			}
+		})
+		data := bytesOf(3, 2<<20) // eight stripes, and one commit
+		began := time.Now()
+		require.NoError(t, doors["file"](c, cl, "/f", data))
+		require.Greater(t, time.Since(began), cfg.Patience)
+		require.Equal(t, 2, count())
+		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+	})
 }
 
 // requireNothing holds that no byte was committed to a file, if it is there.

@@ -13,6 +13,7 @@ type sentStripe struct {
 	record *wire.Stripe
 	ticket *ticket
 	crc    uint32 // of its bytes
+	anew   int    // how often they were put anew
 }
 
 // sender puts the stripes of one file in place.
@@ -40,7 +41,7 @@ func (f *sender) send(ctx context.Context, st *stripe, t *ticket) ([]sentStripe,
 		}
 		rec, err := f.sendOne(ctx, st, t)
 		if err == nil {
-			return []sentStripe{{rec, t, st.content}}, nil
+			return []sentStripe{{record: rec, ticket: t, crc: st.content}}, nil
 		}
 		f.c.grants.settle(t, false)
 		t = nil

@@ -160,6 +160,9 @@ func (b *batch) records() int {
 	return n
 }
 
+// anew returns how often the batch was put anew. It must have been put.
+func (b *batch) anew() int { return mostAnew(b.sent) }
+
 // flush sends everything written before and returns when all of it is
 // committed, or given up.
 func (ct *content) flush(ctx context.Context) error {
@@ -231,7 +234,7 @@ func (ct *content) commitWanted() {
 }
 
 // commitNext commits the first batches of the queue, as many as one entry
-// takes. Publish is held.
+// takes, or has them put anew. Publish is held.
 func (ct *content) commitNext() {
 	ct.mu.Lock()
 	ct.dropExpired()
@@ -244,7 +247,12 @@ func (ct *content) commitNext() {
 	var reply *wire.CommitReply
 	var err error
 	if len(op.Extents) > 0 {
-		op, reply, err = ct.commitAnew(set, op)
+		reply, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
+		if isKind(err, moraine.Stale) {
+			if err = ct.putBatchesAnew(set, err); err == nil {
+				return // by a lesser scheme they may be more than one entry takes
+			}
+		}
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -258,40 +266,21 @@ func (ct *content) commitNext() {
 	ct.prune()
 }
 
-// commitAnew commits batches. What is refused since devices went out is put anew, some
-// times. It returns the commit that was made last.
-func (ct *content) commitAnew(set []*batch, op *wire.Commit) (*wire.Commit, *wire.CommitReply, error) {
-	for try := 0; ; try++ {
-		reply, err := ct.commit(op, set[0].sent[0].ticket.grant.session)
-		switch {
-		case !isKind(err, moraine.Stale):
-			return op, reply, err
-		case try == putAnewTries:
-			return op, nil, refusedAgain(err)
-		}
-		ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.inode, "err", err)
-		if perr := ct.putBatchesAnew(set); perr != nil {
-			return op, nil, cannotPutAnew(err, perr)
-		}
-		ct.mu.Lock()
-		op = ct.commitOf(set)
-		ct.mu.Unlock()
+// putBatchesAnew has the bytes of batches put anew that could not be committed since
+// devices went out, some times. Publish is held, so that their extents stay as they are.
+func (ct *content) putBatchesAnew(set []*batch, refused error) error {
+	if set[0].anew() >= putAnewTries { // and so are the others
+		return refusedAgain(refused)
 	}
-}
-
-// putBatchesAnew has the bytes of batches put anew. Publish is held, so that their
-// extents stay as they are.
-func (ct *content) putBatchesAnew(set []*batch) error {
-	ctx, cancel := context.WithTimeout(ct.life, ct.c.cfg.Patience)
-	defer cancel()
+	ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.inode, "err", refused)
 	for _, b := range set {
 		ct.mu.Lock()
 		old, to := b.sent, ct.sender
 		b.sent = nil
 		ct.mu.Unlock()
-		sent, err := to.putAnew(ctx, old, to.sendAnew)
+		sent, err := to.putAnew(ct.life, old, to.sendAnew)
 		if err != nil {
-			return err
+			return cannotPutAnew(refused, err)
 		}
 		ct.mu.Lock()
 		b.placed(sent)
@@ -318,13 +307,14 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error
 }
 
 // nextCommit returns the batches of the next commit, and it. Where they overlap
-// the later one counts. What was appended goes alone. The mutex is held.
+// the later one counts. What was appended goes alone, and what was put anew with what was
+// so as often. The mutex is held.
 func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 	var set []*batch
 	var laid spans
-	records := 0
+	records, cuts := 0, 0 // cuts: where a range may go on in another stripe
 	for _, b := range ct.queue {
-		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended)) {
+		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.anew() != set[0].anew())) {
 			break
 		}
 		next := slices.Clone(laid)
@@ -332,7 +322,8 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 			next.put(span{off: e.Offset, end: e.End(), b: b, at: e.StripeOffset})
 		}
 		records += b.records()
-		if len(set) > 0 && (records > maxCommitRecords || len(next)+len(b.sent) > moraine.MaxCommitExtents) {
+		cuts += len(b.sent) - 1
+		if len(set) > 0 && (records > maxCommitRecords || len(next)+cuts > moraine.MaxCommitExtents) {
 			break
 		}
 		set, laid = append(set, b), next

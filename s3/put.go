@@ -154,7 +154,7 @@ func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *recor
 	if err != nil {
 		return nil, taken(err, cond)
 	}
-	if err := b.protected(ctx, done); err != nil {
+	if err := b.settled(ctx, done, r); err != nil {
 		return nil, err
 	}
 	b.deps.Metrics.PutBytes.Add(float64(body.bytes))
@@ -198,6 +198,20 @@ func (b *backend) describe(ctx context.Context, f *client.File, r *record) error
 		return nil
 	}
 	return b.writeRecord(ctx, f.Inode(), r)
+}
+
+// settled returns when what was committed is protected, and its record names it. Where
+// devices went out before the commit it took more steps than were foreseen, and made
+// another generation: until this is written the object has no checksum.
+func (b *backend) settled(ctx context.Context, done client.CommitResult, r *record) error {
+	if r.Generation != 0 && r.Generation != done.Attr.Generation {
+		r.Generation = done.Attr.Generation
+		err := b.writeRecord(ctx, moraine.InodeID(done.Attr.Inode), r)
+		if err != nil && !errors.Is(err, moraine.NotFound) { // it may be replaced by now
+			return err
+		}
+	}
+	return b.protected(ctx, done)
 }
 
 // plain reports whether the record says no more than none would.

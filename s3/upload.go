@@ -196,7 +196,7 @@ func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput, level 
 	if err != nil {
 		return nil, goneUpload(err, u)
 	}
-	if err := b.protected(ctx, done); err != nil {
+	if err := b.settled(ctx, done, r); err != nil {
 		return nil, goneUpload(err, u)
 	}
 	b.deps.Metrics.PutBytes.Add(float64(body.bytes))

@@ -1,0 +1,62 @@
+package leases_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestFirstContentUnderAnExclusiveLeaseIsNotPutAnew: a device that took the first content of
+// a file that was made under an exclusive lease is gone before the service hears of both.
+// Neither is there, the handle says so, and the next file is made as ever.
+func TestFirstContentUnderAnExclusiveLeaseIsNotPutAnew(t *testing.T) {
+	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
+		var gone atomic.Bool
+		m := newMaker(t, ctx, c, func(ctx context.Context, to transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+			if req.GetBatch() != nil && gone.Load() {
+				req = proto.CloneOf(req)
+				for _, r := range req.GetBatch().Requests {
+					for _, s := range r.GetCommit().GetStripes() {
+						s.Chunks[0].Device = 1 << 20 // there is none of that number
+					}
+				}
+			}
+			return to.Do(ctx, req)
+		})
+		defer m.Close()
+		m.hold(t, ctx, "a")
+		write := func(name string) error {
+			later := &client.Later{}
+			a, err := m.CreateAt(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: later})
+			require.NoError(t, err)
+			h, err := m.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{Later: later})
+			require.NoError(t, err)
+			_, err = h.WriteAt(ctx, []byte("content"), 0)
+			require.NoError(t, err)
+			err = h.Flush(ctx)
+			_ = h.Close(ctx)
+			return err
+		}
+		gone.Store(true)
+		err := write("refused")
+		gone.Store(false)
+		require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
+		require.NotErrorIs(t, err, moraine.Stale)
+		require.ErrorContains(t, err, "the file was not made, and its first content is lost")
+		_, err = m.LookupAt(ctx, m.dir, "refused")
+		require.ErrorIs(t, err, moraine.NotFound)
+		require.NoError(t, write("next"))
+		a, err := m.LookupAt(ctx, m.dir, "next")
+		require.NoError(t, err)
+		require.EqualValues(t, 7, a.Size)
+	})
+}
