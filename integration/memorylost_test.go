@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/integration/procs"
@@ -55,49 +55,55 @@ func (h *heldCluster) release() {
 	}
 }
 
-// save copies a file in, and returns what it holds, and the level that was reached.
-func (h *heldCluster) save(name, ack string, seed byte) (content []byte, level any) {
-	data := make([]byte, 3<<20+int(seed))
-	_, _ = rand.NewChaCha8([32]byte{seed}).Read(data)
-	local := filepath.Join(h.t.TempDir(), "in")
-	require.NoError(h.t, os.WriteFile(local, data, 0o644))
-	done := objects(h.t, works(h.t, h.env, "cp", "--ack", ack, "--json", local, "moraine:///"+name))[0]
-	return data, done["level"]
+// local makes a file to copy in, and returns its name and what it holds.
+func (h *heldCluster) local(seed byte) (path string, content []byte) {
+	h.t.Helper()
+	content = make([]byte, 3<<20+int(seed))
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(content)
+	path = filepath.Join(h.t.TempDir(), "in")
+	require.NoError(h.t, os.WriteFile(path, content, 0o644))
+	return path, content
+}
+
+// save copies a file in, and returns what it holds.
+func (h *heldCluster) save(name string, seed byte) []byte {
+	h.t.Helper()
+	path, content := h.local(seed)
+	works(h.t, h.env, "cp", "--json", path, "moraine:///"+name)
+	return content
 }
 
 // saveHeld copies a file in at level memory while no device is written to: when it
 // returns each chunk is in the memory of its chunkserver alone.
 func (h *heldCluster) saveHeld(name string, seed byte) []byte {
 	h.t.Helper()
+	path, content := h.local(seed)
 	for {
 		for _, d := range h.disks {
 			d.Hold("segments")
 		}
-		saved := make(chan []byte, 1)
-		go func() {
-			data, level := h.save(name, "memory", seed)
-			if h.held() {
-				assert.Equal(h.t, "memory", level)
-			}
-			saved <- data
-		}()
+		var out, said bytes.Buffer
+		cp := command(h.t, h.env, "cp", "--ack", "memory", "--json", path, "moraine:///"+name)
+		cp.Stdout, cp.Stderr = &out, &said
+		require.NoError(h.t, cp.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cp.Wait() }()
 		select {
-		case data := <-saved:
+		case err := <-ended:
+			require.NoError(h.t, err, "%s", &said)
+			require.Equal(h.t, "memory", objects(h.t, out.String())[0]["level"])
 			for n, d := range h.disks {
 				require.Eventually(h.t, func() bool { return d.Held() > 0 }, 10*time.Second, 5*time.Millisecond, "n%d has nothing to write", n+1)
 			}
-			return data
+			return content
 		case <-time.After(5 * time.Second):
 			// A chunkserver that has not been told yet that it may answers at nvme, or
 			// a device wrote something else; then the disks are needed.
 			h.release()
-			<-saved
+			require.NoError(h.t, <-ended, "%s", &said)
 		}
 	}
 }
-
-// held reports whether the disks are held back.
-func (h *heldCluster) held() bool { return h.disks[0].Holds() }
 
 // settles waits until a file is at nvme, or lost, and returns which.
 func (h *heldCluster) settles(name string) string {
@@ -151,7 +157,7 @@ func (h *heldCluster) kill(count int) []*procs.Node {
 func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
 	h := startHeld(t)
 	m := mountCluster(t, h.Cluster)
-	neighbour, _ := h.save("neighbour", "nvme", 1)
+	neighbour := h.save("neighbour", 1)
 
 	healed := h.saveHeld("healed", 2)
 	h.start(h.kill(2))
@@ -194,7 +200,7 @@ func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
 	h.requireWhole("healed", healed)
 	h.requireWhole("ended", ended)
 
-	again, _ := h.save("lost", "nvme", 5)
+	again := h.save("lost", 5)
 	h.requireWhole("lost", again)
 	require.NotContains(t, works(t, h.env, "cluster", "lost", "--json"), "/lost")
 	m.umount(t)

@@ -60,6 +60,16 @@ func heldBack(t *testing.T, n *procs.Node, by string) float64 {
 	return 0
 }
 
+// requireHeldBack holds that a limit was met, where as much was done as it allows.
+func requireHeldBack(t *testing.T, n *procs.Node, by string, full bool) {
+	t.Helper()
+	held := heldBack(t, n, by)
+	t.Logf("%v requests were held back for %s", held, by)
+	if full {
+		require.Positive(t, held, "nothing was held back, though it did all that it may")
+	}
+}
+
 // readers read pieces of so many bytes, n at a time, all over a file while fn runs, which
 // may look at how many bytes have come so far.
 func readers(t *testing.T, cl *client.Client, path string, n int, length int64, fn func(got *atomic.Int64)) {
@@ -99,7 +109,8 @@ func readers(t *testing.T, cl *client.Client, path string, n int, length int64, 
 // TestChunkserverKeepsToItsLimits runs a chunkserver as beside trainers, with a bound of
 // each kind, and asks more of it than that: the bytes that it sends in a while, the
 // processor time that it uses in one, and all the memory that it ever has are within them.
-// They are bounds, and no figures: on a machine that is busy it does less.
+// They are bounds, and no figures: on a machine that is busy it does less, and is asked for
+// no more than that, perhaps. Where as much was done as is allowed, something was held back.
 func TestChunkserverKeepsToItsLimits(t *testing.T) {
 	const (
 		cpus      = 0.1
@@ -127,6 +138,7 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 	require.NoError(t, err)
 
 	const many = 8
+	full := false
 	readers(t, cl, "/file", many, 1<<20, func(got *atomic.Int64) {
 		began, before := time.Now(), got.Load()
 		time.Sleep(window)
@@ -136,8 +148,9 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		t.Logf("sent %d MiB in %v, where %d may be", sent>>20, took.Round(time.Millisecond), bound>>20)
 		require.LessOrEqual(t, sent, bound)
 		require.Positive(t, sent)
+		full = sent >= int64(took.Seconds()*bandwidth)
 	})
-	require.Positive(t, heldBack(t, n, "bandwidth"), "nothing was asked for past the limit")
+	requireHeldBack(t, n, "bandwidth", full)
 
 	readers(t, cl, "/file", 32, 4<<10, func(got *atomic.Int64) {
 		time.Sleep(time.Second)
@@ -146,12 +159,14 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		used := cpuTime(t, n.Pid()) - before
 		took := time.Since(began)
 		// Past what requests use there is what nobody asks for: heartbeats, and the door.
-		bound := time.Duration(float64(took)*cpus*5/4) + 300*time.Millisecond
+		const unasked = 300 * time.Millisecond
+		bound := time.Duration(float64(took)*cpus*5/4) + unasked
 		t.Logf("used %v of a processor in %v, where %v may be; %d requests", used, took.Round(time.Millisecond), bound.Round(time.Millisecond), got.Load()>>12)
 		require.LessOrEqual(t, used, bound)
 		require.Positive(t, got.Load())
+		full = used >= time.Duration(float64(took)*cpus)+unasked
 	})
-	require.Positive(t, heldBack(t, n, "cpus"), "no more was asked for than the limit")
+	requireHeldBack(t, n, "cpus", full)
 
 	most := mostResident(t, n.Pid())
 	t.Logf("had %d MiB of memory at most, of which --memory is %d", most>>20, memory>>20)

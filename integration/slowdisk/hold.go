@@ -23,13 +23,6 @@ func (d *Disk) Hold(path string) {
 	h.until, h.path, h.lose = make(chan struct{}), path, false
 }
 
-// Holds reports whether it holds back.
-func (d *Disk) Holds() bool {
-	d.hold.mu.Lock()
-	defer d.hold.mu.Unlock()
-	return d.hold.until != nil
-}
-
 // Held counts the writes that are held back now.
 func (d *Disk) Held() int {
 	d.hold.mu.Lock()
