@@ -136,7 +136,7 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 	var offset uint64
 	for _, s := range l.ready[:n] {
 		op.Stripes = append(op.Stripes, s.record)
-		op.Promised = max(op.Promised, s.ticket.grant.promised)
+		op.Promised = max(op.Promised, s.ticket.grant.promised())
 		op.Extents = append(op.Extents, &wire.Extent{Offset: offset, Length: s.record.Length, Stripe: s.record.Id})
 		offset += s.record.Length
 	}

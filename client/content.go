@@ -153,7 +153,7 @@ func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *made, opts 
 	ct := &content{ref: inode.String(), gate: newGate(), publish: newGate(),
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
 		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}), made: made,
-		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme}}}
+		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme, dir: moraine.InodeID(a.Parent)}}}
 	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))
 	return ct
 }

@@ -102,7 +102,7 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	}
 	f := &File{ref: ref, attr: attr, link: link, session: s,
 		sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: opts.Level,
-			key: grantKey{tenant: attr.Tenant, scheme: opts.Scheme}},
+			key: grantKey{tenant: attr.Tenant, scheme: opts.Scheme, dir: parent}},
 		slots: make(chan struct{}, c.cfg.StripesInFlight),
 		log:   commitLog{arrived: map[int][]sentStripe{}, generation: attr.Generation}}
 	f.life, f.end = context.WithCancelCause(ctx)

@@ -11,11 +11,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// grantKey says which stripes a grant is good for: those of one tenant, made by
-// one scheme (the zero Scheme: by what the service chooses).
+// grantKey says which stripes a grant is good for: those of one tenant, made by one
+// scheme, where it is zero by that of the registered hosts. Of what asks for tickets a
+// zero scheme means what the policy of dir says (0: that of the inode's directory), and
+// the pool finds out: see effective.
 type grantKey struct {
 	tenant uint32
 	scheme moraine.Scheme
+	dir    moraine.InodeID
 }
 
 // A grant is fetched for many stripes at once, twice as many each time as long
@@ -41,10 +44,13 @@ type grant struct {
 	doomed  bool              // no more is taken from it; it ends when open is 0
 	avoided []moraine.DeviceID
 	used    time.Time
-	// promised is how many domains the scheme that was asked for survives the
-	// loss of, whatever scheme there was room for.
-	promised uint32
+	// asked is the scheme that the stripes were to have, whatever there was room for.
+	asked    moraine.Scheme
+	policies bool // directories have policies
 }
+
+// promised is how many domains the scheme that was asked for survives the loss of.
+func (g *grant) promised() uint32 { return uint32(g.asked.M) }
 
 // placement is where the chunks of a stripe are to go. Its slice is not changed.
 type placement struct {
@@ -67,10 +73,11 @@ type grantPool struct {
 	// spawn runs fn in the background, as long as the client lives.
 	spawn func(fn func(context.Context))
 
-	running sync.WaitGroup
-	mu      sync.Mutex
-	queues  map[grantKey]*grantQueue
-	ended   bool
+	running  sync.WaitGroup
+	mu       sync.Mutex
+	queues   map[grantKey]*grantQueue
+	policies knownPolicies
+	ended    bool
 }
 
 // grantQueue holds the grants of one key.
@@ -110,20 +117,25 @@ func (p *grantPool) background(fn func(context.Context)) bool {
 
 // take returns the next stripe number for content of inode, and fetches a grant
 // where there is none with numbers left. The caller settles the ticket.
-func (p *grantPool) take(ctx context.Context, key grantKey, inode moraine.InodeID) (*ticket, error) {
+func (p *grantPool) take(ctx context.Context, asked grantKey, inode moraine.InodeID) (*ticket, error) {
 	avoid := p.c.health.all()
 	for {
+		// Each time anew: the grant that was waited for may have told of a policy.
+		key, err := p.effective(ctx, asked, inode)
+		if err != nil {
+			return nil, err
+		}
 		p.mu.Lock()
 		q := p.queue(key)
 		if t := p.next(q); t != nil {
 			if len(q.ready) == 0 || (len(q.ready) == 1 && uint32(len(q.ready[0].left)) < q.ready[0].count/2) {
-				p.fetch(q, key, inode)
+				p.fetch(q, key, asked.dir, inode)
 			}
 			p.mu.Unlock()
 			p.steer(ctx, t, avoid)
 			return t, nil
 		}
-		p.fetch(q, key, inode)
+		p.fetch(q, key, asked.dir, inode)
 		fetching := q.fetching
 		p.mu.Unlock()
 		if fetching == nil {
@@ -135,7 +147,7 @@ func (p *grantPool) take(ctx context.Context, key grantKey, inode moraine.InodeI
 			return nil, gaveUp(ctx, "grant")
 		}
 		p.mu.Lock()
-		err := q.err
+		err = q.err
 		mine := len(q.ready) == 0 && q.errOf == inode
 		p.mu.Unlock()
 		if err != nil && mine {
@@ -229,16 +241,20 @@ func (p *grantPool) truncate(inode moraine.InodeID) {
 }
 
 // ahead fetches a grant in the background where none is ready.
-func (p *grantPool) ahead(key grantKey, inode moraine.InodeID) {
+func (p *grantPool) ahead(asked grantKey, inode moraine.InodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	key, known := p.policies.resolve(asked, inode, p.c.clock.Now())
+	if !known {
+		return // whoever takes one asks
+	}
 	if q := p.queue(key); len(q.ready) == 0 {
-		p.fetch(q, key, inode)
+		p.fetch(q, key, asked.dir, inode)
 	}
 }
 
 // fetch begins to fetch a grant, unless one is on its way. The mutex is held.
-func (p *grantPool) fetch(q *grantQueue, key grantKey, inode moraine.InodeID) {
+func (p *grantPool) fetch(q *grantQueue, key grantKey, dir, inode moraine.InodeID) {
 	if q.fetching != nil {
 		return
 	}
@@ -248,8 +264,12 @@ func (p *grantPool) fetch(q *grantQueue, key grantKey, inode moraine.InodeID) {
 		// why there is none.
 		ctx, cancel := context.WithTimeout(ctx, p.c.cfg.Patience*3/4)
 		defer cancel()
-		g, err := p.request(ctx, key, inode, size)
-		p.fetched(q, inode, g, err)
+		asked := grantKey{tenant: key.tenant, scheme: key.scheme, dir: dir}
+		g, err := p.request(ctx, asked, grantPlace(asked, inode), size)
+		if isKind(err, moraine.NotFound) && dir != 0 { // it was removed, and the file is open
+			g, err = p.request(ctx, asked, inode, size)
+		}
+		p.fetched(q, asked, inode, g, err)
 	}) {
 		return
 	}
@@ -257,13 +277,15 @@ func (p *grantPool) fetch(q *grantQueue, key grantKey, inode moraine.InodeID) {
 	q.size = min(2*q.size, largestGrant)
 }
 
-// fetched takes the result of a fetch into the queue.
-func (p *grantPool) fetched(q *grantQueue, inode moraine.InodeID, g *grant, err error) {
+// fetched takes the result of a fetch into the queue of what it is good for.
+func (p *grantPool) fetched(q *grantQueue, asked grantKey, inode moraine.InodeID, g *grant, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q.err, q.errOf = err, inode
 	if err == nil {
-		q.ready = append(q.ready, g)
+		p.policies.learn(asked, inode, g, p.c.clock.Now())
+		of := p.queue(g.key)
+		of.ready = append(of.ready, g)
 	}
 	close(q.fetching)
 	q.fetching = nil
@@ -290,8 +312,12 @@ func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.Ino
 			return nil, badReply("grant")
 		}
 	}
-	return &grant{key: key, session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
-		avoided: avoid, used: p.c.clock.Now(), promised: r.GetScheme().GetM()}, nil
+	g := &grant{key: grantKey{tenant: key.tenant, scheme: key.scheme}, session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
+		avoided: avoid, used: p.c.clock.Now(), asked: schemeFromWire(r.GetScheme()), policies: r.Policies}
+	if r.ByPolicy {
+		g.key.scheme = g.asked
+	}
+	return g, nil
 }
 
 // askGrant asks without the devices to avoid, where with that wish there is no

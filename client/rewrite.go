@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
@@ -36,6 +38,7 @@ type rewriter struct {
 	sender
 	job     *wire.Job
 	pace    func(ctx context.Context, n int64) error
+	group   *rewriteGroup // under way
 	swapped int64
 }
 
@@ -47,15 +50,64 @@ func (w *rewriter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, g := range groupPieces(pieces) {
+		if err := w.runGroup(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rewriteGroup is pieces of stripes that are alike: they come to lie in such again, and so
+// are no less safe than they were.
+type rewriteGroup struct {
+	scheme moraine.Scheme
+	// small are copies that may be the ends of stripes of another scheme which survives as
+	// much: they are put together by what the policy says now, where that is such a one.
+	small   bool
+	pieces  []located
+	stripes map[moraine.StripeID]bool
+}
+
+// groupPieces parts the pieces by the schemes of their stripes, in the order of the file.
+func groupPieces(pieces []located) []*rewriteGroup {
+	var out []*rewriteGroup
+	for _, e := range pieces {
+		scheme, small := e.stripe.Scheme, e.stripe.Scheme.IsCopies() && e.stripe.Length <= moraine.SmallRemainder
+		n := slices.IndexFunc(out, func(g *rewriteGroup) bool { return g.scheme == scheme && g.small == small })
+		if n < 0 {
+			n = len(out)
+			out = append(out, &rewriteGroup{scheme: scheme, small: small, stripes: map[moraine.StripeID]bool{}})
+		}
+		out[n].pieces = append(out[n].pieces, e)
+		out[n].stripes[e.Stripe] = true
+	}
+	return out
+}
+
+func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
+	w.group, w.key.scheme = g, g.scheme
+	if g.small {
+		w.key.scheme = moraine.Scheme{}
+	}
 	fewer := int(w.job.GetRewrite().GetFewer())
-	for len(pieces) > 0 {
+	for pieces := g.pieces; len(pieces) > 0; {
 		// The ticket says how much fits into the stripe.
 		t, err := w.c.grants.take(ctx, w.key, w.inode)
 		if err != nil {
 			return err
 		}
+		if w.key.scheme.K == 0 && t.grant.asked.M != g.scheme.M {
+			w.c.grants.settle(t, false)
+			w.key.scheme = g.scheme // they were to have another scheme than the policy's
+			continue
+		}
+		if err := w.safe(t.scheme); err != nil {
+			w.c.grants.settle(t, false)
+			return err
+		}
 		size := int64(t.scheme.K) * w.c.chunkBytes(t.scheme)
-		if fewer > 0 && fewer*countParts(pieces, size) > len(w.job.GetRewrite().GetStripes()) {
+		if fewer > 0 && fewer*countParts(pieces, size) > len(g.stripes) {
 			w.c.grants.settle(t, false)
 			return nil
 		}
@@ -71,6 +123,16 @@ func (w *rewriter) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// safe returns why a scheme will not do in the place of that of the group: too few hosts
+// are up, so that there is no room for a better one.
+func (w *rewriter) safe(scheme moraine.Scheme) error {
+	if scheme.M >= w.group.scheme.M {
+		return nil
+	}
+	return &moraine.Error{Op: "rewrite", Kind: moraine.Unavailable,
+		Err: fmt.Errorf("there is room for %s only, and the stripes are %s", scheme, w.group.scheme)}
 }
 
 // find returns the extents that name the job's stripes.
@@ -93,7 +155,8 @@ func (w *rewriter) find(ctx context.Context) ([]located, error) {
 		if err != nil {
 			return nil, err
 		}
-		w.key = grantKey{tenant: resp.GetExtents().GetAttr().GetTenant(), scheme: w.c.cfg.Scheme}
+		a := resp.GetExtents().GetAttr()
+		w.key = grantKey{tenant: a.GetTenant(), dir: moraine.InodeID(a.GetParent())}
 		for _, e := range p.extents {
 			if e.stripe != nil && wanted[e.Stripe] && e.Offset >= off && e.Offset < end {
 				out = append(out, e)
@@ -160,6 +223,12 @@ func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error
 	if err != nil {
 		return err
 	}
+	for _, p := range sent {
+		if err := w.safe(schemeFromWire(p.record.Scheme)); err != nil {
+			w.giveUp(sent)
+			return err
+		}
+	}
 	if err := w.commit(ctx, part, sent); err != nil {
 		w.giveUp(sent)
 		return err
@@ -208,7 +277,7 @@ func (w *rewriter) commit(ctx context.Context, part []located, sent []sentStripe
 	op := &wire.CommitRewrite{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Inode: uint64(w.inode)}
 	for _, p := range sent {
 		op.Stripes = append(op.Stripes, p.record)
-		op.Promised = max(op.Promised, p.ticket.grant.promised)
+		op.Promised = max(op.Promised, p.ticket.grant.promised())
 	}
 	in, at := 0, uint64(0) // where in the sent stripes
 	for _, e := range part {

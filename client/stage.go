@@ -22,7 +22,7 @@ const maxStagedPieces = 64
 // after an error. Stale: the file has another generation by now.
 func (c *Client) StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64) error {
 	s := &stager{sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: moraine.NVMe,
-		key: grantKey{tenant: attr.Tenant, scheme: c.cfg.Scheme}}, job: job, epoch: epoch, attr: attr, object: object.GetId()}
+		key: grantKey{tenant: attr.Tenant, scheme: c.cfg.Scheme, dir: moraine.InodeID(attr.Parent)}}, job: job, epoch: epoch, attr: attr, object: object.GetId()}
 	return wrap("client.StageRange", s.inode.String(), s.run(ctx, off, min(off+n, int64(attr.Size))))
 }
 
@@ -163,7 +163,7 @@ func (s *stager) commit(ctx context.Context, off int64, sent []sentStripe) error
 	op := &wire.CommitStage{Job: uint64(s.job), LeaseEpoch: s.epoch, Inode: s.attr.Inode, Generation: s.attr.Generation, Object: s.object}
 	for _, p := range sent {
 		op.Stripes = append(op.Stripes, p.record)
-		op.Promised = max(op.Promised, p.ticket.grant.promised)
+		op.Promised = max(op.Promised, p.ticket.grant.promised())
 		op.Extents = append(op.Extents, &wire.Extent{Offset: uint64(off), Length: p.record.Length, Stripe: p.record.Id})
 		off += int64(p.record.Length)
 	}

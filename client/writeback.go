@@ -356,7 +356,7 @@ func (ct *content) commitOf(set []*batch) *wire.Commit {
 		for _, s := range b.sent {
 			if used[moraine.StripeID(s.record.Id)] {
 				op.Stripes = append(op.Stripes, s.record)
-				op.Promised = max(op.Promised, s.ticket.grant.promised)
+				op.Promised = max(op.Promised, s.ticket.grant.promised())
 			}
 		}
 	}

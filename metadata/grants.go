@@ -21,12 +21,13 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	if asked.Count == 0 || asked.Count > maxPlace {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be asked for at once", asked.Count, maxPlace)}
 	}
+	policy, some, err := l.policyScheme(moraine.InodeID(asked.Inode))
+	if err != nil {
+		return nil, err
+	}
 	scheme := asked.Scheme
-	if scheme == nil && asked.Inode != 0 {
-		var err error
-		if scheme, err = l.policyScheme(moraine.InodeID(asked.Inode)); err != nil {
-			return nil, err
-		}
+	if scheme == nil {
+		scheme = policy
 	}
 	v := l.topology.view()
 	want, err := v.request(scheme, asked.ChunkLength, asked.Avoid)
@@ -44,6 +45,7 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	}
 	reply := resp.GetGrant()
 	reply.Scheme = schemeToWire(want.Scheme)
+	reply.Policies, reply.ByPolicy = some, asked.Scheme == nil && policy != nil
 	reply.Placements = make([]*wire.Placement, 0, reply.Count)
 	for i := range uint64(reply.Count) {
 		want.Stripe = moraine.StripeID(reply.First + i)
@@ -57,17 +59,21 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 }
 
 // policyScheme is what the policy of a place says of new stripes there; nil
-// where it says nothing. It is advice, as placements are: the state of a moment
-// ago does.
-func (l *leader) policyScheme(at moraine.InodeID) (scheme *wire.Scheme, err error) {
+// where it says nothing. some is whether any directory has a policy. It is advice, as
+// placements are: the state of a moment ago does.
+func (l *leader) policyScheme(at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
 	err = l.store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.machine.Counters(r)
+		if some = n.Policies > 0; !some || at == 0 || err != nil {
+			return err
+		}
 		s, err := l.machine.PolicyScheme(r, at)
 		if s.K > 0 {
 			scheme = schemeToWire(s)
 		}
 		return err
 	})
-	return scheme, err
+	return scheme, some, err
 }
 
 // place says again where granted stripes are to go. Nothing is recorded: the

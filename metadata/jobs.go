@@ -62,8 +62,10 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
 	until := l.waitUntil(ctx, asked.WaitMillis)
+	all := asked.Kinds
 	for {
 		fired := l.jobs.wait()
+		asked.Kinds = l.startable(all)
 		ready, err := l.jobsReady(c.req, asked.Kinds)
 		if err != nil {
 			return nil, err
@@ -88,6 +90,15 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 			return nil, err
 		}
 	}
+}
+
+// startable returns those of the kinds of which a job may begin now: no rewriting of stripes
+// does while a host is away.
+func (l *leader) startable(kinds []wire.JobKind) []wire.JobKind {
+	if !slices.Contains(kinds, wire.JobKind_JOB_KIND_REWRITE) || l.topology.calm() {
+		return kinds
+	}
+	return slices.DeleteFunc(slices.Clone(kinds), func(k wire.JobKind) bool { return k == wire.JobKind_JOB_KIND_REWRITE })
 }
 
 // moverKinds returns the kinds of jobs that a mover asks for, without those that

@@ -41,8 +41,16 @@ const (
 	rewriteRuns  = 128
 	// rewriteJobBytes bounds what one job moves, together with state.MaxRewriteStripes.
 	rewriteJobBytes = 64 << 20
-	// rewritePending is how many jobs wait for a mover at most.
-	rewritePending = 2
+	// rewriteJobs is how many jobs there are at most, of the whole cluster, waiting for a
+	// mover or leased; rewritePoll how often the leader looks whether there may be another,
+	// and rewriteStripes how many stripes a second they are given, however small: each takes
+	// records, a tombstone for each of its chunks, and reads from several hosts.
+	rewriteJobs    = 2
+	rewritePoll    = time.Second
+	rewriteStripes = 64
+	// rewriteAgain is how long a look rests after an error before it goes on, or less where
+	// looks are made more often.
+	rewriteAgain = time.Minute
 )
 
 // rewriting is the leader's memory of the looks for stripes that are mostly dead. A new
@@ -69,6 +77,22 @@ func (r *rewriting) begin(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report, r.at = &wire.Rewriting{Looking: true, Rounds: r.report.GetRounds()}, now
+}
+
+// rest notes that the look stands still, after an error.
+func (r *rewriting) rest() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.report != nil {
+		r.report.Looking = false
+	}
+}
+
+// resume notes that it goes on.
+func (r *rewriting) resume() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Looking = true
 }
 
 // end returns how much is dead in stripes that are in use.
@@ -108,7 +132,9 @@ func (l *leader) lastStripe() (id moraine.StripeID, err error) {
 	return id, err
 }
 
-// rewriteRound looks through all files once.
+// rewriteRound looks through all files once. After an error it goes on from where it was, so
+// that looks come to the end of large namespaces, with the file after the one that it failed
+// at.
 func (l *leader) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
 	if l.speaks(ctx, state.LevelRewrite) != nil {
 		return nil // not before the upgrade is finished
@@ -116,20 +142,36 @@ func (l *leader) rewriteRound(ctx context.Context, settled moraine.StripeID) err
 	l.rewriting.begin(l.deps.Clock.Now())
 	s := &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found)}
 	for !s.ended {
-		if err := l.store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
-			return err
-		}
-		for _, task := range s.tasks {
-			if err := l.createRewrite(ctx, task); err != nil {
-				return err
+		if err := l.rewriteTurn(ctx, s); err != nil {
+			l.rewriting.rest()
+			l.deps.Log.Warn("stripes that are mostly dead could not be looked for; going on in a while", "err", err)
+			s.skip()
+			if !l.pause(ctx, nil, min(rewriteAgain, l.cfg.RewriteEvery)) {
+				return ctx.Err()
 			}
+			l.rewriting.resume()
 		}
-		s.tasks = nil
 		if !l.pause(ctx, nil, rewritePause) {
 			return ctx.Err()
 		}
 	}
 	l.deps.Metrics.StripesDeadBytes.Set(float64(l.rewriting.end(l.deps.Clock.Now())))
+	return nil
+}
+
+// rewriteTurn looks at some more records, and makes jobs of what they name. Tasks that could
+// not be made jobs of are left to the next look.
+func (l *leader) rewriteTurn(ctx context.Context, s *sweep) error {
+	if err := l.store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
+		return err
+	}
+	tasks := s.tasks
+	s.tasks = nil
+	for _, task := range tasks {
+		if err := l.createRewrite(ctx, task); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -165,6 +207,16 @@ type found struct {
 	file  moraine.InodeID
 	id    moraine.StripeID
 	named state.Named
+}
+
+// skip leaves the file under way: what was counted of it is half. What another file names of
+// the same stripes is then not all, so that those are left.
+func (s *sweep) skip() {
+	clear(s.named)
+	s.tasks = nil
+	if s.from = 0; len(s.files) > 0 {
+		s.files = s.files[1:]
+	}
 }
 
 // look looks at some more records.
@@ -370,40 +422,54 @@ func settled(s *moraine.Stripe, last moraine.StripeID) bool {
 	return s.ID <= last && !slices.ContainsFunc(s.Chunks, func(c moraine.ChunkState) bool { return c.Level != moraine.NVMe })
 }
 
-// createRewrite makes one job as soon as few others wait for a mover and nothing is being
-// repaired, and then rests for as long as its bytes take at the rate that is allowed.
+// createRewrite makes one job as soon as there are few others, nothing is being repaired and
+// every host is there, and then rests for as long as its bytes and its stripes take at the
+// rates that are allowed.
 func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
 	for {
-		var busy bool
-		err := l.store.View(func(r state.Reader, _ uint64) error {
-			running, err := l.machine.RepairRunning(r)
-			if busy = running > 0; busy || err != nil {
-				return err
-			}
-			jobs, err := l.machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_REWRITE}, rewritePending)
-			busy = len(jobs) == rewritePending
-			return err
-		})
+		busy, err := l.rewriteBusy()
 		if err != nil {
 			return err
 		}
 		if !busy {
 			break
 		}
-		if !l.pause(ctx, nil, time.Second) {
+		if !l.pause(ctx, nil, rewritePoll) {
 			return ctx.Err()
 		}
 	}
-	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
+	resp, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
 		{Kind: wire.JobKind_JOB_KIND_REWRITE, Inode: uint64(t.inode), Rewrite: t.task}}}}})
 	if err != nil {
 		return err
+	}
+	if len(resp.GetJobs().GetJobs()) == 0 {
+		return nil // the file is gone
 	}
 	l.rewriting.mu.Lock()
 	l.rewriting.report.ChosenStripes += uint64(len(t.task.Stripes))
 	l.rewriting.report.ChosenBytes += uint64(t.bytes)
 	l.rewriting.mu.Unlock()
 	l.deps.Metrics.RewriteStripes.Add(float64(len(t.task.Stripes)))
-	l.pause(ctx, nil, time.Duration(float64(t.bytes)/float64(l.cfg.RewriteBytesPerSecond)*float64(time.Second)))
+	seconds := max(float64(t.bytes)/float64(l.cfg.RewriteBytesPerSecond), float64(len(t.task.Stripes))/rewriteStripes)
+	l.pause(ctx, nil, time.Duration(seconds*float64(time.Second)))
 	return ctx.Err()
+}
+
+// rewriteBusy reports whether another job would be too many now. While a host is away what
+// is put has less room to be spread, and what is read may have nothing to spare.
+func (l *leader) rewriteBusy() (busy bool, err error) {
+	if !l.topology.calm() {
+		return true, nil
+	}
+	err = l.store.View(func(r state.Reader, _ uint64) error {
+		running, err := l.machine.RepairRunning(r)
+		if busy = running > 0; busy || err != nil {
+			return err
+		}
+		n, err := l.machine.LiveJobs(r, wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
+		busy = n >= rewriteJobs
+		return err
+	})
+	return busy, err
 }

@@ -195,6 +195,20 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 	return t.view(), out, unsure
 }
 
+// calm reports whether every host with devices that are to be used is alive, and none is
+// announced to be away.
+func (t *topology) calm() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.hosts {
+		used := func(d *wire.Device) bool { return d.State != deviceOut && d.State != deviceRetired }
+		if slices.ContainsFunc(h.record.Devices, used) && (!h.alive || h.record.MaintenanceUntil > t.clusterTime) {
+			return false
+		}
+	}
+	return true
+}
+
 // answers reports whether a device works, on a host that this leader has heard of, that is
 // not silent now and is not announced to be away.
 func (t *topology) answers(device uint32, now time.Time) bool {

@@ -40,6 +40,8 @@ type Options struct {
 	SessionTimeout, RepairGrace time.Duration
 	// RewriteEvery is that of package metadata. Default 1 h.
 	RewriteEvery time.Duration
+	// ChunkBytes is that of the clients. Default 64 KiB.
+	ChunkBytes int64
 }
 
 // Cluster is a cluster inside a test.
@@ -54,6 +56,8 @@ type Cluster struct {
 	servers map[string]*metaServer
 	running sync.WaitGroup
 	atStop  []func()
+
+	chunkBytes int64
 }
 
 var clusterID = moraine.UUID{0x6d, 0x65, 0x6d, 1}
@@ -65,9 +69,12 @@ func Start(t testing.TB, opts Options) (c *Cluster, stop func()) {
 	if opts.Hosts == 0 {
 		opts.Hosts = 6
 	}
+	if opts.ChunkBytes == 0 {
+		opts.ChunkBytes = 64 << 10
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c = &Cluster{Net: memnet.New(1), t: t, ctx: ctx, log: slog.New(slog.DiscardHandler),
-		group: metadatatest.NewGroup(), servers: make(map[string]*metaServer)}
+		group: metadatatest.NewGroup(), servers: make(map[string]*metaServer), chunkBytes: opts.ChunkBytes}
 	if os.Getenv("TEST_LOG") != "" {
 		c.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -147,7 +154,7 @@ func (c *Cluster) Mover(node string) *client.Client { return c.dial(transport.Ro
 func (c *Cluster) dial(role transport.Role, node string) *client.Client {
 	c.t.Helper()
 	d := c.Net.Dialer(peer(role, node))
-	cl, err := client.Dial(c.ctx, client.Config{ChunkBytes: 64 << 10, MemoryBytes: 64 << 20,
+	cl, err := client.Dial(c.ctx, client.Config{ChunkBytes: c.chunkBytes, MemoryBytes: 64 << 20,
 		Metadata: [][]string{{memnet.Address("m1")}, {memnet.Address("m2")}, {memnet.Address("m3")}}},
 		client.Deps{Dialer: d, Log: c.log})
 	require.NoError(c.t, err)

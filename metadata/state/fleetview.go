@@ -82,6 +82,33 @@ func (m *Machine) PendingJobs(r Reader, kinds []wire.JobKind, limit int) ([]*wir
 	return out, nil
 }
 
+// LiveJobs counts the jobs of a kind that wait for a mover or are leased, up to limit.
+func (m *Machine) LiveJobs(r Reader, kind wire.JobKind, limit int) (int, error) {
+	v := m.view(r)
+	pending, err := v.keysUnder(v.k.jobsReady(uint8(kind)), limit)
+	if err != nil {
+		return 0, err
+	}
+	n := len(pending)
+	leases, err := v.keysUnder(v.k.table(tabJobLease), maxRunningJobs)
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range leases {
+		if n >= limit {
+			break
+		}
+		j, err := v.job(moraine.JobID(lastU64(key)))
+		if err != nil {
+			return 0, err
+		}
+		if j != nil && j.kind == kind {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // RepairCursor is a place in the repair queue; the zero value is its front.
 type RepairCursor struct {
 	key  []byte

@@ -58,7 +58,7 @@ func (m *model) stepRewrite() {
 	switch first {
 	case "ok":
 		m.rewritten++
-	case "stale":
+	case "stale", "conflict": // a clone shares it; or it would survive less
 		delete(m.staged, g)
 	default:
 		m.t.Fatalf("a rewriting was answered %s", first)

@@ -220,6 +220,41 @@ func (t *tx) mayRewrite(w *commitWork, was []moraine.Extent) error {
 			return err
 		}
 	}
+	return t.keepsProtection(w, was)
+}
+
+// keepsProtection fails with Conflict where a new stripe may lose fewer chunks, or survives
+// fewer hosts, than one that is taken away: nobody asked for these bytes to be less safe
+// than they were acknowledged to be.
+func (t *tx) keepsProtection(w *commitWork, was []moraine.Extent) error {
+	const name = "commit rewrite"
+	m, protects := moraine.MaxChunks, moraine.MaxChunks
+	for _, s := range w.stripes {
+		h, err := t.healthOf(s, 0)
+		if err != nil {
+			return err
+		}
+		m, protects = min(m, int(s.Scheme.M)), min(protects, h.protects)
+	}
+	seen := make(map[moraine.StripeID]bool)
+	for _, e := range was {
+		if seen[e.Stripe] {
+			continue
+		}
+		seen[e.Stripe] = true
+		s, err := t.mustStripe(e.Stripe)
+		if err != nil {
+			return err
+		}
+		h, err := t.healthOf(s, 0)
+		if err != nil {
+			return err
+		}
+		if int(s.Scheme.M) > m || h.protects > protects {
+			return fail(moraine.Conflict, name, s.ID.String(), "it is %s and survives %d, what is to take its place may lose %d chunks and survives %d",
+				s.Scheme, h.protects, m, protects)
+		}
+	}
 	return nil
 }
 

@@ -288,6 +288,7 @@ func TestRewriteRefuses(t *testing.T) {
 			t.Errorf("a job with %s was answered %s", name, kind(resp))
 		}
 	}
+	b.registerHost("n5", 2) // device 5 is on the host of device 6
 	b.begin()
 	for name, tt := range map[string]struct {
 		change func(op *wire.CommitRewrite)
@@ -306,6 +307,8 @@ func TestRewriteRefuses(t *testing.T) {
 		"is of a stripe in memory":  {func(op *wire.CommitRewrite) { op.Stripes[0].Chunks[1].Level = uint32(moraine.Memory) }, moraine.InvalidArgument},
 		"has a stripe of no grant":  {func(op *wire.CommitRewrite) { op.Stripes[0].Id++; op.Extents[0].Stripe++; op.Extents[1].Stripe++ }, moraine.Stale},
 		"has more than is bounded":  {func(op *wire.CommitRewrite) { op.Was = slices.Repeat(op.Was[:1], 257) }, moraine.TooLarge},
+		"has fewer copies":          {func(op *wire.CommitRewrite) { op.Stripes = []*wire.Stripe{stripe(b.fresh, 20, 2, 3)} }, moraine.Conflict},
+		"has copies on one host":    {func(op *wire.CommitRewrite) { op.Stripes = []*wire.Stripe{stripe(b.fresh, 20, 2, 5, 6)} }, moraine.Conflict},
 		"names a stripe it has not": {func(op *wire.CommitRewrite) { op.Extents[1].Stripe = b.stripes[0] }, moraine.InvalidArgument},
 	} {
 		op := b.op()

@@ -28,6 +28,8 @@ type worn struct {
 	id   moraine.InodeID
 	data []byte
 	old  map[uint64]bool // stripes that are mostly dead
+	// scheme is what the file is written by; zero: what the policy says.
+	scheme moraine.Scheme
 }
 
 // newWorn makes a file of 1 MB, and writes over all of it but 40 pieces of 1,000 bytes.
@@ -43,19 +45,7 @@ func newFresh(t *testing.T, c *memcluster.Cluster, name string) *worn {
 	t.Helper()
 	w := &worn{t: t, c: c, cl: c.Client("writer"), old: map[uint64]bool{}}
 	c.AtStop(func() { w.cl.Close() })
-	f, err := w.cl.Create(t.Context(), name, client.CreateOptions{})
-	require.NoError(t, err)
-	w.data = random(1, 1_000_000)
-	_, err = f.Write(w.data)
-	require.NoError(t, err)
-	_, err = f.Commit(t.Context())
-	require.NoError(t, err)
-	attr, err := w.cl.Stat(t.Context(), name)
-	require.NoError(t, err)
-	w.id = moraine.InodeID(attr.Inode)
-	for _, s := range w.extents().Stripes {
-		w.old[s.Id] = true
-	}
+	w.make(name, 1_000_000)
 	return w
 }
 
@@ -79,7 +69,7 @@ func random(seed uint64, n int) []byte {
 // write writes over a part of the file, durably.
 func (w *worn) write(off, n int, seed uint64) {
 	w.t.Helper()
-	h, err := w.cl.OpenHandle(w.t.Context(), w.id, client.HandleOptions{})
+	h, err := w.cl.OpenHandle(w.t.Context(), w.id, client.HandleOptions{Scheme: w.scheme})
 	require.NoError(w.t, err)
 	b := random(seed, n)
 	_, err = h.WriteAt(w.t.Context(), b, int64(off))

@@ -5586,8 +5586,10 @@ type GrantReply struct {
 	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Placements    []*Placement           `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"` // one for each, in order
 	Tenant        uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`    // what the stripes were to be: a placement may have less, where too few hosts are up
-	Quotas        bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"` // there are quotas: ask GetUsage before what makes a file grow
+	Scheme        *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`                        // what the stripes were to be: a placement may have less, where too few hosts are up
+	Quotas        bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"`                     // there are quotas: ask GetUsage before what makes a file grow
+	Policies      bool                   `protobuf:"varint,221,opt,name=policies,proto3" json:"policies,omitempty"`                 // directories have policies: a grant is good for stripes of its scheme
+	ByPolicy      bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy,proto3" json:"by_policy,omitempty"` // the policy of the inode that was asked for said the scheme
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5660,6 +5662,20 @@ func (x *GrantReply) GetScheme() *Scheme {
 func (x *GrantReply) GetQuotas() bool {
 	if x != nil {
 		return x.Quotas
+	}
+	return false
+}
+
+func (x *GrantReply) GetPolicies() bool {
+	if x != nil {
+		return x.Policies
+	}
+	return false
+}
+
+func (x *GrantReply) GetByPolicy() bool {
+	if x != nil {
+		return x.ByPolicy
 	}
 	return false
 }
@@ -12931,7 +12947,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\rR\x05count\x12,\n" +
 	"\x06scheme\x18\x03 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12!\n" +
 	"\fchunk_length\x18\x04 \x01(\x04R\vchunkLength\x12\x14\n" +
-	"\x05avoid\x18\x05 \x03(\rR\x05avoid\"\xd0\x01\n" +
+	"\x05avoid\x18\x05 \x03(\rR\x05avoid\"\x8b\x02\n" +
 	"\n" +
 	"GrantReply\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
@@ -12941,7 +12957,9 @@ const file_metadata_proto_rawDesc = "" +
 	"placements\x12\x16\n" +
 	"\x06tenant\x18\x04 \x01(\rR\x06tenant\x12,\n" +
 	"\x06scheme\x18\x05 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x17\n" +
-	"\x06quotas\x18\xdc\x01 \x01(\bR\x06quotas\" \n" +
+	"\x06quotas\x18\xdc\x01 \x01(\bR\x06quotas\x12\x1b\n" +
+	"\bpolicies\x18\xdd\x01 \x01(\bR\bpolicies\x12\x1c\n" +
+	"\tby_policy\x18\xde\x01 \x01(\bR\bbyPolicy\" \n" +
 	"\bEndGrant\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\"\x9c\x01\n" +
 	"\x05Place\x12\x18\n" +

@@ -1,0 +1,73 @@
+package client_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// schemesOf are the schemes of a file's stripes.
+func schemesOf(t *testing.T, c *cluster, cl *client.Client, name string) (out []string) {
+	t.Helper()
+	a, err := cl.Stat(c.ctx, name)
+	require.NoError(t, err)
+	resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode}}})
+	require.NoError(t, err)
+	for _, s := range resp.GetExtents().Stripes {
+		out = append(out, moraine.Scheme{K: uint8(s.Scheme.K), M: uint8(s.Scheme.M)}.String())
+	}
+	return out
+}
+
+// TestFilesBelowTwoPolicies: one client writes files in turn below directories of different
+// policies, and below none, from stripe numbers that it got for any of them; each file has
+// the scheme of its own directory. So it is for a client that knew of no policy at first.
+func TestFilesBelowTwoPolicies(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		admin := c.admin(config())
+		defer admin.Close()
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		want := map[string]string{"/plain": "4+2", "/two": "x2", "/four": "x4"}
+		for dir := range want {
+			_, err := admin.MkdirAll(c.ctx, dir, 0o777)
+			require.NoError(t, err)
+		}
+		data := bytesOf(1, 3<<20)
+		write(t, c, cl, "/plain/before", data, 1<<20, false)
+		for dir, scheme := range map[string]*wire.Scheme{"/two": {K: 1, M: 1}, "/four": {K: 1, M: 3}} {
+			require.NoError(t, admin.SetPolicy(c.ctx, c.inode(admin, dir), &wire.Policy{Scheme: scheme}))
+		}
+		// The numbers that are left of before are of the default: with them what follows
+		// would be that, too, until they are used up.
+		time.Sleep(time.Minute)
+		for n := range 20 {
+			for dir, scheme := range want {
+				name := fmt.Sprintf("%s/f%d", dir, n)
+				write(t, c, cl, name, data, 1<<20, false)
+				for _, have := range schemesOf(t, c, cl, name) {
+					require.Equal(t, scheme, have, name)
+				}
+			}
+		}
+		other := c.dial("c2", config()) // its first grant tells it
+		defer other.Close()
+		for _, dir := range []string{"/two", "/plain", "/four"} {
+			write(t, c, other, dir+"/other", data, 1<<20, false)
+			for _, have := range schemesOf(t, c, other, dir+"/other") {
+				require.Equal(t, want[dir], have, dir)
+			}
+		}
+		// A policy that is changed is heeded soon, and none is one too.
+		require.NoError(t, admin.SetPolicy(c.ctx, c.inode(admin, "/two"), &wire.Policy{}))
+		time.Sleep(time.Minute)
+		write(t, c, cl, "/two/later", data, 1<<20, false)
+		require.Contains(t, schemesOf(t, c, cl, "/two/later"), "4+2")
+	})
+}
