@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ const (
 	// maxRewritePieces bounds the extents that one job looks at in memory: what is past
 	// them is left to the next one.
 	maxRewritePieces = 1 << 16
+	// maxUnread is how many stripes of a job are left out that cannot be read, each after
+	// the client's patience, before the job is given up: then it is not their fault.
+	maxUnread = 4
 )
 
 // RewriteStripes puts what the file of a REWRITE job names of the job's stripes into new
@@ -28,7 +32,7 @@ const (
 // be moved. What somebody changed since it was read is left as it is. It returns how many
 // bytes were swapped in, also on error, and may be called again after one.
 func (c *Client) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (int64, error) {
-	w := &rewriter{job: job, pace: pace, sender: sender{c: c, inode: moraine.InodeID(job.GetInode()), level: moraine.NVMe}}
+	w := &rewriter{job: job, pace: pace, left: maxUnread, sender: sender{c: c, inode: moraine.InodeID(job.GetInode()), level: moraine.NVMe}}
 	err := w.run(ctx)
 	return w.swapped, wrap("client.RewriteStripes", w.inode.String(), err)
 }
@@ -40,6 +44,10 @@ type rewriter struct {
 	pace    func(ctx context.Context, n int64) error
 	group   *rewriteGroup // under way
 	swapped int64
+	// unread is why the first of those stripes that could not be read was not, and left how
+	// many more may be left out for that.
+	unread error
+	left   int
 }
 
 func (w *rewriter) run(ctx context.Context) error {
@@ -50,12 +58,38 @@ func (w *rewriter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var bad error
 	for _, g := range groupPieces(pieces) {
-		if err := w.runGroup(ctx, g); err != nil {
+		switch err := w.runGroup(ctx, g); {
+		case err == nil:
+		case errors.Is(err, errFileGone):
+			return nil
+		case ctx.Err() != nil, isKind(err, moraine.Fenced), isKind(err, moraine.SessionExpired):
 			return err
+		default: // another group may have room, and be readable
+			bad = cmp.Or(bad, err)
 		}
 	}
-	return nil
+	return cmp.Or(bad, w.unread)
+}
+
+// errFileGone ends a rewriting of a file that somebody removed: its stripes went with it.
+var errFileGone = errors.New("the file was removed")
+
+// unreadError says which stripe could not be read.
+type unreadError struct {
+	stripe moraine.StripeID
+	err    error
+}
+
+func (e *unreadError) Error() string {
+	return e.stripe.String() + " could not be read: " + e.err.Error()
+}
+func (e *unreadError) Unwrap() error { return e.err }
+
+// without leaves out the pieces of a stripe.
+func without(pieces []located, stripe moraine.StripeID) []located {
+	return slices.DeleteFunc(slices.Clone(pieces), func(e located) bool { return e.Stripe == stripe })
 }
 
 // rewriteGroup is pieces of stripes that are alike: they come to lie in such again, and so
@@ -115,10 +149,15 @@ func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
 		var part []located
 		part, pieces = takePieces(pieces, size)
 		err = w.rewrite(ctx, t, part)
-		if isKind(err, moraine.Stale) {
-			continue // the file has others there by now; the rest may be as it was
-		}
-		if err != nil {
+		var unread *unreadError
+		switch {
+		case err == nil, isKind(err, moraine.Stale):
+			// Stale: the file has others there by now; the rest may be as it was.
+		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
+			w.left--
+			w.unread = cmp.Or(w.unread, err)
+			pieces = append(without(part, unread.stripe), without(pieces, unread.stripe)...)
+		default:
 			return err
 		}
 	}
@@ -208,6 +247,9 @@ func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error
 	if err := w.pace(ctx, length); err != nil {
 		return giveUp(err)
 	}
+	// A part has so much time and no more, so that one that hangs does not keep the others.
+	ctx, cancel := context.WithTimeout(ctx, w.c.cfg.Patience)
+	defer cancel()
 	// All at once, so that nothing waits while it holds some.
 	need := length + int64(t.scheme.M)*(t.scheme.ChunkLen(length)+moraine.BlockSize)
 	if err := w.c.writes.acquire(ctx, need); err != nil {
@@ -231,6 +273,9 @@ func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error
 	}
 	if err := w.commit(ctx, part, sent); err != nil {
 		w.giveUp(sent)
+		if isKind(err, moraine.NotFound) {
+			return errFileGone
+		}
 		return err
 	}
 	for _, p := range sent {
@@ -257,7 +302,7 @@ func (w *rewriter) gather(ctx context.Context, st *stripe, part []located, lengt
 			n := min(e.Length, int64(len(left)))
 			at := e.Offset + n
 			if _, err := w.c.readLocated(ctx, []located{e.to(at)}, left[:n], e.Offset, false); err != nil {
-				return err
+				return &unreadError{e.Stripe, err}
 			}
 			left = left[n:]
 			if n == e.Length {

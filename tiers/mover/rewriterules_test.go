@@ -2,6 +2,8 @@ package mover_test
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,4 +102,65 @@ func (w *worn) make(name string, n int) {
 	for _, s := range w.extents().Stripes {
 		w.old[s.Id] = true
 	}
+}
+
+// TestRewriteGoesOnPastABadStripe: one stripe of a job cannot be read. The others are
+// rewritten, the job says what was wrong, and that one is rewritten once it can be read.
+func TestRewriteGoesOnPastABadStripe(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w := newWorn(t, c)
+		bad := w.extents().Extents[0].Stripe // the first of the job
+		require.True(t, w.old[bad])
+		require.Greater(t, len(w.old), 2)
+		for _, h := range c.Hosts {
+			h.Before(func(req any) error {
+				if get, ok := req.(*wire.GetChunk); ok && get.GetStripe() == bad {
+					return &moraine.Error{Kind: moraine.IOError}
+				}
+				return nil
+			})
+		}
+		startMover(t, c, "n1")
+		others := func() (n int) {
+			for _, e := range w.extents().Extents {
+				if w.old[e.Stripe] && e.Stripe != bad {
+					n++
+				}
+			}
+			return n
+		}
+		eventually(t, 10*time.Minute, "all but the bad one are rewritten", func() bool { return others() == 0 })
+		require.NotZero(t, w.left())
+		for _, h := range c.Hosts {
+			h.Before(nil)
+		}
+		w.rewritten()
+		w.holds()
+	})
+}
+
+// TestRewriteOfARemovedFile: the file is removed before what was put is committed. The job is
+// done, for there is nothing left of it to do.
+func TestRewriteOfARemovedFile(t *testing.T) {
+	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
+		w := newWorn(t, c)
+		var once sync.Once
+		var failed atomic.Bool
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			switch opOf(req) {
+			case "CommitRewrite":
+				once.Do(func() { require.NoError(t, w.cl.Remove(t.Context(), "/f")) })
+			case "FinishJob":
+				failed.Store(failed.Load() || req.GetFinishJob().Error != "")
+			}
+			return nil, nil
+		})
+		startMover(t, c, "n1")
+		eventually(t, 5*time.Minute, "the file is gone", func() bool {
+			_, err := w.cl.Stat(t.Context(), "/f")
+			return err != nil
+		})
+		eventually(t, 5*time.Minute, "the job has ended", func() bool { return len(running(t, c)) == 0 })
+		require.False(t, failed.Load())
+	})
 }
