@@ -47,11 +47,15 @@ type node struct {
 	id     uint64 // 0: made by an operation whose answer nobody saw, and not seen since
 	dir    bool
 	mode   uint32
+	owner  owner
 	target string // of a symbolic link
 	cells  []cell
 	xattr  string // of user.x
 	marked bool   // it has user.x
 }
+
+// owner is whose an inode is: root's, at first.
+type owner struct{ uid, gid uint32 }
 
 // cell is what a byte of a file is made of; the zero cell is a hole.
 type cell struct {
@@ -84,11 +88,12 @@ const (
 	symlink
 	concat
 	cloneTree
+	chown
 	verbs
 )
 
 var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "rename", "link", "unlink", "rmdir",
-	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink", "concat", "clonetree"}
+	"rmtree", "chmod", "truncate", "setxattr", "getxattr", "commit", "clone", "extents", "save", "symlink", "concat", "clonetree", "chown"}
 
 // input is one operation.
 type input struct {
@@ -104,6 +109,8 @@ type input struct {
 	noReplace  bool
 	exchange   bool
 	mode       uint32
+	owner      owner
+	owns       wire.SetAttrField // of chown: which of the owner is set
 	size       int
 	value      string // of setxattr; of symlink what it stands for
 	create     bool   // of setxattr
@@ -125,6 +132,7 @@ type output struct {
 	id      uint64
 	dir     bool
 	mode    uint32
+	owner   owner
 	target  string // of a symbolic link
 	nlink   uint32
 	size    uint64
@@ -190,7 +198,7 @@ func (a arena) equal(b arena) bool {
 }
 
 func (n *node) equal(o *node) bool {
-	return n.id == o.id && n.dir == o.dir && n.mode == o.mode && n.target == o.target && n.xattr == o.xattr && n.marked == o.marked && slices.Equal(n.cells, o.cells)
+	return n.id == o.id && n.dir == o.dir && n.mode == o.mode && n.owner == o.owner && n.target == o.target && n.xattr == o.xattr && n.marked == o.marked && slices.Equal(n.cells, o.cells)
 }
 
 // find returns the node of an inode number, nil if there is none.
@@ -316,7 +324,7 @@ func (a arena) is(n *node, id uint64) (bool, arena, *node) {
 // described reports whether the answer describes n.
 func (a arena) described(n *node, out output) (bool, arena) {
 	ok, a, n := a.is(n, out.id)
-	if !ok || n.dir != out.dir || n.mode != out.mode || n.target != out.target {
+	if !ok || n.dir != out.dir || n.mode != out.mode || n.owner != out.owner || n.target != out.target {
 		return false, a
 	}
 	return n.dir || a.links(n) == out.nlink && uint64(len(n.cells)) == out.size, a

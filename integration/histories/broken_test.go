@@ -202,6 +202,25 @@ func (s keepsNothing) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Me
 	return s.service.Meta(ctx, req)
 }
 
+// halfOwned is the mutant of changes of owners: one of a user and a group is set in two steps.
+type halfOwned struct{ service }
+
+// Meta implements service.
+func (s halfOwned) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	set, both := req.GetSetAttr(), uint32(wire.SetAttrField_SET_ATTR_UID|wire.SetAttrField_SET_ATTR_GID)
+	if set.GetValid() != both {
+		return s.service.Meta(ctx, req)
+	}
+	first := proto.CloneOf(req)
+	first.GetSetAttr().Valid = uint32(wire.SetAttrField_SET_ATTR_UID)
+	if resp, err := s.service.Meta(ctx, first); err != nil {
+		return resp, err
+	}
+	time.Sleep(20 * time.Millisecond)
+	set.Valid = uint32(wire.SetAttrField_SET_ATTR_GID)
+	return s.service.Meta(ctx, req)
+}
+
 // TestBrokenServicesAreCaught holds the checker against a service that does one
 // operation otherwise than it promises: it finds each out in one of a few histories
 // in which nothing else goes wrong.
@@ -215,6 +234,7 @@ func TestBrokenServicesAreCaught(t *testing.T) {
 		"a removal of a directory that is not empty":        func(s service) service { return removesFull{s} },
 		"a kept file that dies":                             func(s service) service { return keepsNothing{s} },
 		"a clone of a tree that grows in sight":             func(s service) service { return growing{s} },
+		"an owner that is set in two steps":                 func(s service) service { return halfOwned{s} },
 		"a symbolic link that stands for what another does": func(s service) service { return oldTargets{s, map[string]string{}} },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,6 +51,8 @@ func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: dir, Name: name}}}
 	case chmod:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: in.mode}}}
+	case chown:
+		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(in.owns), Uid: in.owner.uid, Gid: in.owner.gid}}}
 	case truncate:
 		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: in.id, Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: uint64(in.size)}}}
 	case setxattr:
@@ -136,5 +138,5 @@ func answer(in input, resp *wire.MetaResponse, err error) output {
 }
 
 func attributes(a *wire.Attr) output {
-	return output{id: a.GetInode(), dir: a.GetType() == wire.FileType_FILE_TYPE_DIRECTORY, mode: a.GetMode(), target: a.GetTarget(), nlink: a.GetNlink(), size: a.GetSize()}
+	return output{id: a.GetInode(), dir: a.GetType() == wire.FileType_FILE_TYPE_DIRECTORY, mode: a.GetMode(), owner: owner{a.GetUid(), a.GetGid()}, target: a.GetTarget(), nlink: a.GetNlink(), size: a.GetSize()}
 }

@@ -122,6 +122,13 @@ func (a arena) applyTo(n *node, in input, out output) (string, arena, func(arena
 		switch in.verb {
 		case chmod:
 			n.mode = in.mode
+		case chown:
+			if in.owns&wire.SetAttrField_SET_ATTR_UID != 0 {
+				n.owner.uid = in.owner.uid
+			}
+			if in.owns&wire.SetAttrField_SET_ATTR_GID != 0 {
+				n.owner.gid = in.owner.gid
+			}
 		case truncate:
 			n.resize(in.size)
 		case commit:

@@ -247,6 +247,11 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	case rename:
 		in.noReplace = rng.IntN(4) == 0
 		in.exchange = !in.noReplace && (in.in == 0) == (in.toIn == 0) && rng.IntN(4) == 0
+	case chown:
+		in.owner = owner{uint32(rng.IntN(4)), uint32(rng.IntN(4))}
+		in.owns = []wire.SetAttrField{wire.SetAttrField_SET_ATTR_UID, wire.SetAttrField_SET_ATTR_GID, wire.SetAttrField_SET_ATTR_UID | wire.SetAttrField_SET_ATTR_GID}[rng.IntN(3)]
+		in.id, ok = p.inode(rng, false)
+		return in, ok
 	case stat, chmod:
 		in.id, ok = p.inode(rng, false)
 		return in, ok
