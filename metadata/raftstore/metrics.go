@@ -1,6 +1,8 @@
 package raftstore
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -39,6 +41,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return f.NewHistogram(prometheus.HistogramOpts{Name: "moraine_raft_" + name, Help: help, Buckets: buckets})
 	}
 	seconds := prometheus.ExponentialBuckets(50e-6, 2, 18) // 50 us to 6.5 s
+	// With an edge at 100 ms too, which nothing that is applied may take longer than.
+	i, _ := slices.BinarySearch(seconds, 0.1)
+	applied := slices.Insert(slices.Clone(seconds), i, 0.1)
 	counts := prometheus.ExponentialBuckets(1, 2, 11)
 	return &Metrics{
 		Leader:          gauge("leader", "1 while this node leads and serves."),
@@ -47,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Applied:         gauge("applied_index", "Index of the last log entry applied."),
 		Entries:         counter("entries_applied_total", "Log entries applied."),
 		ApplyBatch:      histogram("apply_batch_entries", "Log entries in one commit of the state.", counts),
-		ApplySeconds:    histogram("apply_seconds", "Time to apply and commit one batch of entries.", seconds),
+		ApplySeconds:    histogram("apply_seconds", "Time to apply and commit one batch of entries.", applied),
 		AppendSeconds:   histogram("log_append_seconds", "Time of one durable append to the log.", seconds),
 		ProposeSeconds:  histogram("propose_seconds", "Time from a proposal to its result.", seconds),
 		ReadRounds:      counter("read_rounds_total", "Confirmations of leadership made for reads."),
