@@ -67,6 +67,9 @@ type Config struct {
 	// RewriteBytesPerSecond bounds what is read and written again of them, by all movers
 	// together (32 MiB).
 	RewriteBytesPerSecond int64
+	// RewriteGrace is for how long, in cluster time, the chunks of stripes that were rewritten
+	// are kept (24 h; Grace where it is shorter): the files of an older backup name them.
+	RewriteGrace time.Duration
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int
@@ -113,6 +116,7 @@ func (c *Config) setDefaults() {
 	setInt(&c.RepairsPerSecond, 256)
 	setInt(&c.RewriteLive, 25)
 	setDuration(&c.RewriteEvery, time.Hour)
+	setDuration(&c.RewriteGrace, 24*time.Hour)
 	if c.RewriteBytesPerSecond == 0 {
 		c.RewriteBytesPerSecond = 32 << 20
 	}
@@ -159,6 +163,8 @@ func (c *Config) validate() error {
 		return bad("stripes are rewritten of which up to %d%% are in use: 90 at most", c.RewriteLive)
 	case c.RewriteEvery < time.Second || c.RewriteBytesPerSecond < 1<<16:
 		return bad("stripes are looked through every %v and rewritten at %d bytes a second: at least a second, and 64 KiB", c.RewriteEvery, c.RewriteBytesPerSecond)
+	case c.RewriteGrace < 0 || c.RewriteGrace > state.MaxKeepMillis*time.Millisecond:
+		return bad("what was rewritten is kept for %v: a year at most", c.RewriteGrace)
 	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:
 		return bad("bounds of jobs must be positive")
 	}

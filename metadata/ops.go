@@ -197,7 +197,7 @@ func newOpTable(m *Metrics) *opTable {
 		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: (*leader).setRebalance},
 		480: {name: "check_chunks", may: admins, reads: true, serve: (*leader).checkChunks},
 		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).mutate},
-		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
+		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).commitRewrite},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}

@@ -473,3 +473,10 @@ func (l *leader) rewriteBusy() (busy bool, err error) {
 	})
 	return busy, err
 }
+
+// commitRewrite has what was rewritten kept for longer than what somebody removed.
+func (l *leader) commitRewrite(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	req := proto.CloneOf(c.req)
+	req.GetCommitRewrite().KeepMillis = uint64(max(l.cfg.RewriteGrace-l.cfg.Grace, 0).Milliseconds())
+	return l.propose(ctx, c.caller, req)
+}

@@ -36,7 +36,7 @@ type entry struct {
 	Acked     int64 // bytes
 	Steps     int
 	Evicted   int64 // files, to the bucket
-	Rewritten int   // jobs that rewrote stripes
+	Rewritten int   // stripes that the last look chose to be rewritten
 	Failed    int64 // operations
 }
 

@@ -106,7 +106,7 @@ func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 		Listen: func(name, _ string) string { return "unix:" + w.socket(name) },
 		// Everything that takes its time is to happen within a schedule: sessions and
 		// hosts are given up, what is dead is deleted, what was lost is rebuilt, what is mostly dead is rewritten.
-		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50"},
+		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50", "--rewrite-grace", "2s"},
 		ChunkserverArgs: []string{"--capacity", capacity, "--memory", "64MiB", "--report-interval", "10s", "--scrub-interval", "15s",
 			"--repair-bandwidth", "64MiB"},
 	})

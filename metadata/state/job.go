@@ -273,7 +273,8 @@ func backoff(tries uint32) uint64 {
 }
 
 // endJob ends a live job, lets go of what it worked on, and forgets the oldest
-// ended ones past their bound. The same job may be ended once only.
+// ended ones past their bound, and at once a rewriting that is done. The same job may be ended
+// once only.
 func (m *Machine) endJob(t *tx, j *job, state wire.JobState, reason string) error {
 	t.unindexJob(j)
 	t.countMoves(j, -1)
@@ -282,6 +283,11 @@ func (m *Machine) endJob(t *tx, j *job, state wire.JobState, reason string) erro
 	}
 	if err := m.releaseJob(t, j, state, reason); err != nil {
 		return err
+	}
+	if j.kind == wire.JobKind_JOB_KIND_REWRITE && state == wire.JobState_JOB_STATE_DONE {
+		// They are many, and nobody asks for one: it would push others out.
+		t.del(t.k.job(j.id))
+		return nil
 	}
 	j.state, j.err, j.until, j.stripes, j.cursor, j.owner = state, reason, 0, nil, nil, 0
 	t.putJob(j)

@@ -56,6 +56,12 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 // bury leaves a tombstone for a chunk on a device, dead from now on; one that
 // is there already is taken up in it. A device that is retired needs none.
 func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64) error {
+	return m.buryAt(t, id, chunk, below, bytes, t.clusterTime())
+}
+
+// buryAt is bury of a chunk that counts as dead from a later time on only: until then, and
+// for the grace after it, it is kept.
+func (m *Machine) buryAt(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, from uint64) error {
 	d, err := t.lookDevice(id)
 	if err != nil || d == nil || d.state == deviceRetired {
 		return err
@@ -67,11 +73,10 @@ func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	write := t.insert // nothing has to be looked up
 	if ok {
 		t.exhume(id, chunk, old, since)
-		below, write = max(below, old.below), t.put
+		below, from, write = max(below, old.below), max(from, since), t.put
 	}
-	now := t.clusterTime()
-	write(t.k.tombstone(id, now, chunk), tombstone{below, bytes}.encode())
-	write(t.k.tombstoneAt(id, chunk), putUvarint(newValue(tombstoneVersion, 8), now))
+	write(t.k.tombstone(id, from, chunk), tombstone{below, bytes}.encode())
+	write(t.k.tombstoneAt(id, chunk), putUvarint(newValue(tombstoneVersion, 8), from))
 	t.count[cPendingBytes] += uint64(bytes)
 	t.events.Deletions = true
 	return nil

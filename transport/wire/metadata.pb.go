@@ -8500,8 +8500,9 @@ type CommitRewrite struct {
 	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode,proto3" json:"inode,omitempty"`
 	Stripes       []*Stripe              `protobuf:"bytes,4,rep,name=stripes,proto3" json:"stripes,omitempty"`
 	Extents       []*Extent              `protobuf:"bytes,5,rep,name=extents,proto3" json:"extents,omitempty"`
-	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`            // what the file had in the ranges of the extents, and the bytes were read from
-	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
+	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`                                  // what the file had in the ranges of the extents, and the bytes were read from
+	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"`                       // as in Commit
+	KeepMillis    uint64                 `protobuf:"varint,8,opt,name=keep_millis,json=keepMillis,proto3" json:"keep_millis,omitempty"` // chunks of what dies by it are kept so much longer; the service fills it in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8581,6 +8582,13 @@ func (x *CommitRewrite) GetWas() []*Extent {
 func (x *CommitRewrite) GetPromised() uint32 {
 	if x != nil {
 		return x.Promised
+	}
+	return 0
+}
+
+func (x *CommitRewrite) GetKeepMillis() uint64 {
+	if x != nil {
+		return x.KeepMillis
 	}
 	return 0
 }
@@ -13198,7 +13206,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\x12\x18\n" +
 	"\astripes\x18\x03 \x03(\x06R\astripes\x12\x14\n" +
-	"\x05fewer\x18\x04 \x01(\rR\x05fewer\"\xfc\x01\n" +
+	"\x05fewer\x18\x04 \x01(\rR\x05fewer\"\x9d\x02\n" +
 	"\rCommitRewrite\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
@@ -13207,7 +13215,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\astripes\x18\x04 \x03(\v2\x14.moraine.wire.StripeR\astripes\x12.\n" +
 	"\aextents\x18\x05 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12&\n" +
 	"\x03was\x18\x06 \x03(\v2\x14.moraine.wire.ExtentR\x03was\x12\x1a\n" +
-	"\bpromised\x18\a \x01(\rR\bpromised\"\xb4\x01\n" +
+	"\bpromised\x18\a \x01(\rR\bpromised\x12\x1f\n" +
+	"\vkeep_millis\x18\b \x01(\x04R\n" +
+	"keepMillis\"\xb4\x01\n" +
 	"\n" +
 	"RepairTask\x12,\n" +
 	"\x06stripe\x18\x01 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12\x16\n" +
