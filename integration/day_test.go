@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -21,11 +20,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// This file has users create, clone, move and remove trees for a day of cluster
-// time, on synctest's clock, while servers and clients are killed and lose their
-// power. At the end the counts of usage are what a recount finds; and once
-// everything is removed nothing is left: no inode, no stripe, no tombstone, no
-// chunk that nothing explains.
+// This file has users create, overwrite, clone, move and remove trees for a day of
+// cluster time, on synctest's clock, while servers and clients are killed and lose
+// their power, and stripes that are mostly dead are rewritten. At the end the counts
+// of usage are what a recount finds; and once everything is removed nothing is left:
+// no inode, no stripe, no tombstone, no chunk that nothing explains.
 
 // day is a cluster with its users.
 type day struct {
@@ -36,22 +35,14 @@ type day struct {
 	// busy gets a value as a tree is cloned or removed.
 	busy chan struct{}
 
-	mu     sync.Mutex
-	counts map[string]int // of what the users did
-}
-
-// dayUser works below a directory of its own, with a quota.
-type dayUser struct {
-	d    *day
-	name string
-	rng  *rand.Rand
-	dirs []string // that it made, and did not remove
-	n    int
+	mu        sync.Mutex
+	counts    map[string]int  // of what the users did
+	rewritten map[uint64]bool // jobs that rewrote stripes
 }
 
 func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err error) {
-	d = &day{rng: rand.New(rand.NewPCG(seed, 2)), kills: map[string]int{}, counts: map[string]int{}, busy: make(chan struct{}, 1)}
-	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000})
+	d = &day{rng: rand.New(rand.NewPCG(seed, 2)), kills: map[string]int{}, counts: map[string]int{}, rewritten: map[uint64]bool{}, busy: make(chan struct{}, 1)}
+	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, RewriteEvery: time.Minute})
 	if err != nil {
 		return d, err
 	}
@@ -68,7 +59,7 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 		u := &dayUser{d: d, name: fmt.Sprintf("u%d", i+1), rng: rand.New(rand.NewPCG(seed, uint64(10+i)))}
 		attr, err := admin.Mkdir(ctx, "/"+u.name, 0o755)
 		if err == nil {
-			err = admin.SetQuota(ctx, moraine.InodeID(attr.Inode), 6<<20, 150)
+			err = admin.SetQuota(ctx, moraine.InodeID(attr.Inode), 60<<20, 1500)
 		}
 		if err != nil {
 			return d, err
@@ -82,6 +73,7 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 	for _, u := range d.users {
 		crew.Go(func() { u.work(working) })
 	}
+	crew.Go(func() { d.noteRewritten(working) })
 	err = d.killUntil(ctx, time.Now().Add(length), min(length/10, 10*time.Minute))
 	stop()
 	crew.Wait()
@@ -157,210 +149,43 @@ func (d *day) cutBusy(ids []string) {
 	}
 }
 
+// noteRewritten notes which jobs rewrote stripes, until ctx ends: of those that ended
+// the service remembers the last ones only.
+func (d *day) noteRewritten(ctx context.Context) {
+	for ctx.Err() == nil {
+		admin, err := d.c.Admin(ctx, "watch")
+		for err == nil && ctx.Err() == nil {
+			time.Sleep(time.Minute)
+			err = d.noteJobs(ctx, admin.Client)
+		}
+		if admin != nil {
+			admin.Close() //nolint:errcheck // the session may be lost
+		}
+	}
+}
+
+func (d *day) noteJobs(ctx context.Context, c *client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for j, err := range c.Jobs(ctx, true) {
+		if err != nil {
+			return err
+		}
+		if j.Kind == wire.JobKind_JOB_KIND_REWRITE && j.State == wire.JobState_JOB_STATE_DONE {
+			d.mu.Lock()
+			d.rewritten[j.Id] = true
+			d.mu.Unlock()
+		}
+	}
+	return nil
+}
+
 // working tells that a job begins.
 func (d *day) working() {
 	select {
 	case d.busy <- struct{}{}:
 	default:
 	}
-}
-
-// work goes on until ctx ends, with one client after the other: what fails is
-// not known to have been done, and never asked about.
-func (u *dayUser) work(ctx context.Context) {
-	for ctx.Err() == nil {
-		c, err := u.d.c.Client(ctx, u.name)
-		if err != nil {
-			time.Sleep(time.Second)
-			continue
-		}
-		for err == nil || errors.Is(err, moraine.QuotaExceeded) || errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Exists) {
-			if u.rng.IntN(60) == 0 || ctx.Err() != nil {
-				break
-			}
-			err = u.step(ctx, c.Client)
-			time.Sleep(time.Duration(u.rng.IntN(20_000)) * time.Millisecond)
-		}
-		if u.rng.IntN(3) == 0 {
-			u.did("killed")
-			c.Kill()
-		} else {
-			c.Close() //nolint:errcheck // the session may be lost
-		}
-	}
-}
-
-func (u *dayUser) did(what string) {
-	u.d.mu.Lock()
-	defer u.d.mu.Unlock()
-	u.d.counts[what]++
-}
-
-func (u *dayUser) fresh() string {
-	u.n++
-	return fmt.Sprintf("x%05d", u.n)
-}
-
-func (u *dayUser) dir() string { return u.dirs[u.rng.IntN(len(u.dirs))] }
-
-// step does one thing.
-func (u *dayUser) step(ctx context.Context, c *client.Client) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	what := "create"
-	switch n := u.rng.IntN(100); {
-	case n < 35:
-		err = u.create(ctx, c)
-	case n < 45:
-		what = "change"
-		err = u.change(ctx, c)
-	case n < 55:
-		what = "mkdir"
-		name := u.dir() + "/" + u.fresh()
-		if _, err = c.Mkdir(ctx, name, 0o755); err == nil {
-			u.dirs = append(u.dirs, name)
-		}
-	case n < 66:
-		what = "clone"
-		err = u.clone(ctx, c)
-	case n < 70:
-		what = "concat"
-		err = u.concat(ctx, c)
-	case n < 85 && len(u.dirs) > 1:
-		what = "remove"
-		at := 1 + u.rng.IntN(len(u.dirs)-1)
-		name := u.dirs[at]
-		u.dirs = slices.DeleteFunc(u.dirs, func(d string) bool { return d == name || len(d) > len(name) && d[:len(name)+1] == name+"/" })
-		u.d.working()
-		err = c.RemoveAll(ctx, name)
-	case n < 92 && len(u.dirs) > 1:
-		what = "rename"
-		at := 1 + u.rng.IntN(len(u.dirs)-1)
-		name := u.dirs[0] + "/" + u.fresh()
-		if err = c.Rename(ctx, u.dirs[at], name, client.RenameOptions{}); err == nil {
-			u.dirs[at] = name
-		}
-	default:
-		what = "abandon" // a file that never gets a name
-		var f *client.File
-		if f, err = c.Create(ctx, u.dir()+"/"+u.fresh(), client.CreateOptions{}); err == nil {
-			_, err = f.Write(make([]byte, u.rng.IntN(300_000)))
-			f.Abort()
-		}
-	}
-	switch {
-	case err == nil:
-		u.did(what)
-	case errors.Is(err, moraine.QuotaExceeded):
-		u.did("over quota")
-	default:
-		u.did("unknown")
-	}
-	return err
-}
-
-func (u *dayUser) create(ctx context.Context, c *client.Client) error {
-	f, err := c.Create(ctx, u.dir()+"/"+u.fresh(), client.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(make([]byte, u.rng.IntN(400_000))); err == nil {
-		_, err = f.Commit(ctx)
-	}
-	if err != nil {
-		f.Abort()
-	}
-	return err
-}
-
-// change changes a file that is there, in place: it gets longer or shorter, or
-// another name in another directory, loses its name, or is written over.
-func (u *dayUser) change(ctx context.Context, c *client.Client) error {
-	dir := u.dir()
-	var file *wire.DirEntry
-	for e, err := range c.ReadDir(ctx, dir) {
-		if err != nil {
-			return err
-		}
-		if e.Attr.Type == wire.FileType_FILE_TYPE_REGULAR && (file == nil || u.rng.IntN(3) == 0) {
-			file = e
-		}
-	}
-	if file == nil {
-		return nil
-	}
-	inode := moraine.InodeID(file.Attr.Inode)
-	switch u.rng.IntN(4) {
-	case 0:
-		return c.Remove(ctx, dir+"/"+file.Name)
-	case 1:
-		to, err := c.Stat(ctx, u.dir())
-		if err == nil {
-			_, err = c.Link(ctx, inode, moraine.InodeID(to.Inode), u.fresh())
-		}
-		return err
-	case 2:
-		_, err := c.SetAttr(ctx, dir+"/"+file.Name, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: u.rng.Uint64N(400_000)})
-		return err
-	}
-	h, err := c.OpenHandle(ctx, inode, client.HandleOptions{})
-	if err != nil {
-		return err
-	}
-	_, err = h.WriteAt(ctx, make([]byte, u.rng.IntN(100_000)), u.rng.Int64N(400_000))
-	return errors.Join(err, h.Close(ctx))
-}
-
-// clone clones one of the directories to another one, and waits for it, cancels
-// it (only administrators may) or leaves it alone.
-func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
-	name := u.dirs[0] + "/" + u.fresh()
-	u.d.working()
-	j, err := c.CloneTree(ctx, u.dir(), name)
-	if err != nil {
-		return err
-	}
-	u.dirs = append(u.dirs, name)
-	if u.rng.IntN(3) == 0 {
-		return nil
-	}
-	_, err = c.WaitJob(ctx, moraine.JobID(j.Id), nil)
-	return err
-}
-
-// concat makes a file of many ranges of others of a directory, and sometimes lets
-// the directory go with it.
-func (u *dayUser) concat(ctx context.Context, c *client.Client) error {
-	at := u.rng.IntN(len(u.dirs))
-	dir, name := u.dirs[at], u.dirs[0]+"/"+u.fresh()
-	parent, err := c.Stat(ctx, dir)
-	if err != nil {
-		return err
-	}
-	var files []client.InodeRange
-	for e, err := range c.ReadDir(ctx, dir) {
-		if err != nil {
-			return err
-		}
-		if e.Attr.Type == wire.FileType_FILE_TYPE_REGULAR {
-			files = append(files, client.InodeRange{Inode: moraine.InodeID(e.Attr.Inode)})
-		}
-	}
-	if len(files) == 0 {
-		return nil
-	}
-	var srcs []client.InodeRange
-	for range 1 + u.rng.IntN(1200) {
-		srcs = append(srcs, files[u.rng.IntN(len(files))])
-	}
-	u.d.working()
-	if at == 0 || u.rng.IntN(3) > 0 {
-		_, err = c.Concat(ctx, name, srcs, client.CreateOptions{})
-		return err
-	}
-	u.dirs = slices.DeleteFunc(u.dirs, func(d string) bool { return d == dir || len(d) > len(dir) && d[:len(dir)+1] == dir+"/" })
-	_, _, err = c.ConcatParts(ctx, name, srcs, moraine.InodeID(parent.Inode), client.CreateOptions{})
-	return err
 }
 
 // settle waits until nothing goes on, has everything counted anew, removes it,
@@ -485,6 +310,9 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 		}
 		r := resp.GetCluster()
 		if r.Inodes == 1 && r.Stripes == 0 && r.PendingBytes == 0 && r.LeakedBytes == 0 && r.LostStripes == 0 && r.RepairQueued == 0 {
+			if n, err := d.c.Tombstones(); n > 0 || err != nil {
+				return fmt.Errorf("%d tombstones are left, of no bytes that are pending (%v)", n, err)
+			}
 			return d.c.Check()
 		}
 		select {
@@ -495,13 +323,47 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// TestADayOfTrees runs some hours of cluster time, in the long form a day.
+// TestADayOfTrees runs minutes of cluster time, in the long form a day, or as many hours
+// as MORAINE_TEST_RUNS says.
 func TestADayOfTrees(t *testing.T) {
-	seed, length := powerSeed(t), testseed.Of(5*time.Minute, 24*time.Hour)
+	seed, length, hours := powerSeed(t), 5*time.Minute, testseed.Runs(t, 0, 24)
+	if hours > 0 {
+		length = time.Duration(hours) * time.Hour
+	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		d, err := runDay(t.Context(), seed, length)
-		t.Logf("seed %d (MORAINE_TEST_SEED repeats it): %s of cluster time, killed %v; users did %v", seed, time.Since(began).Round(time.Minute), d.kills, d.counts)
+		t.Logf("seed %d (MORAINE_TEST_SEED repeats it): %s of cluster time, killed %v; users did %v; %d jobs rewrote stripes",
+			seed, time.Since(began).Round(time.Minute), d.kills, d.counts, len(d.rewritten))
 		require.NoError(t, err)
+		if hours > 0 {
+			d.requireWork(t, hours)
+		}
 	})
+}
+
+// requireWork holds that a day was one of work: all verbs succeeded, and more often than
+// they were refused, or nobody knows; all was killed; and stripes were rewritten.
+func (d *day) requireWork(t *testing.T, hours int) {
+	t.Helper()
+	done, not := 0, 0
+	for what, n := range d.counts {
+		switch what {
+		case "over quota", "moved meanwhile", "unknown":
+			not += n
+		case "killed":
+		default:
+			done += n
+		}
+	}
+	require.Greater(t, done, 3*not, "of what the users wanted")
+	for _, verb := range []string{"create", "change", "overwrite", "mkdir", "clone", "concat", "remove", "rename", "abandon"} {
+		require.GreaterOrEqual(t, d.counts[verb], 4*hours, "of %s", verb)
+	}
+	kills := 0
+	for _, n := range d.kills {
+		kills += n
+	}
+	require.GreaterOrEqual(t, kills, 4*hours, "kills")
+	require.GreaterOrEqual(t, len(d.rewritten), hours, "jobs that rewrote stripes")
 }

@@ -2,8 +2,10 @@ package incluster
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 )
@@ -42,4 +44,30 @@ func (c *Cluster) Check() error {
 		}
 	}
 	return nil
+}
+
+// Tombstones counts the chunks that the leader knows to be dead and not yet deleted; a
+// server's that is up, where none leads.
+func (c *Cluster) Tombstones() (count int, err error) {
+	leader := c.Leader()
+	for _, n := range c.nodes {
+		l := n.current()
+		if n.role != transport.RoleMetadata || l == nil || l.gone.Load() || leader != "" && n.id != leader {
+			continue
+		}
+		count = 0
+		err = l.store.View(func(r state.Reader, _ uint64) error {
+			machine := state.New(0)
+			devices, err := machine.Devices(r)
+			for _, d := range devices {
+				dead, err := machine.Tombstones(r, moraine.DeviceID(d.Id), math.MaxUint64, math.MaxInt)
+				if err != nil {
+					return err
+				}
+				count += len(dead)
+			}
+			return err
+		})
+	}
+	return count, err
 }
