@@ -232,7 +232,7 @@ func slow(c *memcluster.Cluster, d time.Duration) {
 	}
 }
 
-// TestPutFaults fails puts on one host for a while: what was to go there is
+// TestPutFaults fails the first puts of a repair: what was to go there is
 // planned anew, and the rest of the job is committed.
 func TestPutFaults(t *testing.T) {
 	for _, kind := range []moraine.Kind{moraine.IOError, moraine.NoSpace, moraine.Stale, moraine.Unavailable} {
@@ -242,12 +242,14 @@ func TestPutFaults(t *testing.T) {
 				save(t, c, "/runs/a", 1, 5, 1)
 				var left atomic.Int32
 				left.Store(3)
-				c.Hosts[0].Before(func(req any) error {
-					if _, ok := req.(*wire.PutChunk); ok && left.Add(-1) >= 0 {
-						return fail(kind)
-					}
-					return nil
-				})
+				for _, h := range c.Hosts { // which of them get what is repaired is drawn
+					h.Before(func(req any) error {
+						if _, ok := req.(*wire.PutChunk); ok && left.Add(-1) >= 0 {
+							return fail(kind)
+						}
+						return nil
+					})
+				}
 				loseHosts(t, c, 7)
 				soundAgain(t, c)
 				require.Negative(t, left.Load())
