@@ -283,9 +283,13 @@ func (sv survey) next() string {
 	case sv.Answering >= max(sv.Needed, 1):
 		return fmt.Sprintf("no metadata server leads, though %d of %d that vote answer: an election takes seconds, so ask again. Where it goes on they do not reach each other, or their disks hang: their logs say which", sv.Answering, sv.Voters)
 	}
+	which := ""
+	if len(alive) > 1 {
+		which = ", a voter, the one whose last entry is the newest by its term and then its index (`moraine inspect log`)"
+	}
 	return fmt.Sprintf("no metadata server leads: %d of %d that vote answer, and it takes %d. Nothing is lost by waiting, and nothing can be changed until then. Start what is down (%s) again, each on its own --data. "+
-		"Only where the disks of so many are lost for good, let one that is left (%s) go on alone: `moraine metadata force-quorum --help`",
-		sv.Answering, sv.Voters, sv.Needed, strings.Join(silent, ", "), strings.Join(alive, ", "))
+		"Only where the disks of so many are lost for good, let one that is left (%s)%s go on alone: `moraine metadata force-quorum --help`",
+		sv.Answering, sv.Voters, sv.Needed, strings.Join(silent, ", "), strings.Join(alive, ", "), which)
 }
 
 // printSurvey shows people what servers said of themselves.
