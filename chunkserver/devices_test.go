@@ -319,14 +319,7 @@ func TestCopiedDevicesAreNotBothTaken(t *testing.T) {
 // one that hangs, and it is closed when it answers.
 func TestNewDeviceDoesNotWaitForOneThatHangs(t *testing.T) {
 	mem := vfs.NewMem(1)
-	var hangs atomic.Bool
-	answers := make(chan struct{})
-	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
-		if op.Kind == vfs.OpClose && hangs.Load() && strings.HasPrefix(op.Path, "/b/") {
-			<-answers
-		}
-		return nil
-	})
+	fsys, hangs, answers := hangsAtClose(mem, "/b/")
 	meta := newFakeMeta()
 	h := start(t, fsys, meta, config("/a", "/b"))
 	defer func() { require.NoError(t, h.stop()) }()
@@ -345,6 +338,18 @@ func TestNewDeviceDoesNotWaitForOneThatHangs(t *testing.T) {
 	hangs.Store(false)
 	close(answers)
 	closesAtLast(t, mem, "/b")
+}
+
+// hangsAtClose returns fsys, in which no file below prefix is closed while hangs, until
+// answers is closed.
+func hangsAtClose(fsys vfs.FS, prefix string) (out vfs.FS, hangs *atomic.Bool, answers chan struct{}) {
+	hangs, answers = &atomic.Bool{}, make(chan struct{})
+	return vfs.NewFault(fsys, func(op vfs.Op) error {
+		if op.Kind == vfs.OpClose && hangs.Load() && strings.HasPrefix(op.Path, prefix) {
+			<-answers
+		}
+		return nil
+	}), hangs, answers
 }
 
 // closesAtLast waits until nothing has the device in dir open.

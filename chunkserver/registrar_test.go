@@ -45,6 +45,20 @@ func (f *fakeMeta) refuses(t *testing.T, fsys vfs.FS, dir string) {
 	})
 }
 
+// whenRefused has then called when the service refuses something.
+func (f *fakeMeta) whenRefused(then func()) {
+	f.set(func() {
+		fault := f.fault
+		f.fault = func(req *wire.MetaRequest, done bool) error {
+			err := fault(req, done)
+			if err != nil {
+				then()
+			}
+			return err
+		}
+	})
+}
+
 // TestOneRefusedDeviceLeavesTheOthers: of a change that takes two devices and lets one go
 // the service refuses one. The error names that, and the rest of the change is made.
 func TestOneRefusedDeviceLeavesTheOthers(t *testing.T) {
@@ -87,14 +101,7 @@ func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
 	format(t, mem, "/b")
 	meta.refuses(t, mem, "/b")
 	// What opening it closes is closed before the service is asked.
-	refuse := meta.fault
-	meta.set(func() {
-		meta.fault = func(req *wire.MetaRequest, done bool) error {
-			err := refuse(req, done)
-			hangs.Store(hangs.Load() || err != nil)
-			return err
-		}
-	})
+	meta.whenRefused(func() { hangs.Store(true) })
 	changed := make(chan error, 1)
 	go func() { changed <- h.SetDevices(t.Context(), config("/a", "/b").Devices) }()
 	h.waitFor(t, hung.Load)
@@ -110,28 +117,14 @@ func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
 // taken.
 func TestRefusedDeviceThatHangsIsNamed(t *testing.T) {
 	mem := vfs.NewMem(1)
-	var hangs atomic.Bool
-	answers := make(chan struct{})
-	fsys := vfs.NewFault(mem, func(op vfs.Op) error {
-		if op.Kind == vfs.OpClose && hangs.Load() && strings.HasPrefix(op.Path, "/b/") {
-			<-answers
-		}
-		return nil
-	})
+	fsys, hangs, answers := hangsAtClose(mem, "/b/")
 	meta := newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
 	h.SetCloseWait(20 * time.Millisecond)
 	format(t, mem, "/b")
 	format(t, mem, "/c")
 	meta.refuses(t, mem, "/b")
-	refuse := meta.fault
-	meta.set(func() {
-		meta.fault = func(req *wire.MetaRequest, done bool) error {
-			err := refuse(req, done)
-			hangs.Store(hangs.Load() || err != nil)
-			return err
-		}
-	})
+	meta.whenRefused(func() { hangs.Store(true) })
 	err := h.serves(t, "/a", "/b", "/c")
 	require.ErrorIs(t, err, moraine.Busy)
 	require.ErrorContains(t, err, "/b")
