@@ -391,19 +391,9 @@ func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, 
 	if err := t.mayStage(w, op); err != nil {
 		return nil, err
 	}
-	if err := m.takeStripes(t, w.stripes); err != nil {
+	if err := m.swapIn(t, w); err != nil {
 		return nil, err
 	}
-	if err := m.addStripes(t, w.stripes); err != nil {
-		return nil, err
-	}
-	if err := m.overlay(t, w.i, w.extents); err != nil {
-		return nil, err
-	}
-	if err := m.judgeStripes(t, w); err != nil {
-		return nil, err
-	}
-	w.i.degraded += uint64(w.degraded)
 	if !w.i.clean() && len(w.stripes) > 0 {
 		w.i.level = min(w.i.level, w.level)
 	}

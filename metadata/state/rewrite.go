@@ -140,21 +140,30 @@ func (m *Machine) commitRewrite(t *tx, op *wire.CommitRewrite) (*wire.MetaRespon
 	if keep := min(op.GetKeepMillis(), MaxKeepMillis); keep > 0 {
 		t.keepDead = t.clusterTime() + keep
 	}
-	if err := m.takeStripes(t, w.stripes); err != nil {
+	if err := m.swapIn(t, w); err != nil {
 		return nil, err
 	}
-	if err := m.addStripes(t, w.stripes); err != nil {
-		return nil, err
-	}
-	if err := m.overlay(t, w.i, w.extents); err != nil {
-		return nil, err
-	}
-	if err := m.judgeStripes(t, w); err != nil {
-		return nil, err
-	}
-	w.i.degraded += uint64(w.degraded)
 	t.putInode(w.i)
 	return m.commitReply(t, w)
+}
+
+// swapIn puts the stripes and extents of a commit that changes no byte of its file in the
+// place of what holds these bytes.
+func (m *Machine) swapIn(t *tx, w *commitWork) error {
+	if err := m.takeStripes(t, w.stripes); err != nil {
+		return err
+	}
+	if err := m.addStripes(t, w.stripes); err != nil {
+		return err
+	}
+	if err := m.overlay(t, w.i, w.extents); err != nil {
+		return err
+	}
+	if err := m.judgeStripes(t, w); err != nil {
+		return err
+	}
+	w.i.degraded += uint64(w.degraded)
+	return nil
 }
 
 // parseWas returns the extents that a CommitRewrite takes away, which cover just the ranges
