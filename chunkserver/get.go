@@ -11,8 +11,9 @@ import (
 )
 
 // GetChunk implements transport.ChunkService: it lends the bytes that the
-// device has read and verified. The caller holds the sums against its stripe
-// record.
+// device has read and verified, or that are in memory with the sums that they were
+// verified by. The caller holds the bytes against the sum of the reply, and the sums
+// against its stripe record.
 func (s *Server) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
 	start := s.deps.Clock.Now()
 	v, err := s.get(ctx, req)
@@ -40,7 +41,11 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	if err != nil {
 		return nil, err
 	}
-	v, err := d.tier.View(ctx, id, int64(req.Offset), int64(req.Length))
+	lend := d.tier.Lend // the caller holds what comes against its sum
+	if req.Verify {
+		lend = d.tier.View
+	}
+	v, err := lend(ctx, id, int64(req.Offset), int64(req.Length))
 	if err != nil {
 		return nil, err
 	}

@@ -156,6 +156,48 @@ func TestAChunkComesBackAsItWasPut(t *testing.T) {
 	}
 }
 
+// TestMemoryThatRotsShows changes a byte of what is in memory: who gets it can tell, and
+// gets the right bytes when he says so, as does everybody after him. Where the sum is made
+// of the bytes, as of a part of a block, they are looked at first.
+func TestMemoryThatRotsShows(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	c := chunk(1, 300_001)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	get := func(req *wire.GetChunk) (uint32, []byte, func()) {
+		t.Helper()
+		reply, payload, release, err := h.GetChunk(t.Context(), req)
+		require.NoError(t, err)
+		return reply.PayloadCrc, payload[0], release
+	}
+	rot := func(at uint64) {
+		t.Helper()
+		_, data, release := get(c.get(at/4096*4096, 4096))
+		data[at%4096] ^= 1
+		release()
+	}
+
+	rot(50_000)
+	said, data, release := get(c.get(0, 300_001))
+	require.Equal(t, c.req.Crc, said)
+	require.NotEqual(t, c.req.Crc, crc.Sum(data))
+	release()
+	again := c.get(0, 300_001)
+	again.Verify = true
+	said, data, release = get(again)
+	require.Equal(t, c.req.Crc, said)
+	require.Equal(t, c.req.Crc, crc.Sum(data))
+	release()
+	c.check(t, h)
+
+	rot(50_000)
+	said, data, release = get(c.get(49_500, 10_000))
+	require.Equal(t, crc.Sum(c.data[49_500:59_500]), said)
+	require.Equal(t, said, crc.Sum(data))
+	release()
+	c.check(t, h)
+}
+
 func TestRefusedPutsStoreNothing(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	for name, c := range map[string]struct {

@@ -38,6 +38,7 @@ type chunkHost struct {
 	objects map[uint64][]byte // of its bucket
 	pieces  []*wire.GetPiece  // that were served
 	garble  bool              // other bytes of objects than it says
+	rotten  bool              // other bytes of chunks than it says, unless it is to verify them
 }
 
 type heldChunk struct {
@@ -199,8 +200,11 @@ func (h *chunkHost) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 	}
 	data := ch.data[req.Offset:][:req.Length]
 	h.gotten += int64(len(data))
-	return &wire.GetChunkReply{Version: ch.version, Crc: ch.crc, PayloadCrc: crc.Sum(data),
-		ChunkLength: uint64(len(ch.data))}, [][]byte{data}, func() {}, nil
+	reply := &wire.GetChunkReply{Version: ch.version, Crc: ch.crc, PayloadCrc: crc.Sum(data), ChunkLength: uint64(len(ch.data))}
+	if h.rotten && !req.Verify {
+		data = bytesOf(99, len(data))
+	}
+	return reply, [][]byte{data}, func() {}, nil
 }
 
 func (h *chunkHost) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {

@@ -17,11 +17,18 @@ import (
 // isBad knows say that the chunk itself is lost or wrong.
 func (c *Client) getChunk(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte) error {
 	dev := s.Chunks[index].Device
-	err := c.getOnce(ctx, s, index, lo, dst)
+	err := c.getOnce(ctx, s, index, lo, dst, false)
 	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
 		if err = c.meta.renew(ctx, true); err == nil {
-			err = c.getOnce(ctx, s, index, lo, dst)
+			err = c.getOnce(ctx, s, index, lo, dst, false)
 		}
+	}
+	if errors.Is(err, errOtherBytes) && ctx.Err() == nil {
+		// They became others in the server's memory, or on their way: the chunk itself is
+		// wrong only if the server says so when it looks.
+		c.metrics.ChunkErrors.WithLabelValues("get", moraine.Corrupt.String()).Inc()
+		c.log.Warn("bytes of a chunk came as others than their sum says; asking for them again, verified", "stripe", s.ID, "index", index, "device", dev, "err", err)
+		err = c.getOnce(ctx, s, index, lo, dst, true)
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -52,7 +59,12 @@ func isBad(kind moraine.Kind) bool {
 	return kind == moraine.NotFound || kind == moraine.Corrupt || kind == moraine.Stale || kind == moraine.Lost
 }
 
-func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte) error {
+// errOtherBytes says that bytes do not have the sum that came with them.
+var errOtherBytes = errors.New("the bytes are not those of the sum that came with them")
+
+// getOnce asks for a range of a chunk; with verify the server sums what it has in memory
+// first.
+func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte, verify bool) error {
 	ch := &s.Chunks[index]
 	d, err := c.topology.find(ctx, ch.Device)
 	if err != nil {
@@ -64,7 +76,7 @@ func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo i
 	var sum uint32
 	reply, n, err := d.chunks.Get(timed, &wire.GetChunk{Stripe: uint64(s.ID), Index: uint32(index),
 		Device: uint32(ch.Device), Version: uint32(s.Version), Tenant: uint32(s.Tenant),
-		Offset: uint64(lo), Length: uint64(len(dst))}, dst,
+		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify}, dst,
 		func(piece []byte) { sum = crc.Update(sum, piece) })
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
@@ -96,10 +108,10 @@ func holdAgainst(s *moraine.Stripe, index int, lo int64, r *wire.GetChunkReply, 
 		return bad(moraine.Corrupt, "the chunk held has %d bytes, the record says %d", r.ChunkLength, length)
 	case n != want:
 		return bad(moraine.Corrupt, "%d bytes came, not %d", n, want)
+	case sum != r.PayloadCrc:
+		return bad(moraine.Corrupt, "%w: %08x, and not %08x", errOtherBytes, sum, r.PayloadCrc)
 	case lo == 0 && int64(n) == length && sum != ch.CRC:
 		return bad(moraine.Corrupt, "the bytes have sum %08x, the record %08x", sum, ch.CRC)
-	case sum != r.PayloadCrc:
-		return bad(moraine.Corrupt, "the bytes have sum %08x, the server sent %08x", sum, r.PayloadCrc)
 	}
 	return nil
 }

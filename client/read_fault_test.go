@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,40 @@ func TestReadWithThreeHostsDamaged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Bytes that became others in a server's memory, or on their way, are asked for again: the
+// chunk is not given up for them, nor rebuilt, nor reported.
+func TestBytesThatDoNotHaveTheirSumAreAskedForAgain(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 1_300_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		var reported atomic.Bool
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetReportBadChunks() != nil {
+				reported.Store(true)
+			}
+			return nil, nil
+		})
+		for _, h := range c.hosts {
+			h.mu.Lock()
+			h.rotten = true
+			h.mu.Unlock()
+		}
+		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		part := make([]byte, 5000)
+		require.NoError(t, r.ReadRange(c.ctx, part, 70_001))
+		require.True(t, bytes.Equal(data[70_001:75_001], part))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.False(t, reported.Load())
+		require.Zero(t, cl.Stats().StripesRebuilt)
+	})
 }
 
 // What a reader finds wrong is reported, once, with what it is.

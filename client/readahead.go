@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
 )
@@ -15,6 +17,10 @@ import (
 // lost, a stripe that is read whole costs as many chunks as it has data, while
 // each lost chunk that is read alone costs as much as the whole. Memory for them is
 // never waited for: without it nothing is fetched ahead. Safe for concurrent use.
+//
+// What is fetched ahead is copied to who reads it. A wide read, of so many blocks that
+// their stripes are read side by side anyway, goes straight into the reader's memory, and
+// only what it begins with is fetched ahead, so that the servers have work between two.
 type readahead struct {
 	r     *Reader
 	block int64
@@ -44,6 +50,13 @@ type aheadBlock struct {
 // stripeChunks is how many data chunks a full stripe of the usual scheme has.
 const stripeChunks = 4
 
+// A read of wideBlocks blocks is a wide one; aheadOfWide is how many are fetched ahead of
+// the next.
+const (
+	wideBlocks  = 4
+	aheadOfWide = 1
+)
+
 func newReadahead(r *Reader) *readahead {
 	chunk := r.c.cfg.ChunkBytes
 	fits := min(moraine.MaxChunkSize, r.c.cfg.ReadaheadBytes/2, r.c.cfg.MemoryBytes/8) // two blocks at least
@@ -56,6 +69,42 @@ func newReadahead(r *Reader) *readahead {
 // their way, and otherwise straight from the servers.
 func (a *readahead) read(ctx context.Context, p []byte, off int64) error {
 	a.plan(ctx, off, int64(len(p)))
+	if a.isWide(int64(len(p))) {
+		return a.readWide(ctx, p, off)
+	}
+	return a.readThrough(ctx, p, off)
+}
+
+func (a *readahead) isWide(n int64) bool { return n >= wideBlocks*a.block }
+
+// readWide is a wide read: what no block covers is read while the others are copied.
+func (a *readahead) readWide(ctx context.Context, p []byte, off int64) error {
+	covered := a.covered(off)
+	if n := int64(len(p)); covered <= 0 || covered >= n {
+		return a.readThrough(ctx, p, off)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.r.read(ctx, p[covered:], off+covered) })
+	g.Go(func() error { return a.readThrough(ctx, p[:covered], off) })
+	return g.Wait()
+}
+
+// covered returns how many bytes from off on are in blocks, without a gap.
+func (a *readahead) covered(off int64) (n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for {
+		at := off + n
+		b := a.blocks[at/a.block*a.block]
+		if b == nil || b.end() <= at {
+			return n
+		}
+		n = b.end() - off
+	}
+}
+
+// readThrough fills p block by block.
+func (a *readahead) readThrough(ctx context.Context, p []byte, off int64) error {
 	for len(p) > 0 {
 		b := a.hold(off)
 		n := min(int64(len(p)), a.gap(off))
@@ -105,6 +154,9 @@ func (a *readahead) plan(ctx context.Context, off, n int64) {
 		return
 	}
 	window := min(a.most, 1<<min(a.streak, 20))
+	if a.isWide(n) {
+		window = min(window, aheadOfWide)
+	}
 	first := a.next / a.block * a.block
 	if first < a.next && a.blocks[first] == nil {
 		first += a.block // this read has the beginning; the next one will miss

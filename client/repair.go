@@ -35,7 +35,7 @@ func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int) (d
 		l.release()
 		return fail(err)
 	}
-	if c.serves(s.Chunks[index].Device) && c.getOnce(ctx, s, index, 0, out) == nil {
+	if c.serves(s.Chunks[index].Device) && c.getOnce(ctx, s, index, 0, out, true) == nil {
 		return out, s.Chunks[index].CRC, l.release, nil // getOnce has summed all of it
 	}
 	g := &gatherer{c: c, s: s, buffers: l, exclude: func(i int) bool { return i == index },

@@ -70,8 +70,9 @@ func (t *clusterTarget) Read(ctx context.Context, name string, buf []byte) (int6
 	return r.Size(), nil
 }
 
-// readPiece is how much a sequential reader asks for at a time.
-const readPiece = 8 << 20
+// readPiece is how much a sequential reader asks for at a time: as who restores a large
+// tensor does.
+const readPiece = 64 << 20
 
 func (t *clusterTarget) Mkdir(ctx context.Context, name string) error {
 	_, err := t.c.MkdirAll(ctx, name, 0o755)

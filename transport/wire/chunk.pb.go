@@ -220,6 +220,7 @@ type GetChunk struct {
 	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Offset        uint64                 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,7,opt,name=length,proto3" json:"length,omitempty"`
+	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"` // what is in memory is summed first: for who got other bytes than payload_crc says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,6 +302,13 @@ func (x *GetChunk) GetLength() uint64 {
 		return x.Length
 	}
 	return 0
+}
+
+func (x *GetChunk) GetVerify() bool {
+	if x != nil {
+		return x.Verify
+	}
+	return false
 }
 
 type GetChunkReply struct {
@@ -857,7 +865,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\rPutChunkReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\rR\x05level\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb2\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xca\x01\n" +
 	"\bGetChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -865,7 +873,8 @@ const file_chunk_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
 	"\x06tenant\x18\x05 \x01(\rR\x06tenant\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\a \x01(\x04R\x06length\"\xaa\x01\n" +
+	"\x06length\x18\a \x01(\x04R\x06length\x12\x16\n" +
+	"\x06verify\x18\b \x01(\bR\x06verify\"\xaa\x01\n" +
 	"\rGetChunkReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\rR\aversion\x12\x10\n" +

@@ -1,0 +1,90 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestSequentialReadsOfAnySize reads a file in order by reads of several sizes, narrow and
+// wide, with and without what went before being in memory: the bytes are right, and none
+// is fetched more than twice.
+func TestSequentialReadsOfAnySize(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 9_300_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		for _, sizes := range [][]int{{4096}, {200_000}, {1 << 20}, {3 << 20}, {len(data)}, {100_000, 100_000, 2 << 20}, {2 << 20, 2 << 20, 70_000}} {
+			before := gotten(c)
+			r, err := cl.OpenFile(c.ctx, "/f")
+			require.NoError(t, err)
+			for off, n := 0, 0; off < len(data); n++ {
+				p := make([]byte, min(sizes[n%len(sizes)], len(data)-off))
+				_, err := r.ReadAt(c.ctx, p, int64(off))
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(data[off:off+len(p)], p), "at %d, of reads of %v", off, sizes)
+				off += len(p)
+			}
+			require.NoError(t, r.Close())
+			require.LessOrEqual(t, gotten(c)-before, int64(2*len(data)), "reads of %v", sizes)
+		}
+	})
+}
+
+// TestAWideReadThatFailsHasLetGo has a wide read of a sequence fail, in what was fetched
+// ahead and in what is not: nothing writes into its memory afterwards, and the next is right.
+func TestAWideReadThatFailsHasLetGo(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(7, 9_300_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		p := make([]byte, 3<<20)
+		for _, off := range []int64{0, 3 << 20} {
+			_, err := r.ReadAt(c.ctx, p, off)
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithCancel(c.ctx)
+		defer cancel()
+		var asked atomic.Int32
+		for _, h := range c.hosts {
+			h.fail(func(ctx context.Context, req any) error {
+				if _, get := req.(*wire.GetChunk); get && asked.Add(1) == 5 {
+					cancel()
+				}
+				return nil
+			})
+		}
+		p = make([]byte, 3<<20)
+		_, err = r.ReadAt(ctx, p, 6<<20)
+		require.ErrorIs(t, err, moraine.Canceled)
+		clear(p)
+		for _, h := range c.hosts {
+			h.fail(nil)
+		}
+		again := make([]byte, 2<<20)
+		n, err := r.ReadAt(c.ctx, again, 6<<20)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data[6<<20:6<<20+n], again))
+		require.Equal(t, make([]byte, len(p)), p)
+	})
+}
+
+func gotten(c *cluster) (n int64) {
+	for _, h := range c.hosts {
+		h.mu.Lock()
+		n += h.gotten
+		h.mu.Unlock()
+	}
+	return n
+}
