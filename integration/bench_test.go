@@ -42,6 +42,21 @@ func TestBenchmarksRun(t *testing.T) {
 	}
 }
 
+// A rebuild of another scheme than the usual one, with as many chunkservers as that takes.
+func TestBenchmarkOfARebuildByScheme(t *testing.T) {
+	if !long() {
+		t.Skip("the long tests run the benchmarks")
+	}
+	bin, err := binary()
+	require.NoError(t, err)
+	require.Contains(t, runBenchmark(t, bin, "rebuild", "--bytes", "64MiB", "--scheme", "2+1"), "rebuild-time")
+	for _, scheme := range []string{"4+0", "x1", "five"} {
+		said, err := exec.Command(bin, "bench", "rebuild", "--bytes", "64MiB", "--scheme", scheme).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(said), "--scheme")
+	}
+}
+
 // noneOf are lines that say of what there should be nothing.
 var noneOf = map[string]bool{"elections-under-load": true, "silences-under-load": true, "ended-under-load": true}
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/bench"
 	"github.com/morainefs/moraine/integration/bench/bareraft"
@@ -42,6 +43,7 @@ type benchOptions struct {
 	rate          float64
 	seconds       float64
 	how           []string
+	scheme        string
 	profile       string
 }
 
@@ -77,7 +79,7 @@ var benchmarks = []benchmark{
 	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
 	{"stage", "evicted files back from the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Stage},
 	{"rebuild", "a chunkserver of --bytes killed for good: how long until all is redundant again, against the disk, and a foreground's reads and writes meanwhile", 1,
-		procs.Config{Chunkservers: bench.RebuildHosts, MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
+		procs.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
 }
 
 // rebuildBytes is what the chunkserver holds that is killed, unless --bytes says.
@@ -127,6 +129,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.IntVar(&o.leases, "leases", 1000, "leases that each of them holds")
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
 	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, one after the other: kill (the process ends), stop (it hangs, with its connections open), vanish (its host is on the network no more; each metadata server has a network namespace of its own then, which needs root)")
+	f.StringVar(&o.scheme, "scheme", "4+2", "how what rebuild rebuilds is coded: K+M, or xN for copies; one chunkserver more than it has chunks is started")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
@@ -198,6 +201,12 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if e.Clients == 0 {
 		e.Clients = b.clients
 	}
+	if e.Scheme, err = moraine.ParseScheme(o.scheme); err != nil {
+		return nil, usageError("--scheme: %v", err)
+	}
+	if b.name == "rebuild" && e.Scheme.M == 0 {
+		return nil, usageError("--scheme %s: nothing can be rebuilt without redundancy; name one like 4+2, or x3", o.scheme)
+	}
 	if e.Dir == "" {
 		if e.Dir, err = os.MkdirTemp("", "moraine-bench-"); err != nil {
 			return nil, err
@@ -239,6 +248,9 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		}
 		if b.name == "write" && bench.Rotates(e.Bytes, e.WorkingSet) {
 			cfg.MetadataArgs = append(cfg.MetadataArgs, "--grace", bench.RotateGrace.String())
+		}
+		if b.name == "rebuild" {
+			cfg.Chunkservers = bench.RebuildHosts(e.Scheme)
 		}
 		cfg.OwnHosts = b.name == "failover" && slices.Contains(o.how, "vanish")
 		c, err := procs.Start(ctx, cfg)

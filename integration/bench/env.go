@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
 	dto "github.com/prometheus/client_model/go"
@@ -60,6 +61,8 @@ type Env struct {
 	Rate         float64
 	// On returns what works on a cluster that the benchmark has started itself.
 	On func(c *procs.Cluster) *Env
+	// Scheme is that of what Rebuild rebuilds.
+	Scheme moraine.Scheme
 	// Sessions is how many sessions Leases opens, Leases how many leases each of
 	// them holds.
 	Sessions, Leases int

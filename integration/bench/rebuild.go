@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// RebuildHosts is how many chunkservers Rebuild needs: with one of them gone, six
-	// are left for the six chunks of a stripe.
-	RebuildHosts = 7
 	// RebuildGrace is how long its metadata servers wait for one that is silent.
 	RebuildGrace = 5 * time.Second
 	// calmFor is for how many times Env.Seconds the foreground is looked at before.
@@ -26,6 +24,10 @@ const (
 	// counted as rebuilt.
 	minRebuilt = 0.98
 )
+
+// RebuildHosts is how many chunkservers Rebuild needs: with one of them gone, enough are left
+// for the chunks of a stripe.
+func RebuildHosts(s moraine.Scheme) int { return s.Chunks() + 1 }
 
 // Rebuild measures how long what a chunkserver held, e.Bytes of chunks, takes to be
 // redundant again after it was killed for good, and what a foreground sees of it.
@@ -43,6 +45,9 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	b := &rebuild{e: e, files: e.rebuildWorks()}
 	e.Progress("filling it")
+	if err := e.writeBy(ctx, dataDir, e.Scheme); err != nil {
+		return nil, err
+	}
 	if _, _, err := e.write(ctx, b.files); err != nil {
 		return nil, err
 	}
@@ -64,17 +69,34 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Each byte that is rebuilt is one written and four read, on one disk here.
-	limit := 1 / (1/max(w, w1) + 4/max(r, r1))
-	lines[0] = lines[0].against(limit/gb, "disk, 4 read for 1 written")
+	// Each byte that is rebuilt is one written and K read, on one disk here.
+	limit := 1 / (1/max(w, w1) + float64(e.Scheme.K)/max(r, r1))
+	lines[0] = lines[0].against(limit/gb, fmt.Sprintf("disk, %d read for 1 written", e.Scheme.K))
 	return lines, nil
 }
 
 // rebuildWorks are files of which each chunkserver gets e.Bytes of chunks.
 func (e *Env) rebuildWorks() []Work {
 	m := *e
-	m.Bytes = int64(float64(e.Bytes) * RebuildHosts / stored)
+	m.Bytes = int64(float64(e.Bytes) * float64(RebuildHosts(e.Scheme)) * float64(e.Scheme.K) / float64(e.Scheme.Chunks()))
 	return m.works(OpWrite, dataDir)
+}
+
+// writeBy makes a directory whose files are written by a scheme.
+func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err error) {
+	if err := e.mkdir(ctx, dir); err != nil {
+		return err
+	}
+	c, end, err := e.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	a, err := c.Stat(ctx, dir)
+	if err != nil {
+		return err
+	}
+	return c.SetPolicy(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
 }
 
 // rebuildFits fails where the disk has no room for all hosts, what is rebuilt beside
@@ -85,8 +107,9 @@ func (e *Env) rebuildFits() error {
 	if err := unix.Statfs(e.Dir, &st); err != nil {
 		return err
 	}
-	if need, free := (RebuildHosts+1)*e.Bytes+beside, int64(st.Bavail)*st.Bsize; free < need {
-		return fmt.Errorf("bench: %d chunkservers of %d bytes, and one of them once more, need %d bytes of disk, and %s has %d: name another --dir, or give fewer --bytes", RebuildHosts, e.Bytes, need, e.Dir, free)
+	hosts := int64(RebuildHosts(e.Scheme))
+	if need, free := (hosts+1)*e.Bytes+beside, int64(st.Bavail)*st.Bsize; free < need {
+		return fmt.Errorf("bench: %d chunkservers of %d bytes, and one of them once more, need %d bytes of disk, and %s has %d: name another --dir, give fewer --bytes, or a --scheme of fewer chunks", hosts, e.Bytes, need, e.Dir, free)
 	}
 	return nil
 }
