@@ -87,6 +87,7 @@ func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo i
 	took := c.clock.Now().Sub(began)
 	c.metrics.GetSeconds.Observe(took.Seconds())
 	c.metrics.ChunksGot.Inc()
+	c.health.answered(ch.Device)
 	c.pace.observe(len(dst), took)
 	return holdAgainst(s, index, lo, reply, n, len(dst), sum)
 }

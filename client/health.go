@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -16,8 +17,16 @@ import (
 type health struct {
 	clock clock.Clock
 
-	mu  sync.Mutex
-	bad map[moraine.DeviceID]trouble
+	mu   sync.Mutex // guards what follows
+	bad  map[moraine.DeviceID]trouble
+	lags map[moraine.DeviceID]lag
+	some atomic.Bool // lags has any, so that who reads well need not look
+}
+
+// lag is what is remembered of a device that did not answer in time.
+type lag struct {
+	first time.Time
+	n     int
 }
 
 // trouble is what is remembered of a device that failed.
@@ -35,8 +44,48 @@ const (
 	longestPause = 40 * time.Second
 )
 
+// A device has failed when others had to be asked in the place of its chunks lagsToFail
+// times, over lagSpan at least, and it has answered nothing meanwhile: each further read
+// would wait for it in vain. Reads that were under way together when it paused for a moment
+// are not enough.
+const (
+	lagsToFail = 3
+	lagSpan    = 250 * time.Millisecond
+)
+
 func newHealth(clk clock.Clock) *health {
-	return &health{clock: clk, bad: map[moraine.DeviceID]trouble{}}
+	return &health{clock: clk, bad: map[moraine.DeviceID]trouble{}, lags: map[moraine.DeviceID]lag{}}
+}
+
+// lagged records that a chunk of a device was late, and that others came first.
+func (h *health) lagged(id moraine.DeviceID) {
+	now := h.clock.Now()
+	h.mu.Lock()
+	l := h.lags[id]
+	if l.n == 0 {
+		l.first = now
+	}
+	l.n++
+	over := l.n >= lagsToFail && now.Sub(l.first) >= lagSpan
+	if h.lags[id] = l; over {
+		delete(h.lags, id)
+	}
+	h.some.Store(len(h.lags) > 0)
+	h.mu.Unlock()
+	if over {
+		h.failed(id)
+	}
+}
+
+// answered records that a device has served a read.
+func (h *health) answered(id moraine.DeviceID) {
+	if !h.some.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.lags, id)
+	h.some.Store(len(h.lags) > 0)
 }
 
 // failed records a failure of a device. Failures while it is avoided already,

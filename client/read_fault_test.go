@@ -87,6 +87,51 @@ func TestReadWithTwoHostsDamaged(t *testing.T) {
 	}
 }
 
+// A host that hangs is waited for by some reads, and then not asked any more for a while;
+// one that pauses for a moment is.
+func TestAHostThatHangsIsNotWaitedForByEachRead(t *testing.T) {
+	for _, hangs := range []time.Duration{time.Hour, 150 * time.Millisecond} {
+		t.Run(hangs.String(), func(t *testing.T) {
+			inCluster(t, 6, func(c *cluster) {
+				cl := c.dial("c1", config())
+				defer cl.Close()
+				data := bytesOf(7, 60*256<<10)
+				write(t, c, cl, "/f", data, 1<<30, false)
+				r, err := cl.OpenFile(c.ctx, "/f")
+				require.NoError(t, err)
+				defer r.Close()
+				var asked, late atomic.Int64
+				until := time.Now().Add(hangs)
+				c.hosts[2].fail(func(ctx context.Context, req any) error {
+					if _, get := req.(*wire.GetChunk); !get {
+						return nil
+					}
+					asked.Add(1)
+					if left := time.Until(until); left > 0 {
+						late.Add(1)
+						select {
+						case <-time.After(left):
+						case <-ctx.Done():
+						}
+					}
+					return ctx.Err()
+				})
+				stripe := make([]byte, 256<<10)
+				for off := 0; off < len(data); off += len(stripe) {
+					require.NoError(t, r.ReadRange(c.ctx, stripe, int64(off)))
+					require.True(t, bytes.Equal(data[off:off+len(stripe)], stripe))
+				}
+				require.Positive(t, late.Load())
+				if hangs == time.Hour {
+					require.Less(t, asked.Load(), int64(12), "of 60 stripes, each of which has a chunk there")
+				} else {
+					require.Greater(t, asked.Load(), int64(30))
+				}
+			})
+		})
+	}
+}
+
 // More loss than the scheme survives is an error, never wrong bytes.
 func TestReadWithThreeHostsDamaged(t *testing.T) {
 	for name, damage := range damages {

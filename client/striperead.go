@@ -349,6 +349,7 @@ func (r *stripeRead) useRebuilt(rebuilt []*chunkWant, results <-chan wantResult)
 	for _, w := range r.wants {
 		if w.state == late {
 			w.cancel()
+			r.c.health.lagged(r.s.Chunks[w.index].Device)
 		}
 	}
 	for r.waiting() > 0 {
