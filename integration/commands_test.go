@@ -153,6 +153,29 @@ func tensorFile(t *testing.T) string {
 	return path
 }
 
+// permissionsAreCopied copies a program and a file that nobody may write in, across, over
+// one another and out again.
+func permissionsAreCopied(t *testing.T, env []string) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"run.sh": 0o755, "fixed": 0o444} {
+		local, back := filepath.Join(dir, name), filepath.Join(dir, "back-"+name)
+		require.NoError(t, os.WriteFile(local, []byte("#!/bin/true\n"), 0o644))
+		require.NoError(t, os.Chmod(local, mode))
+		for range 2 { // the second time over what is there
+			works(t, env, "cp", local, "moraine:///"+name)
+		}
+		works(t, env, "cp", "moraine:///"+name, "moraine:///copy-of-"+name)
+		require.Equal(t, mode.String(), objects(t, works(t, env, "stat", "moraine:///copy-of-"+name, "--json"))[0]["mode"])
+		works(t, env, "cp", "moraine:///copy-of-"+name, back)
+		st, err := os.Stat(back)
+		require.NoError(t, err)
+		require.Equal(t, mode, st.Mode())
+		for _, there := range []string{name, "copy-of-" + name} {
+			works(t, env, "rm", "moraine:///"+there)
+		}
+	}
+}
+
 // What scripts see of a cluster: exit codes, and JSON with stable keys, while it
 // is whole, while it is degraded, and when it does not answer.
 func TestWhatScriptsSee(t *testing.T) {
@@ -173,6 +196,7 @@ func TestWhatScriptsSee(t *testing.T) {
 		require.Positive(t, times["p50_seconds"], of)
 		require.LessOrEqual(t, times["p50_seconds"], times["p99_seconds"], of)
 	}
+	t.Run("permissions of copies", func(t *testing.T) { permissionsAreCopied(t, env) })
 	t.Run("quotas", func(t *testing.T) { quotasHold(t, env) })
 	status := objects(t, works(t, env, "cluster", "status", "--json"))[0]
 	require.Equal(t, "green", status["health"])

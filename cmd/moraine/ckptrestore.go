@@ -59,7 +59,7 @@ func (a *app) ckptRestoreCommand() *cobra.Command {
 // restoreFile copies one file of a step to a local path; it appears when it is
 // complete and its CRC is right.
 func restoreFile(ctx context.Context, c *connection, from, to string, f ckpt.FileInfo, b *bar) error {
-	return writeWhole(to, func(tmp *os.File) error {
+	return writeWhole(to, 0o644, func(tmp *os.File) error {
 		sum := &crcWriter{}
 		if err := copyOut(ctx, c.Client, from, writers{tmp, sum}, b); err != nil {
 			return err

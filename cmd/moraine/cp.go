@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // copiesAtOnce bounds the files that `cp -r` copies at the same time; all share
@@ -254,18 +255,50 @@ func (c *copier) names(ctx context.Context, l location) ([]string, error) {
 // copyFile copies one file, following symbolic links.
 func (c *copier) copyFile(ctx context.Context, from, to location) error {
 	done := copied{From: from.String(), To: to.String()}
+	mode, err := c.mode(ctx, from)
+	if err != nil {
+		return err
+	}
 	if to.remote {
-		if err := c.copyIn(ctx, from, to, &done); err != nil {
+		if err := c.copyIn(ctx, from, to, mode, &done); err != nil {
 			return err
 		}
 		return c.say(done)
 	}
-	err := writeWhole(to.path, func(f *os.File) error { return c.writeTo(ctx, from, measured{f, &done.Bytes}) })
+	err = writeWhole(to.path, mode, func(f *os.File) error { return c.writeTo(ctx, from, measured{f, &done.Bytes}) })
 	if err != nil {
 		return err
 	}
 	return c.say(done)
 }
+
+// mode returns the permissions that a copy gets: those of the file, as far as the umask
+// lets it, as with cp(1). What is no regular file, such as a pipe, has none to pass on.
+func (c *copier) mode(ctx context.Context, from location) (fs.FileMode, error) {
+	if from.remote {
+		conn, err := c.sessions.of(ctx, from)
+		if err != nil {
+			return 0, err
+		}
+		attr, err := conn.Stat(ctx, from.path)
+		return fs.FileMode(attr.GetMode()) & fs.ModePerm &^ umask(), err
+	}
+	st, err := os.Stat(from.path)
+	if err != nil {
+		return 0, err
+	}
+	if !st.Mode().IsRegular() {
+		return 0o666 &^ umask(), nil
+	}
+	return st.Mode().Perm() &^ umask(), nil
+}
+
+// umask is the process's: it can only be read by being set.
+var umask = sync.OnceValue(func() fs.FileMode {
+	m := unix.Umask(0)
+	unix.Umask(m)
+	return fs.FileMode(m)
+})
 
 // say tells scripts of a file that was copied; people see the bar.
 func (c *copier) say(done copied) error {
@@ -291,7 +324,7 @@ func (m measured) Write(p []byte) (int, error) {
 
 // writeWhole makes a local file of what fill writes. It appears under its name
 // when it is complete and durable: one that is cut off leaves what was there.
-func writeWhole(name string, fill func(*os.File) error) error {
+func writeWhole(name string, mode fs.FileMode, fill func(*os.File) error) error {
 	dir := filepath.Dir(name)
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		return fmt.Errorf("%s: there is no directory %s: make it first", name, dir)
@@ -305,19 +338,19 @@ func writeWhole(name string, fill func(*os.File) error) error {
 	if err := fill(tmp); err != nil {
 		return err
 	}
-	if err := errors.Join(tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
+	if err := errors.Join(tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
 	return os.Rename(tmp.Name(), name)
 }
 
 // copyIn copies a file into a cluster.
-func (c *copier) copyIn(ctx context.Context, from, to location, done *copied) error {
+func (c *copier) copyIn(ctx context.Context, from, to location, mode fs.FileMode, done *copied) error {
 	conn, err := c.sessions.of(ctx, to)
 	if err != nil {
 		return err
 	}
-	f, err := conn.Create(ctx, to.path, client.CreateOptions{Replace: true})
+	f, err := conn.Create(ctx, to.path, client.CreateOptions{Replace: true, Mode: uint32(mode)})
 	if err != nil {
 		return err
 	}
