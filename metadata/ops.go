@@ -198,6 +198,7 @@ func newOpTable(m *Metrics) *opTable {
 		480: {name: "check_chunks", may: admins, reads: true, serve: (*leader).checkChunks},
 		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).mutate},
 		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).commitRewrite},
+		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).commitPack},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}

@@ -207,21 +207,12 @@ func (w *commitWork) parseExtents() error {
 func (m *Machine) committedBefore(t *tx, w *commitWork) (bool, error) {
 	known := 0
 	for _, s := range w.stripes {
-		// A record comes with the mark in the grant: without it there is none.
-		if g, err := t.ownGrant(s.ID); err != nil {
-			return false, err
-		} else if g != nil && !g.isUsed(s.ID) {
-			continue
-		}
-		have, err := t.stripe(s.ID)
+		there, err := t.committed(s)
 		if err != nil {
 			return false, err
 		}
-		if have == nil {
+		if !there {
 			continue
-		}
-		if !sameChunks(have, s) {
-			return false, fail(moraine.Stale, "commit", s.ID.String(), "the number holds another stripe")
 		}
 		known++
 	}
@@ -258,6 +249,23 @@ func (m *Machine) committedBefore(t *tx, w *commitWork) (bool, error) {
 		}
 	}
 	return true, m.measure(t, w)
+}
+
+// committed reports whether a stripe is in place already, just so; one whose number
+// holds another is Stale.
+func (t *tx) committed(s *moraine.Stripe) (bool, error) {
+	// A record comes with the mark in the grant: without it there is none.
+	if g, err := t.ownGrant(s.ID); err != nil || g != nil && !g.isUsed(s.ID) {
+		return false, err
+	}
+	have, err := t.stripe(s.ID)
+	if err != nil || have == nil {
+		return false, err
+	}
+	if !sameChunks(have, s) {
+		return false, fail(moraine.Stale, "commit", s.ID.String(), "the number holds another stripe")
+	}
+	return true, nil
 }
 
 // hasExtent reports whether the file maps e's range just as e does.

@@ -67,6 +67,8 @@ func (m *Machine) mutateTier(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, 
 		return m.commitStage(t, op.CommitStage)
 	case *wire.MetaRequest_CommitRewrite:
 		return m.commitRewrite(t, op.CommitRewrite)
+	case *wire.MetaRequest_CommitPack:
+		return m.commitPack(t, op.CommitPack)
 	case *wire.MetaRequest_SetPolicy:
 		return m.setPolicy(t, op.SetPolicy)
 	case *wire.MetaRequest_DeletedObject:

@@ -53,6 +53,7 @@ func TestLargestCommands(t *testing.T) {
 		}
 		step(func() { c.ok(c.commit(op)) })
 	}
+	largestRewritings(bn, c, f, step)
 	var many []*wire.CloneRange
 	for range 128 / 4 {
 		many = append(many, &wire.CloneRange{Inode: f})
@@ -95,4 +96,54 @@ func TestLargestCommands(t *testing.T) {
 			t.Errorf("%s wrote %d records", what, most[what])
 		}
 	}
+}
+
+// largestRewritings has a mover swap as many stripes of a file of many as one command may, and
+// pack as many files with each other.
+func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
+	old := bn.node
+	defer func() { bn.node = old }()
+	const fewer = state.MaxRewriteStripes
+	rewrite, stripes := &wire.CommitRewrite{Inode: file, KeepMillis: 1000}, []uint64(nil)
+	all := bn.ok(c.extents(file, 0, 1000)).GetExtents().GetExtents()
+	for n := range fewer { // of all its tables
+		e := all[n*len(all)/fewer]
+		rewrite.Was, stripes = append(rewrite.Was, e), append(stripes, e.Stripe)
+	}
+	pack, task := &wire.CommitPack{KeepMillis: 1000}, &wire.RewriteTask{}
+	g := c.grant(c.root, state.MaxPackFiles)
+	for n := range uint64(state.MaxPackFiles) {
+		f := c.mkfile(c.root, fmt.Sprint("small", n))
+		c.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Stripes: []*wire.Stripe{stripe(g+n, 10, 1, 2, 3)},
+			Extents: []*wire.Extent{extent(0, 10, g+n, 0)}}))
+		task.Files = append(task.Files, f)
+		pack.Files = append(pack.Files, &wire.PackedFile{Inode: f, Was: []*wire.Extent{extent(0, 10, g+n, 0)}})
+	}
+
+	bn.node = "n1"
+	mover := bn.open(func(op *wire.OpenSession) { op.Node, op.Role = "n1", "chunkserver" })
+	fresh := mover.grant(c.root, 2)
+	do := func(job *wire.Job, commit func(*wire.Job) *wire.MetaRequest) {
+		job.Kind = rewriteJob
+		bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response)
+		job = bn.ok(bn.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
+			Host: "n1", Kinds: []wire.JobKind{rewriteJob}, Max: 1}}})).GetJobs().GetJobs()[0]
+		step(func() { bn.ok(mover.do(commit(job))) })
+		bn.ok(bn.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: job.Id, LeaseEpoch: job.LeaseEpoch}}}))
+	}
+	do(&wire.Job{Inode: file, Rewrite: &wire.RewriteTask{End: 1 << 20, Stripes: stripes}}, func(j *wire.Job) *wire.MetaRequest {
+		rewrite.Job, rewrite.LeaseEpoch, rewrite.Stripes = j.Id, j.LeaseEpoch, []*wire.Stripe{stripe(fresh, fewer, 1, 2, 3, 4, 5, 6)}
+		for n, e := range rewrite.Was {
+			rewrite.Extents = append(rewrite.Extents, extent(e.Offset, e.Length, fresh, uint64(n)))
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: rewrite}}
+	})
+	fresh++
+	do(&wire.Job{Rewrite: task}, func(j *wire.Job) *wire.MetaRequest {
+		pack.Job, pack.LeaseEpoch, pack.Stripe = j.Id, j.LeaseEpoch, stripe(fresh, 10*state.MaxPackFiles, 1, 2, 3, 4, 5, 6)
+		for n, f := range pack.Files {
+			f.Extents = []*wire.Extent{extent(0, 10, fresh, uint64(10*n))}
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: pack}}
+	})
 }

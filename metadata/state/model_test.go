@@ -66,6 +66,7 @@ type model struct {
 	// rewriter is the session of a mover that rewrites stripes.
 	rewriter  *client
 	rewritten int
+	packed    int        // files
 	dice      *rand.Rand // of rewritings, which leaves the choice of other commands as it is
 }
 
@@ -116,7 +117,7 @@ func (m *model) run(steps int) {
 	}
 	m.compare()
 	m.settleTier()
-	m.t.Logf("no command wrote more than %d keys (%s), %d were refused for a quota, %d recounts, %d rewritings", m.most, m.mostOf, m.overQuota, m.recounts, m.rewritten)
+	m.t.Logf("no command wrote more than %d keys (%s), %d were refused for a quota, %d recounts, %d rewritings, %d files packed", m.most, m.mostOf, m.overQuota, m.recounts, m.rewritten, m.packed)
 	if m.most > 4096 { // TestLargestCommands has the largest of each kind
 		m.t.Errorf("a %s wrote %d keys", m.mostOf, m.most)
 	}
@@ -209,6 +210,9 @@ func (m *model) step() {
 	m.t.Helper()
 	if m.dice.IntN(12) == 0 {
 		m.stepRewrite()
+	}
+	if m.dice.IntN(12) == 0 {
+		m.stepPack()
 	}
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	switch n := m.rng.IntN(100); {

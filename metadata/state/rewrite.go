@@ -34,6 +34,9 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 		return nil, err
 	}
 	task := w.GetRewrite()
+	if len(task.GetFiles()) > 0 {
+		return m.createPack(t, w)
+	}
 	ref := moraine.InodeID(w.GetInode()).String()
 	switch {
 	case len(task.GetStripes()) == 0 || len(task.GetStripes()) > MaxRewriteStripes:
@@ -83,6 +86,9 @@ func rewriteCursor(task *wire.RewriteTask) []byte {
 
 // rewriteTask is what a live REWRITE job has to do; nil for other jobs.
 func (j *job) rewriteTask() *wire.RewriteTask {
+	if files := j.packedFiles(); len(files) > 0 {
+		return &wire.RewriteTask{Files: files}
+	}
 	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.cursor) < 16 {
 		return nil
 	}
@@ -123,7 +129,7 @@ func (m *Machine) commitRewrite(t *tx, op *wire.CommitRewrite) (*wire.MetaRespon
 	if err != nil {
 		return nil, err
 	}
-	was, err := w.parseWas(op)
+	was, err := w.parseWas(op.GetWas())
 	if err != nil {
 		return nil, err
 	}
@@ -166,9 +172,9 @@ func (m *Machine) swapIn(t *tx, w *commitWork) error {
 	return nil
 }
 
-// parseWas returns the extents that a CommitRewrite takes away, which cover just the ranges
+// parseWas returns the extents that are to be taken away, which cover just the ranges
 // of those that it brings.
-func (w *commitWork) parseWas(op *wire.CommitRewrite) ([]moraine.Extent, error) {
+func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
 	ref := w.i.id.String()
 	bad := func(format string, args ...any) ([]moraine.Extent, error) {
 		return nil, fail(moraine.InvalidArgument, "commit rewrite", ref, format, args...)
@@ -176,14 +182,14 @@ func (w *commitWork) parseWas(op *wire.CommitRewrite) ([]moraine.Extent, error) 
 	switch {
 	case len(w.extents) == 0:
 		return bad("no extents")
-	case len(op.GetWas()) > maxRewritten:
-		return nil, fail(moraine.TooLarge, "commit rewrite", ref, "%d extents to be taken away, %d at most", len(op.GetWas()), maxRewritten)
+	case len(given) > maxRewritten:
+		return nil, fail(moraine.TooLarge, "commit rewrite", ref, "%d extents to be taken away, %d at most", len(given), maxRewritten)
 	case w.level != moraine.NVMe:
 		return bad("its stripes are at level %s: nvme is needed", w.level)
 	}
 	var was []moraine.Extent
 	end := int64(0)
-	for n, e := range op.GetWas() {
+	for n, e := range given {
 		const most = MaxFileSize
 		if e.GetLength() == 0 || e.GetLength() > most || e.GetOffset() > most || e.GetStripeOffset() > most ||
 			int64(e.GetOffset()) < end || e.GetStripe() == 0 {

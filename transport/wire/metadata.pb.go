@@ -600,6 +600,7 @@ type MetaRequest struct {
 	//	*MetaRequest_ListLost
 	//	*MetaRequest_SetRebalance
 	//	*MetaRequest_CommitRewrite
+	//	*MetaRequest_CommitPack
 	//	*MetaRequest_CheckChunks
 	//	*MetaRequest_DropChunks
 	//	*MetaRequest_Hold
@@ -1472,6 +1473,15 @@ func (x *MetaRequest) GetCommitRewrite() *CommitRewrite {
 	return nil
 }
 
+func (x *MetaRequest) GetCommitPack() *CommitPack {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CommitPack); ok {
+			return x.CommitPack
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetCheckChunks() *CheckChunks {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_CheckChunks); ok {
@@ -1884,6 +1894,10 @@ type MetaRequest_CommitRewrite struct {
 	CommitRewrite *CommitRewrite `protobuf:"bytes,490,opt,name=commit_rewrite,json=commitRewrite,proto3,oneof"`
 }
 
+type MetaRequest_CommitPack struct {
+	CommitPack *CommitPack `protobuf:"bytes,491,opt,name=commit_pack,json=commitPack,proto3,oneof"`
+}
+
 type MetaRequest_CheckChunks struct {
 	CheckChunks *CheckChunks `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
 }
@@ -2079,6 +2093,8 @@ func (*MetaRequest_SetRebalance) isMetaRequest_Op() {}
 
 func (*MetaRequest_CommitRewrite) isMetaRequest_Op() {}
 
+func (*MetaRequest_CommitPack) isMetaRequest_Op() {}
+
 func (*MetaRequest_CheckChunks) isMetaRequest_Op() {}
 
 func (*MetaRequest_DropChunks) isMetaRequest_Op() {}
@@ -2138,6 +2154,7 @@ type MetaResponse struct {
 	//	*MetaResponse_Lost
 	//	*MetaResponse_CheckChunks
 	//	*MetaResponse_DropChunks
+	//	*MetaResponse_Pack
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2581,6 +2598,15 @@ func (x *MetaResponse) GetDropChunks() *DropChunksReply {
 	return nil
 }
 
+func (x *MetaResponse) GetPack() *PackReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Pack); ok {
+			return x.Pack
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -2757,6 +2783,10 @@ type MetaResponse_DropChunks struct {
 	DropChunks *DropChunksReply `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
 }
 
+type MetaResponse_Pack struct {
+	Pack *PackReply `protobuf:"bytes,491,opt,name=pack,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -2842,6 +2872,8 @@ func (*MetaResponse_Lost) isMetaResponse_Result() {}
 func (*MetaResponse_CheckChunks) isMetaResponse_Result() {}
 
 func (*MetaResponse_DropChunks) isMetaResponse_Result() {}
+
+func (*MetaResponse_Pack) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3874,6 +3906,7 @@ type Rewriting struct {
 	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes,proto3" json:"shared_stripes,omitempty"` // not judged: clones share tables that name them, or too many files do
 	ChosenStripes uint64                 `protobuf:"varint,8,opt,name=chosen_stripes,json=chosenStripes,proto3" json:"chosen_stripes,omitempty"` // given to movers, to be rewritten
 	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes,proto3" json:"chosen_bytes,omitempty"`       // of them that files name: what is read and written again
+	ChosenFiles   uint64                 `protobuf:"varint,10,opt,name=chosen_files,json=chosenFiles,proto3" json:"chosen_files,omitempty"`      // small files given to movers, to be packed with each other; their bytes are among the chosen
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3967,6 +4000,13 @@ func (x *Rewriting) GetChosenStripes() uint64 {
 func (x *Rewriting) GetChosenBytes() uint64 {
 	if x != nil {
 		return x.ChosenBytes
+	}
+	return 0
+}
+
+func (x *Rewriting) GetChosenFiles() uint64 {
+	if x != nil {
+		return x.ChosenFiles
 	}
 	return 0
 }
@@ -8422,13 +8462,15 @@ func (x *Job) GetRewrite() *RewriteTask {
 	return nil
 }
 
-// RewriteTask names stripes of the job's file, and the range in which it names them.
+// RewriteTask names stripes of the job's file, and the range in which it names them; or
+// small files, all that each of which has is to lie with that of the others.
 type RewriteTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes,proto3" json:"stripes,omitempty"` // 64 at most
 	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer,proto3" json:"fewer,omitempty"`             // nothing is to be done where what they hold would not lie in so many times fewer; 0: in any case
+	Files         []uint64               `protobuf:"fixed64,5,rep,packed,name=files,proto3" json:"files,omitempty"`     // 128 at most, in order, and nothing but these; the job has no inode then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8489,6 +8531,13 @@ func (x *RewriteTask) GetFewer() uint32 {
 		return x.Fewer
 	}
 	return 0
+}
+
+func (x *RewriteTask) GetFiles() []uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return nil
 }
 
 // CommitRewrite swaps extents of new stripes in for others of the same bytes, where the
@@ -8593,6 +8642,213 @@ func (x *CommitRewrite) GetKeepMillis() uint64 {
 	return 0
 }
 
+// CommitPack swaps extents of one new stripe in for others of the same bytes, in each of
+// several files that still has just those. The others are left as they are, and what the
+// stripe has for them is dead; it fails where that is all of them.
+type CommitPack struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
+	Stripe        *Stripe                `protobuf:"bytes,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Files         []*PackedFile          `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`                              // in order of the inodes
+	Promised      uint32                 `protobuf:"varint,5,opt,name=promised,proto3" json:"promised,omitempty"`                       // as in Commit
+	KeepMillis    uint64                 `protobuf:"varint,6,opt,name=keep_millis,json=keepMillis,proto3" json:"keep_millis,omitempty"` // as in CommitRewrite
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitPack) Reset() {
+	*x = CommitPack{}
+	mi := &file_metadata_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitPack) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitPack) ProtoMessage() {}
+
+func (x *CommitPack) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
+func (*CommitPack) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *CommitPack) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *CommitPack) GetLeaseEpoch() uint64 {
+	if x != nil {
+		return x.LeaseEpoch
+	}
+	return 0
+}
+
+func (x *CommitPack) GetStripe() *Stripe {
+	if x != nil {
+		return x.Stripe
+	}
+	return nil
+}
+
+func (x *CommitPack) GetFiles() []*PackedFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *CommitPack) GetPromised() uint32 {
+	if x != nil {
+		return x.Promised
+	}
+	return 0
+}
+
+func (x *CommitPack) GetKeepMillis() uint64 {
+	if x != nil {
+		return x.KeepMillis
+	}
+	return 0
+}
+
+type PackedFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Extents       []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
+	Was           []*Extent              `protobuf:"bytes,3,rep,name=was,proto3" json:"was,omitempty"` // as in CommitRewrite
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackedFile) Reset() {
+	*x = PackedFile{}
+	mi := &file_metadata_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackedFile) ProtoMessage() {}
+
+func (x *PackedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
+func (*PackedFile) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *PackedFile) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *PackedFile) GetExtents() []*Extent {
+	if x != nil {
+		return x.Extents
+	}
+	return nil
+}
+
+func (x *PackedFile) GetWas() []*Extent {
+	if x != nil {
+		return x.Was
+	}
+	return nil
+}
+
+type PackReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Packed        []uint64               `protobuf:"fixed64,1,rep,packed,name=packed,proto3" json:"packed,omitempty"` // inodes that have the stripe
+	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"`     // as in CommitReply
+	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackReply) Reset() {
+	*x = PackReply{}
+	mi := &file_metadata_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackReply) ProtoMessage() {}
+
+func (x *PackReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
+func (*PackReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *PackReply) GetPacked() []uint64 {
+	if x != nil {
+		return x.Packed
+	}
+	return nil
+}
+
+func (x *PackReply) GetProtects() uint32 {
+	if x != nil {
+		return x.Protects
+	}
+	return 0
+}
+
+func (x *PackReply) GetDegraded() uint32 {
+	if x != nil {
+		return x.Degraded
+	}
+	return 0
+}
+
 type RepairTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`    // as of the lease
@@ -8606,7 +8862,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8618,7 +8874,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8631,7 +8887,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -8682,7 +8938,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8694,7 +8950,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8707,7 +8963,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -8752,7 +9008,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8764,7 +9020,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8777,7 +9033,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -8833,7 +9089,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8845,7 +9101,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8858,7 +9114,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -8894,7 +9150,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8906,7 +9162,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8919,7 +9175,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -8962,7 +9218,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8974,7 +9230,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8987,7 +9243,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -9030,7 +9286,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9042,7 +9298,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9055,7 +9311,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -9095,7 +9351,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9107,7 +9363,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9120,7 +9376,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -9143,7 +9399,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9155,7 +9411,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9168,7 +9424,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -9197,7 +9453,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9209,7 +9465,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9222,7 +9478,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -9255,7 +9511,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9267,7 +9523,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9280,7 +9536,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -9303,7 +9559,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9315,7 +9571,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9328,7 +9584,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -9362,7 +9618,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9374,7 +9630,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9387,7 +9643,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -9414,7 +9670,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9426,7 +9682,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9439,7 +9695,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -9466,7 +9722,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9478,7 +9734,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9491,7 +9747,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -9545,7 +9801,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9557,7 +9813,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9570,7 +9826,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -9593,7 +9849,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9605,7 +9861,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9618,7 +9874,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -9668,7 +9924,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9680,7 +9936,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9693,7 +9949,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -9727,7 +9983,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9739,7 +9995,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9752,7 +10008,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -9780,7 +10036,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9792,7 +10048,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9805,7 +10061,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -9839,7 +10095,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9851,7 +10107,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9864,7 +10120,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -9889,7 +10145,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9901,7 +10157,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9914,7 +10170,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -9995,7 +10251,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10007,7 +10263,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10020,7 +10276,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -10073,7 +10329,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10085,7 +10341,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10098,7 +10354,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -10143,7 +10399,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10155,7 +10411,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10168,7 +10424,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -10214,7 +10470,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10226,7 +10482,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10239,7 +10495,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -10276,7 +10532,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10288,7 +10544,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10301,7 +10557,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -10351,7 +10607,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10363,7 +10619,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10376,7 +10632,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -10404,7 +10660,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10416,7 +10672,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10429,7 +10685,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -10448,7 +10704,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10460,7 +10716,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10473,7 +10729,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -10496,7 +10752,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10508,7 +10764,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10521,7 +10777,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -10565,7 +10821,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10577,7 +10833,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10590,7 +10846,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -10635,7 +10891,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10647,7 +10903,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10660,7 +10916,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -10717,7 +10973,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10729,7 +10985,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10742,7 +10998,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -10783,7 +11039,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10795,7 +11051,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10808,7 +11064,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -10840,7 +11096,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10852,7 +11108,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10865,7 +11121,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -10920,7 +11176,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10932,7 +11188,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10945,7 +11201,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -11036,7 +11292,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11048,7 +11304,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11061,7 +11317,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -11190,7 +11446,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11202,7 +11458,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11215,7 +11471,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -11254,7 +11510,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11266,7 +11522,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11279,7 +11535,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 type Member struct {
@@ -11302,7 +11558,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11314,7 +11570,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11327,7 +11583,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Member) GetId() string {
@@ -11432,7 +11688,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11444,7 +11700,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11457,7 +11713,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -11542,7 +11798,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11554,7 +11810,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11567,7 +11823,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *CommandCount) GetName() string {
@@ -11610,7 +11866,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11622,7 +11878,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11635,7 +11891,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *AddMember) GetId() string {
@@ -11662,7 +11918,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11674,7 +11930,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11687,7 +11943,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -11707,7 +11963,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11719,7 +11975,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11732,7 +11988,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -11755,7 +12011,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11767,7 +12023,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11780,7 +12036,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -11822,7 +12078,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11834,7 +12090,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11847,7 +12103,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -11896,7 +12152,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11908,7 +12164,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11921,7 +12177,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -11943,7 +12199,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11955,7 +12211,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11968,7 +12224,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -12000,7 +12256,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12012,7 +12268,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12025,7 +12281,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -12086,7 +12342,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12098,7 +12354,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12111,7 +12367,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 type LeaderReply struct {
@@ -12126,7 +12382,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12138,7 +12394,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12151,7 +12407,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -12192,7 +12448,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12204,7 +12460,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12217,7 +12473,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 type MemberReply struct {
@@ -12235,7 +12491,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12247,7 +12503,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12260,7 +12516,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *MemberReply) GetId() string {
@@ -12326,7 +12582,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12338,7 +12594,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12351,7 +12607,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -12396,7 +12652,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12408,7 +12664,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12421,7 +12677,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -12478,7 +12734,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12490,7 +12746,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12503,7 +12759,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -12538,7 +12794,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xe4+\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xa2,\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -12664,14 +12920,16 @@ const file_metadata_proto_rawDesc = "" +
 	"listMemory\x126\n" +
 	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12B\n" +
 	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12E\n" +
-	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteH\x00R\rcommitRewrite\x12?\n" +
+	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteH\x00R\rcommitRewrite\x12<\n" +
+	"\vcommit_pack\x18\xeb\x03 \x01(\v2\x18.moraine.wire.CommitPackH\x00R\n" +
+	"commitPack\x12?\n" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x19.moraine.wire.CheckChunksH\x00R\vcheckChunks\x12<\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksH\x00R\n" +
 	"dropChunks\x12)\n" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
 	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
-	"\x02op\"\xbc\x13\n" +
+	"\x02op\"\xec\x13\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -12723,7 +12981,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04lost\x18\xce\x03 \x01(\v2\x17.moraine.wire.LostReplyH\x00R\x04lost\x12D\n" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x1e.moraine.wire.CheckChunksReplyH\x00R\vcheckChunks\x12A\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x1d.moraine.wire.DropChunksReplyH\x00R\n" +
-	"dropChunksB\b\n" +
+	"dropChunks\x12.\n" +
+	"\x04pack\x18\xeb\x03 \x01(\v2\x17.moraine.wire.PackReplyH\x00R\x04packB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\xd3\x01\n" +
 	"\vOpenSession\x12\x12\n" +
@@ -12825,7 +13084,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\r \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
 	"\n" +
 	"eta_millis\x18\x0e \x01(\x04R\tetaMillis\x12%\n" +
-	"\x0eelapsed_millis\x18\x0f \x01(\x04R\relapsedMillis\"\xaf\x02\n" +
+	"\x0eelapsed_millis\x18\x0f \x01(\x04R\relapsedMillis\"\xd2\x02\n" +
 	"\tRewriting\x12\x18\n" +
 	"\alooking\x18\x01 \x01(\bR\alooking\x12\x16\n" +
 	"\x06rounds\x18\x02 \x01(\x04R\x06rounds\x12%\n" +
@@ -12837,7 +13096,9 @@ const file_metadata_proto_rawDesc = "" +
 	"dead_bytes\x18\x06 \x01(\x04R\tdeadBytes\x12%\n" +
 	"\x0eshared_stripes\x18\a \x01(\x04R\rsharedStripes\x12%\n" +
 	"\x0echosen_stripes\x18\b \x01(\x04R\rchosenStripes\x12!\n" +
-	"\fchosen_bytes\x18\t \x01(\x04R\vchosenBytes\"\x82\x01\n" +
+	"\fchosen_bytes\x18\t \x01(\x04R\vchosenBytes\x12!\n" +
+	"\fchosen_files\x18\n" +
+	" \x01(\x04R\vchosenFiles\"\x82\x01\n" +
 	"\x0eSetMaintenance\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06millis\x18\x02 \x01(\x04R\x06millis\x12\x16\n" +
@@ -13201,12 +13462,13 @@ const file_metadata_proto_rawDesc = "" +
 	"generation\x18\xc0\x02 \x01(\x04R\n" +
 	"generation\x12\x17\n" +
 	"\x06failed\x18\xc1\x02 \x01(\rR\x06failed\x124\n" +
-	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"g\n" +
+	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"}\n" +
 	"\vRewriteTask\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\x12\x18\n" +
 	"\astripes\x18\x03 \x03(\x06R\astripes\x12\x14\n" +
-	"\x05fewer\x18\x04 \x01(\rR\x05fewer\"\x9d\x02\n" +
+	"\x05fewer\x18\x04 \x01(\rR\x05fewer\x12\x14\n" +
+	"\x05files\x18\x05 \x03(\x06R\x05files\"\x9d\x02\n" +
 	"\rCommitRewrite\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
@@ -13217,7 +13479,26 @@ const file_metadata_proto_rawDesc = "" +
 	"\x03was\x18\x06 \x03(\v2\x14.moraine.wire.ExtentR\x03was\x12\x1a\n" +
 	"\bpromised\x18\a \x01(\rR\bpromised\x12\x1f\n" +
 	"\vkeep_millis\x18\b \x01(\x04R\n" +
-	"keepMillis\"\xb4\x01\n" +
+	"keepMillis\"\xda\x01\n" +
+	"\n" +
+	"CommitPack\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
+	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
+	"leaseEpoch\x12,\n" +
+	"\x06stripe\x18\x03 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12.\n" +
+	"\x05files\x18\x04 \x03(\v2\x18.moraine.wire.PackedFileR\x05files\x12\x1a\n" +
+	"\bpromised\x18\x05 \x01(\rR\bpromised\x12\x1f\n" +
+	"\vkeep_millis\x18\x06 \x01(\x04R\n" +
+	"keepMillis\"z\n" +
+	"\n" +
+	"PackedFile\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12.\n" +
+	"\aextents\x18\x02 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12&\n" +
+	"\x03was\x18\x03 \x03(\v2\x14.moraine.wire.ExtentR\x03was\"[\n" +
+	"\tPackReply\x12\x16\n" +
+	"\x06packed\x18\x01 \x03(\x06R\x06packed\x12\x1a\n" +
+	"\bprotects\x18\x02 \x01(\rR\bprotects\x12\x1a\n" +
+	"\bdegraded\x18\x03 \x01(\rR\bdegraded\"\xb4\x01\n" +
 	"\n" +
 	"RepairTask\x12,\n" +
 	"\x06stripe\x18\x01 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12\x16\n" +
@@ -13607,7 +13888,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 137)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -13696,109 +13977,112 @@ var file_metadata_proto_goTypes = []any{
 	(*Job)(nil),               // 84: moraine.wire.Job
 	(*RewriteTask)(nil),       // 85: moraine.wire.RewriteTask
 	(*CommitRewrite)(nil),     // 86: moraine.wire.CommitRewrite
-	(*RepairTask)(nil),        // 87: moraine.wire.RepairTask
-	(*Intent)(nil),            // 88: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 89: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 90: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 91: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 92: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 93: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 94: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 95: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 96: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 97: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 98: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 99: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 100: moraine.wire.EndIntents
-	(*Usage)(nil),             // 101: moraine.wire.Usage
-	(*GetUsage)(nil),          // 102: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 103: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 104: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 105: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 106: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 107: moraine.wire.Recount
-	(*Leases)(nil),            // 108: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 109: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 110: moraine.wire.Recall
-	(*Touch)(nil),             // 111: moraine.wire.Touch
-	(*Hold)(nil),              // 112: moraine.wire.Hold
-	(*HoldReply)(nil),         // 113: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 114: moraine.wire.EndHold
-	(*Batch)(nil),             // 115: moraine.wire.Batch
-	(*BatchReply)(nil),        // 116: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 117: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 118: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 119: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 120: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 121: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 122: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 123: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 124: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 125: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 126: moraine.wire.GetMembers
-	(*Member)(nil),            // 127: moraine.wire.Member
-	(*MembersReply)(nil),      // 128: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 129: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 130: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 131: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 132: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 133: moraine.wire.CloneTree
-	(*Concat)(nil),            // 134: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 135: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 136: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 137: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 138: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 139: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 140: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 141: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 142: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 143: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 144: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 145: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 146: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 147: moraine.wire.SealPart
-	(*GetStep)(nil),           // 148: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 149: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 150: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 151: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 152: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 153: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 154: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 155: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 156: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 157: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 158: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 159: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 160: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 161: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 162: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 163: moraine.wire.GetObject
-	(*GetTier)(nil),           // 164: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 165: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 166: moraine.wire.GetPolicy
-	(*Error)(nil),             // 167: moraine.wire.Error
-	(*Topology)(nil),          // 168: moraine.wire.Topology
-	(*RunReply)(nil),          // 169: moraine.wire.RunReply
-	(*StepReply)(nil),         // 170: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 171: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 172: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 173: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 174: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 175: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 176: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 177: moraine.wire.Scheme
-	(DeviceState)(0),          // 178: moraine.wire.DeviceState
-	(*Attr)(nil),              // 179: moraine.wire.Attr
-	(FileType)(0),             // 180: moraine.wire.FileType
-	(*Placement)(nil),         // 181: moraine.wire.Placement
-	(*Stripe)(nil),            // 182: moraine.wire.Stripe
-	(*Extent)(nil),            // 183: moraine.wire.Extent
-	(*Object)(nil),            // 184: moraine.wire.Object
-	(*Host)(nil),              // 185: moraine.wire.Host
-	(*Device)(nil),            // 186: moraine.wire.Device
-	(*SigningKey)(nil),        // 187: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 188: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 189: moraine.wire.MoveTask
+	(*CommitPack)(nil),        // 87: moraine.wire.CommitPack
+	(*PackedFile)(nil),        // 88: moraine.wire.PackedFile
+	(*PackReply)(nil),         // 89: moraine.wire.PackReply
+	(*RepairTask)(nil),        // 90: moraine.wire.RepairTask
+	(*Intent)(nil),            // 91: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 92: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 93: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 94: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 95: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 96: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 97: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 98: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 99: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 100: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 101: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 102: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 103: moraine.wire.EndIntents
+	(*Usage)(nil),             // 104: moraine.wire.Usage
+	(*GetUsage)(nil),          // 105: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 106: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 107: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 108: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 109: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 110: moraine.wire.Recount
+	(*Leases)(nil),            // 111: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 112: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 113: moraine.wire.Recall
+	(*Touch)(nil),             // 114: moraine.wire.Touch
+	(*Hold)(nil),              // 115: moraine.wire.Hold
+	(*HoldReply)(nil),         // 116: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 117: moraine.wire.EndHold
+	(*Batch)(nil),             // 118: moraine.wire.Batch
+	(*BatchReply)(nil),        // 119: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 120: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 121: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 122: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 123: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 124: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 125: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 126: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 127: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 128: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 129: moraine.wire.GetMembers
+	(*Member)(nil),            // 130: moraine.wire.Member
+	(*MembersReply)(nil),      // 131: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 132: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 133: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 134: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 135: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 136: moraine.wire.CloneTree
+	(*Concat)(nil),            // 137: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 138: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 139: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 140: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 141: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 142: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 143: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 144: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 145: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 146: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 147: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 148: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 149: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 150: moraine.wire.SealPart
+	(*GetStep)(nil),           // 151: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 152: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 153: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 154: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 155: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 156: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 157: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 158: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 159: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 160: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 161: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 162: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 163: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 164: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 165: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 166: moraine.wire.GetObject
+	(*GetTier)(nil),           // 167: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 168: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 169: moraine.wire.GetPolicy
+	(*Error)(nil),             // 170: moraine.wire.Error
+	(*Topology)(nil),          // 171: moraine.wire.Topology
+	(*RunReply)(nil),          // 172: moraine.wire.RunReply
+	(*StepReply)(nil),         // 173: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 174: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 175: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 176: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 177: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 178: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 179: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 180: moraine.wire.Scheme
+	(DeviceState)(0),          // 181: moraine.wire.DeviceState
+	(*Attr)(nil),              // 182: moraine.wire.Attr
+	(FileType)(0),             // 183: moraine.wire.FileType
+	(*Placement)(nil),         // 184: moraine.wire.Placement
+	(*Stripe)(nil),            // 185: moraine.wire.Stripe
+	(*Extent)(nil),            // 186: moraine.wire.Extent
+	(*Object)(nil),            // 187: moraine.wire.Object
+	(*Host)(nil),              // 188: moraine.wire.Host
+	(*Device)(nil),            // 189: moraine.wire.Device
+	(*SigningKey)(nil),        // 190: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 191: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 192: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	11,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -13831,216 +14115,222 @@ var file_metadata_proto_depIdxs = []int32{
 	74,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
 	73,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
 	83,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	89,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	91,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	92,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	93,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	94,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	96,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	98,  // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	100, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	145, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	146, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	147, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	148, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	149, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	150, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	151, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	152, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	153, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	154, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	155, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	95,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	156, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	157, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	158, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	159, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	160, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	161, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	162, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	163, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	164, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	165, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	166, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	102, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	104, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	105, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	107, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	133, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	134, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	135, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	108, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	118, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	122, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	126, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	130, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	131, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	132, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	136, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	92,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	94,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	95,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	96,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	97,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	99,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	101, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	103, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	148, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	149, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	150, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	151, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	152, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	153, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	154, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	155, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	156, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	157, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	158, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	98,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	159, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	160, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	161, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	162, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	163, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	164, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	165, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	166, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	167, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	168, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	169, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	105, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	107, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	108, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	110, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	136, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	137, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	138, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	111, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	121, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	125, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	129, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	133, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	134, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	135, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	139, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	22,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	24,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	23,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	138, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	140, // 80: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	142, // 81: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	141, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	143, // 80: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	145, // 81: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
 	66,  // 82: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
 	64,  // 83: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
 	68,  // 84: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	19,  // 85: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
 	86,  // 86: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	77,  // 87: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	79,  // 88: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	112, // 89: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	114, // 90: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	115, // 91: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	167, // 92: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	117, // 93: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	14,  // 94: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	17,  // 95: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	168, // 96: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	27,  // 97: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	29,  // 98: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	34,  // 99: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	38,  // 100: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	47,  // 101: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	50,  // 102: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	55,  // 103: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	57,  // 104: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	61,  // 105: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	63,  // 106: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	76,  // 107: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	90,  // 108: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	97,  // 109: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	99,  // 110: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	169, // 111: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	170, // 112: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	171, // 113: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	172, // 114: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	173, // 115: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	43,  // 116: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	174, // 117: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	175, // 118: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	176, // 119: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	103, // 120: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	106, // 121: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	123, // 122: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	128, // 123: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	137, // 124: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	139, // 125: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	141, // 126: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	144, // 127: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 128: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	109, // 129: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	120, // 130: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	113, // 131: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	116, // 132: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	65,  // 133: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	69,  // 134: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	78,  // 135: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	81,  // 136: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	121, // 137: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	16,  // 138: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	168, // 139: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	177, // 140: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	18,  // 141: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	20,  // 142: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	21,  // 143: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	0,   // 144: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	178, // 145: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	179, // 146: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	179, // 147: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	30,  // 148: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	179, // 149: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	179, // 150: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	33,  // 151: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	180, // 152: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	177, // 153: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	181, // 154: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	177, // 155: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	177, // 156: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	181, // 157: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	182, // 158: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	183, // 159: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 160: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	52,  // 161: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	35,  // 162: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	2,   // 163: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	54,  // 164: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	52,  // 165: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	179, // 166: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	179, // 167: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	183, // 168: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	182, // 169: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	184, // 170: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	59,  // 171: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	185, // 172: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	186, // 173: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	187, // 174: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	186, // 175: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	72,  // 176: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	187, // 177: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	67,  // 178: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	67,  // 179: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	70,  // 180: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	71,  // 181: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	72,  // 182: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	75,  // 183: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	72,  // 184: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	74,  // 185: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	82,  // 186: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	80,  // 187: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 188: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	177, // 189: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	178, // 190: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 191: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 192: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	87,  // 193: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	188, // 194: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	189, // 195: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 196: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	85,  // 197: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	182, // 198: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	183, // 199: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	183, // 200: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	182, // 201: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	88,  // 202: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 203: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	84,  // 204: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 205: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	88,  // 206: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	88,  // 207: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	88,  // 208: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	88,  // 209: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	101, // 210: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	101, // 211: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	101, // 212: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	110, // 213: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	111, // 214: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	179, // 215: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 216: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 217: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	111, // 218: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 219: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	180, // 220: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	119, // 221: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	124, // 222: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 223: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	125, // 224: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	125, // 225: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	124, // 226: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	127, // 227: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	129, // 228: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	54,  // 229: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	52,  // 230: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 231: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	124, // 232: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	127, // 233: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	143, // 234: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	235, // [235:235] is the sub-list for method output_type
-	235, // [235:235] is the sub-list for method input_type
-	235, // [235:235] is the sub-list for extension type_name
-	235, // [235:235] is the sub-list for extension extendee
-	0,   // [0:235] is the sub-list for field type_name
+	87,  // 87: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
+	77,  // 88: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	79,  // 89: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	115, // 90: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	117, // 91: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	118, // 92: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	170, // 93: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	120, // 94: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	14,  // 95: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	17,  // 96: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	171, // 97: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	27,  // 98: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	29,  // 99: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	34,  // 100: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	38,  // 101: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	47,  // 102: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	50,  // 103: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	55,  // 104: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	57,  // 105: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	61,  // 106: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	63,  // 107: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	76,  // 108: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	93,  // 109: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	100, // 110: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	102, // 111: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	172, // 112: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	173, // 113: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	174, // 114: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	175, // 115: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	176, // 116: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	43,  // 117: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	177, // 118: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	178, // 119: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	179, // 120: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	106, // 121: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	109, // 122: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	126, // 123: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	131, // 124: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	140, // 125: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	142, // 126: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	144, // 127: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	147, // 128: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 129: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	112, // 130: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	123, // 131: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	116, // 132: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	119, // 133: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	65,  // 134: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	69,  // 135: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	78,  // 136: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	81,  // 137: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	89,  // 138: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
+	124, // 139: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	16,  // 140: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	171, // 141: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	180, // 142: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	18,  // 143: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	20,  // 144: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	21,  // 145: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	0,   // 146: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	181, // 147: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	182, // 148: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	182, // 149: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	30,  // 150: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	182, // 151: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	182, // 152: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	33,  // 153: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	183, // 154: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	180, // 155: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	184, // 156: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	180, // 157: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	180, // 158: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	184, // 159: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	185, // 160: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	186, // 161: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 162: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	52,  // 163: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	35,  // 164: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	2,   // 165: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	54,  // 166: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	52,  // 167: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	182, // 168: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	182, // 169: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	186, // 170: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	185, // 171: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	187, // 172: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	59,  // 173: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	188, // 174: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	189, // 175: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	190, // 176: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	189, // 177: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	72,  // 178: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	190, // 179: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	67,  // 180: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	67,  // 181: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	70,  // 182: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	71,  // 183: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	72,  // 184: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	75,  // 185: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	72,  // 186: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	74,  // 187: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	82,  // 188: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	80,  // 189: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 190: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	180, // 191: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	181, // 192: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 193: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 194: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	90,  // 195: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	191, // 196: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	192, // 197: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 198: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	85,  // 199: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	185, // 200: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	186, // 201: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	186, // 202: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	185, // 203: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	88,  // 204: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	186, // 205: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	186, // 206: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	185, // 207: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	91,  // 208: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 209: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	84,  // 210: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 211: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	91,  // 212: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	91,  // 213: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	91,  // 214: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	91,  // 215: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	104, // 216: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	104, // 217: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	104, // 218: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	113, // 219: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	114, // 220: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	182, // 221: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 222: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 223: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	114, // 224: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 225: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	183, // 226: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	122, // 227: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	127, // 228: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 229: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	128, // 230: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	128, // 231: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	127, // 232: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	130, // 233: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	132, // 234: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	54,  // 235: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	52,  // 236: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 237: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	127, // 238: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	130, // 239: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	146, // 240: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	241, // [241:241] is the sub-list for method output_type
+	241, // [241:241] is the sub-list for method input_type
+	241, // [241:241] is the sub-list for extension type_name
+	241, // [241:241] is the sub-list for extension extendee
+	0,   // [0:241] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -14140,6 +14430,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ListLost)(nil),
 		(*MetaRequest_SetRebalance)(nil),
 		(*MetaRequest_CommitRewrite)(nil),
+		(*MetaRequest_CommitPack)(nil),
 		(*MetaRequest_CheckChunks)(nil),
 		(*MetaRequest_DropChunks)(nil),
 		(*MetaRequest_Hold)(nil),
@@ -14190,6 +14481,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Lost)(nil),
 		(*MetaResponse_CheckChunks)(nil),
 		(*MetaResponse_DropChunks)(nil),
+		(*MetaResponse_Pack)(nil),
 	}
 	file_metadata_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
@@ -14198,7 +14490,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   137,
+			NumMessages:   140,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,312 @@
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A small file is kept as copies, which take two and three times its room, and a stripe of
+// its own. The leader finds those that nobody has changed for long, a REWRITE job names them,
+// its holder puts what they have side by side into one stripe, and commitPack swaps that in
+// for all of them in one command: a stripe that was committed takes no more references but by
+// clones, so that it must come with all that it will have.
+
+const (
+	// MaxPackFiles is the most files of one REWRITE job, and of one CommitPack.
+	MaxPackFiles = 128
+	// MaxPackChunks bounds the chunks of all stripes that one CommitPack takes away: each is
+	// two records that it writes.
+	MaxPackChunks = 384
+)
+
+// createPack makes a job that packs small files with each other; none where all are gone.
+func (m *Machine) createPack(t *tx, w *wire.Job) (*wire.Job, error) {
+	const op = "create jobs"
+	task := w.GetRewrite()
+	switch {
+	case len(task.GetFiles()) > MaxPackFiles:
+		return nil, fail(moraine.InvalidArgument, op, "", "%d files to be packed: %d at most", len(task.GetFiles()), MaxPackFiles)
+	case w.GetInode() != 0 || len(task.GetStripes()) > 0 || task.GetOffset() != 0 || task.GetEnd() != 0 || task.GetFewer() != 0:
+		return nil, fail(moraine.InvalidArgument, op, "", "files to be packed, and stripes")
+	}
+	spec, name, before := jobSpec{kind: w.GetKind()}, "", uint64(0)
+	files := 0
+	for _, id := range task.GetFiles() {
+		if id <= before {
+			return nil, fail(moraine.InvalidArgument, op, moraine.InodeID(id).String(), "files to be packed are out of order")
+		}
+		before = id
+		i, err := t.inode(moraine.InodeID(id))
+		if moraineKind(err) == moraine.NotFound || err == nil && !rewritable(i) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if files == 0 {
+			if _, name, err = t.nameOf(i); err != nil {
+				return nil, err
+			}
+		}
+		files, spec.cursor = files+1, be64(spec.cursor, id)
+	}
+	if files == 0 {
+		return nil, nil
+	}
+	spec.subject = fmt.Sprintf("%d small files, %s the first", files, name)
+	id, err := m.addJob(t, spec)
+	if err != nil {
+		return nil, err
+	}
+	j, err := t.job(id)
+	if err != nil {
+		return nil, err
+	}
+	return j.toWire(), nil
+}
+
+// packedFiles are the files of a live REWRITE job that packs; none of another.
+func (j *job) packedFiles() (files []uint64) {
+	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.stripes) > 0 {
+		return nil
+	}
+	for c := j.cursor; len(c) >= 8; c = c[8:] {
+		files = append(files, binary.BigEndian.Uint64(c))
+	}
+	return files
+}
+
+// packWork is a CommitPack being applied.
+type packWork struct {
+	stripe *moraine.Stripe
+	files  []*packedFile // that are to have it
+	// out is why the first of those files that were left out was.
+	out error
+}
+
+// packedFile is one of its files, as a commit of its own.
+type packedFile struct {
+	commitWork
+	was []moraine.Extent
+}
+
+// commitPack swaps extents of a new stripe, which the mover's session put under a grant, in
+// for others of the same bytes, in all files of several that still have just those. For each
+// file the rules are those of commitRewrite, and a file that breaks one is left as it is.
+func (m *Machine) commitPack(t *tx, op *wire.CommitPack) (*wire.MetaResponse, error) {
+	const name = "commit pack"
+	if err := t.mustSpeak(name, LevelRewrite); err != nil {
+		return nil, err
+	}
+	j, err := t.heldMove(name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_REWRITE)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.mayPackFiles(op); err != nil {
+		return nil, err
+	}
+	w, err := t.parsePack(op)
+	if err != nil {
+		return nil, err
+	}
+	all := &commitWork{op: &wire.Commit{Promised: op.GetPromised()}, stripes: []*moraine.Stripe{w.stripe}}
+	again, err := t.committed(w.stripe)
+	switch {
+	case err != nil:
+		return nil, err
+	case again:
+		err = w.keep(t.hasPacked)
+	default:
+		err = w.keep(t.mayPack)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		if err := m.measure(t, all); err != nil {
+			return nil, err
+		}
+		return w.reply(all), nil
+	}
+	if keep := min(op.GetKeepMillis(), MaxKeepMillis); keep > 0 {
+		t.keepDead = t.clusterTime() + keep
+	}
+	if err := m.swapPack(t, w, all); err != nil {
+		return nil, err
+	}
+	return w.reply(all), nil
+}
+
+// mayPackFiles holds the files of a CommitPack against those of the job.
+func (j *job) mayPackFiles(op *wire.CommitPack) error {
+	const name = "commit pack"
+	may, extents, was := j.packedFiles(), 0, 0
+	if len(op.GetFiles()) == 0 {
+		return fail(moraine.InvalidArgument, name, j.id.String(), "no files")
+	}
+	for n, f := range op.GetFiles() {
+		if _, ok := slices.BinarySearch(may, f.GetInode()); !ok || n > 0 && f.GetInode() <= op.GetFiles()[n-1].GetInode() {
+			return fail(moraine.InvalidArgument, name, j.id.String(), "the job is for other files than inode %d, or it is out of order", f.GetInode())
+		}
+		extents, was = extents+len(f.GetExtents()), was+len(f.GetWas())
+	}
+	if extents > moraine.MaxCommitExtents || was > maxRewritten {
+		return fail(moraine.TooLarge, name, j.id.String(), "%d extents for %d, %d and %d at most", extents, was, moraine.MaxCommitExtents, maxRewritten)
+	}
+	return nil
+}
+
+// leavesOut reports whether what a file was refused for concerns that file alone.
+func leavesOut(err error) bool {
+	switch moraineKind(err) {
+	case moraine.NotFound, moraine.PermissionDenied, moraine.Stale, moraine.Conflict:
+		return true
+	}
+	return false
+}
+
+// parsePack holds a CommitPack against every rule that what the files have now does not
+// matter for. Files that are gone are left out.
+func (t *tx) parsePack(op *wire.CommitPack) (*packWork, error) {
+	const name = "commit pack"
+	w := &packWork{}
+	for _, wf := range op.GetFiles() {
+		i, err := t.contentFile(name, wf.GetInode())
+		if leavesOut(err) {
+			w.leave(err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if w.stripe == nil {
+			if w.stripe, err = stripeFromWire(op.GetStripe(), i.tenant); err != nil {
+				return nil, err
+			}
+		}
+		if i.tenant != w.stripe.Tenant {
+			return nil, fail(moraine.CrossTenant, name, i.id.String(), "files of two tenants")
+		}
+		f := &packedFile{commitWork: commitWork{i: i, stripes: []*moraine.Stripe{w.stripe}, level: moraine.NVMe,
+			op: &wire.Commit{Extents: wf.GetExtents(), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()}}}
+		for _, c := range w.stripe.Chunks {
+			f.level = min(f.level, c.Level)
+		}
+		if err := f.parseExtents(); err != nil {
+			return nil, err
+		}
+		if f.was, err = f.parseWas(wf.GetWas()); err != nil {
+			return nil, err
+		}
+		w.files = append(w.files, f)
+	}
+	if len(w.files) == 0 {
+		return nil, w.out
+	}
+	return w, nil
+}
+
+// leave notes why a file is left out.
+func (w *packWork) leave(err error) {
+	if w.out == nil {
+		w.out = err
+	}
+}
+
+// keep leaves those files out that a rule refuses. It fails where that is all of them.
+func (w *packWork) keep(rule func(*packedFile) error) error {
+	var kept []*packedFile
+	for _, f := range w.files {
+		err := rule(f)
+		if err != nil && !leavesOut(err) {
+			return err
+		}
+		if err != nil {
+			w.leave(err)
+			w.stripe.LiveBytes -= sumLengths(f.extents)
+			continue
+		}
+		kept = append(kept, f)
+	}
+	if w.files = kept; len(kept) == 0 {
+		return w.out
+	}
+	return nil
+}
+
+// mayPack fails unless the file may have the stripe in the place of what it has.
+func (t *tx) mayPack(f *packedFile) error { return t.mayRewrite(&f.commitWork, f.was) }
+
+// hasPacked fails with Stale unless the file has what it was to get.
+func (t *tx) hasPacked(f *packedFile) error {
+	for _, e := range f.extents {
+		there, err := t.hasExtent(f.i, e)
+		if err != nil {
+			return err
+		}
+		if !there {
+			return fail(moraine.Stale, "commit pack", f.i.id.String(), "the stripe is committed, but the file does not have it there")
+		}
+	}
+	return nil
+}
+
+// swapPack puts the stripe in the place of what the files have.
+func (m *Machine) swapPack(t *tx, w *packWork, all *commitWork) error {
+	if err := t.boundPack(w); err != nil {
+		return err
+	}
+	if err := m.takeStripes(t, all.stripes); err != nil {
+		return err
+	}
+	if err := m.addStripes(t, all.stripes); err != nil {
+		return err
+	}
+	for _, f := range w.files {
+		if err := m.overlay(t, f.i, f.extents); err != nil {
+			return err
+		}
+	}
+	if err := m.judgeStripes(t, all); err != nil {
+		return err
+	}
+	for _, f := range w.files {
+		f.i.degraded += uint64(all.degraded)
+		t.putInode(f.i)
+	}
+	return nil
+}
+
+// boundPack fails where more would die by the command than one may bury.
+func (t *tx) boundPack(w *packWork) error {
+	seen, chunks := map[moraine.StripeID]bool{}, 0
+	for _, f := range w.files {
+		for _, e := range f.was {
+			if seen[e.Stripe] {
+				continue
+			}
+			seen[e.Stripe] = true
+			s, err := t.mustStripe(e.Stripe)
+			if err != nil {
+				return err
+			}
+			chunks += len(s.Chunks)
+		}
+	}
+	if chunks > MaxPackChunks {
+		return fail(moraine.TooLarge, "commit pack", w.stripe.ID.String(), "stripes of %d chunks are to be taken away, %d at most", chunks, MaxPackChunks)
+	}
+	return nil
+}
+
+func (w *packWork) reply(all *commitWork) *wire.MetaResponse {
+	r := &wire.PackReply{Protects: uint32(all.protects), Degraded: uint32(all.degraded)}
+	for _, f := range w.files {
+		r.Packed = append(r.Packed, uint64(f.i.id))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Pack{Pack: r}}
+}

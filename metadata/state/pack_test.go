@@ -1,0 +1,430 @@
+package state_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// packing is four small files of 10, 20, 30 and 40 bytes, each of a stripe of three copies,
+// and a mover that has the job to pack them.
+type packing struct {
+	*bench
+	c       *client
+	files   []uint64
+	stripes []uint64
+	job     *wire.Job
+	mover   *client
+	fresh   uint64 // the stripe that it puts
+}
+
+func newPacking(t *testing.T) *packing {
+	b := &packing{bench: newCluster(t, 7)}
+	b.c = b.open(nil)
+	for n := range uint64(4) {
+		b.files = append(b.files, b.small(fmt.Sprint("f", n), 10*(n+1)))
+	}
+	b.check()
+	return b
+}
+
+// small makes a small file.
+func (b *packing) small(name string, size uint64) (id uint64) {
+	b.t.Helper()
+	id = b.c.mkfile(b.c.root, name)
+	s := b.c.grant(id, 1)
+	b.ok(b.c.commit(&wire.Commit{Inode: id, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
+		Stripes: []*wire.Stripe{stripe(s, size, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, size, s, 0)}}))
+	b.stripes = append(b.stripes, s)
+	return id
+}
+
+func (b *packing) create(job *wire.Job) *wire.MetaResponse {
+	job.Kind = rewriteJob
+	return b.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response
+}
+
+// lease makes a host lease the job.
+func (b *packing) lease(host string) {
+	b.t.Helper()
+	jobs := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
+		Host: host, Kinds: []wire.JobKind{rewriteJob}, Max: 1}}})).GetJobs().GetJobs()
+	if len(jobs) != 1 {
+		b.t.Fatalf("leased %v", jobs)
+	}
+	b.job = jobs[0]
+}
+
+func (b *packing) begin() {
+	b.t.Helper()
+	b.ok(b.create(&wire.Job{Rewrite: &wire.RewriteTask{Files: b.files}}))
+	b.lease("n2")
+	b.mover = b.open(func(op *wire.OpenSession) { op.Node, op.Role = "n2", "chunkserver" })
+	b.asMover(func() { b.fresh = b.mover.grant(b.files[0], 1) })
+}
+
+// op packs all files into one stripe of 4+2, one after the other.
+func (b *packing) op() *wire.CommitPack {
+	op := &wire.CommitPack{Job: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}
+	at := uint64(0)
+	for n, f := range b.files {
+		size := 10 * uint64(n+1)
+		op.Files = append(op.Files, &wire.PackedFile{Inode: f,
+			Extents: []*wire.Extent{extent(0, size, b.fresh, at)}, Was: []*wire.Extent{extent(0, size, b.stripes[n], 0)}})
+		at += size
+	}
+	op.Stripe = stripe(b.fresh, at, 1, 2, 3, 4, 5, 6)
+	return op
+}
+
+// asMover does what the node n2 does.
+func (b *packing) asMover(do func()) {
+	old := b.node
+	b.node = "n2"
+	defer func() { b.node = old }()
+	do()
+}
+
+func (b *packing) commit(op *wire.CommitPack) (resp *wire.MetaResponse) {
+	b.asMover(func() { resp = b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: op}}) })
+	return resp
+}
+
+func (b *packing) finish() {
+	b.t.Helper()
+	b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
+		Id: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}}}))
+}
+
+// packed says of each file whether it has the new stripe: 1, or 0, or - where it is gone.
+func (b *packing) packed() string {
+	b.t.Helper()
+	out := ""
+	for _, f := range b.files {
+		resp := b.c.extents(f, 0, 0)
+		switch exts := resp.GetExtents().GetExtents(); {
+		case resp.GetError() != nil:
+			out += "-"
+		case slices.ContainsFunc(exts, func(e *wire.Extent) bool { return e.Stripe == b.fresh }):
+			out += "1"
+		default:
+			out += "0"
+		}
+	}
+	return out
+}
+
+func (b *packing) record(id uint64) *moraine.Stripe {
+	b.t.Helper()
+	s, err := b.m.StripeByID(b.kv, moraine.StripeID(id))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+func (b *packing) remove(n int) {
+	b.t.Helper()
+	b.ok(b.c.remove(&wire.Remove{Parent: b.c.root, Name: fmt.Sprint("f", n)}))
+}
+
+// write writes a byte over one of a file.
+func (b *packing) write(n int, off uint64) {
+	b.t.Helper()
+	id := b.c.grant(b.files[n], 1)
+	b.ok(b.c.commit(&wire.Commit{Inode: b.files[n], Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Level: 3,
+		Stripes: []*wire.Stripe{stripe(id, 1, 1, 2, 3)}, Extents: []*wire.Extent{extent(off, 1, id, 0)}}))
+}
+
+// TestPackFiles is the life of a packing: each step may be asked for again. The files keep
+// their generations and times, the stripes that they had die, and as many files as there are
+// name the new one. It dies with the last of them.
+func TestPackFiles(t *testing.T) {
+	b := newPacking(t)
+	b.begin()
+	if !slices.Equal(b.job.Rewrite.Files, b.files) || b.job.Inode != 0 || b.job.Subject != "4 small files, f0 the first" {
+		t.Fatalf("leased %v", b.job)
+	}
+	var before []*wire.Attr
+	for _, f := range b.files {
+		before = append(before, b.c.attr(f))
+	}
+	for range 2 { // the answer was lost, and with it its number
+		r := b.ok(b.commit(b.op())).GetPack()
+		if !slices.Equal(r.GetPacked(), b.files) || r.Protects != 2 || b.packed() != "1111" {
+			t.Fatalf("packed %v, %s", r, b.packed())
+		}
+		b.check()
+	}
+	for n, f := range b.files {
+		if after := b.c.attr(f); !proto.Equal(after, before[n]) {
+			t.Fatalf("it was %v and is %v", before[n], after)
+		}
+		if b.record(b.stripes[n]) != nil {
+			t.Fatal("the stripe of a file that was packed lives on")
+		}
+	}
+	if s := b.record(b.fresh); s.LiveBytes != 100 || s.RefCount != 4 {
+		t.Fatalf("%+v", s)
+	}
+	b.finish()
+	b.ok(b.c.clone(&wire.Clone{Inode: b.c.mkfile(b.c.root, "clone"), Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: b.files[2]}}}))
+	b.write(1, 5)
+	b.check()
+	for n := range b.files {
+		b.remove(n)
+		b.check()
+	}
+	if s := b.record(b.fresh); s == nil || s.RefCount != 1 {
+		t.Fatalf("a clone has %+v", s)
+	}
+	b.ok(b.c.remove(&wire.Remove{Parent: b.c.root, Name: "clone"}))
+	if b.record(b.fresh) != nil {
+		t.Fatal("it lives without a file")
+	}
+	b.check()
+	b.keepLog("v4-pack")
+}
+
+// TestPackLeavesOut is what others do to files between the mover's look at them and its
+// commit: what changed, is gone or is shared is left as it is, whether the commit is sent once
+// or twice, and the others are packed.
+func TestPackLeavesOut(t *testing.T) {
+	for name, tt := range map[string]struct {
+		do   func(b *packing)
+		want string
+		refs uint32
+		live int64
+	}{
+		"a byte is overwritten":   {func(b *packing) { b.write(1, 3) }, "1011", 3, 80},
+		"one is appended to":      {func(b *packing) { b.write(1, 20) }, "1111", 4, 100},
+		"the first is removed":    {func(b *packing) { b.remove(0) }, "-111", 3, 90},
+		"the last is cut off":     {func(b *packing) { b.ok(b.c.resize(b.files[3], 39)) }, "1110", 3, 60},
+		"one is emptied":          {func(b *packing) { b.ok(b.c.resize(b.files[0], 0)) }, "0111", 3, 90},
+		"all but one are removed": {func(b *packing) { b.remove(0); b.remove(2); b.remove(3) }, "-1--", 1, 20},
+		"one is renamed": {func(b *packing) {
+			b.ok(b.c.rename(&wire.Rename{Parent: b.c.root, Name: "f0", NewParent: b.c.root, NewName: "g"}))
+		}, "1111", 4, 100},
+		"one replaces another": {func(b *packing) {
+			b.ok(b.c.rename(&wire.Rename{Parent: b.c.root, Name: "f0", NewParent: b.c.root, NewName: "f1"}))
+		}, "1-11", 3, 80},
+		"one is cloned":            {func(b *packing) { b.cloneOf(2) }, "1101", 3, 70},
+		"one is cloned, then gone": {func(b *packing) { b.cloneOf(2); b.remove(2) }, "11-1", 3, 70},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newPacking(t)
+			b.begin()
+			tt.do(b)
+			b.check()
+			for range 2 {
+				r := b.ok(b.commit(b.op())).GetPack()
+				if have := b.packed(); have != tt.want || len(r.Packed) != strings.Count(have, "1") {
+					t.Fatalf("packed are %s, told %v, want %s", have, r.Packed, tt.want)
+				}
+				if s := b.record(b.fresh); s.RefCount != tt.refs || s.LiveBytes != tt.live {
+					t.Fatalf("%+v, want %d tables, %d bytes", s, tt.refs, tt.live)
+				}
+				b.check()
+			}
+			b.finish()
+			b.check()
+			if name == "one is cloned" {
+				b.keepLog("v4-pack-leaves-out")
+			}
+		})
+	}
+}
+
+// cloneOf makes a clone of a file.
+func (b *packing) cloneOf(n int) {
+	b.t.Helper()
+	b.ok(b.c.clone(&wire.Clone{Inode: b.c.mkfile(b.c.root, "clone"), Mode: wire.CommitMode_COMMIT_MODE_REPLACE,
+		Ranges: []*wire.CloneRange{{Inode: b.files[n]}}}))
+}
+
+// TestPackGivesWay: where every file changed, or somebody else has the job, nothing is
+// committed.
+func TestPackGivesWay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		do      func(b *packing)
+		refused moraine.Kind
+	}{
+		"all changed": {func(b *packing) {
+			for n := range b.files {
+				b.write(n, 1)
+			}
+		}, moraine.Stale},
+		"all are removed": {func(b *packing) {
+			for n := range b.files {
+				b.remove(n)
+			}
+		}, moraine.NotFound},
+		"the lease ended, and another has the job": {func(b *packing) {
+			mine := b.job
+			for range 16 {
+				b.tick(1000)
+			}
+			b.lease("n3")
+			b.job = mine
+		}, moraine.Fenced},
+		"the job is canceled": {func(b *packing) {
+			b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: b.job.Id}}}))
+		}, moraine.Fenced},
+		"the mover's session has ended": {func(b *packing) {
+			b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Session: b.mover.id, Number: 900, AckedBelow: 1, Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
+		}, moraine.SessionExpired},
+		"it was committed, and all changed since": {func(b *packing) {
+			b.ok(b.commit(b.op()))
+			for n := range b.files {
+				b.ok(b.c.resize(b.files[n], 1))
+			}
+		}, moraine.Stale},
+		"it was committed, and all are removed since": {func(b *packing) {
+			b.ok(b.commit(b.op()))
+			for n := range b.files {
+				b.remove(n)
+			}
+		}, moraine.NotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newPacking(t)
+			b.begin()
+			tt.do(b)
+			before := b.packed()
+			b.wants(b.commit(b.op()), tt.refused)
+			if have := b.packed(); have != before {
+				t.Fatalf("a commit that was refused made %s of %s", have, before)
+			}
+			b.check()
+		})
+	}
+}
+
+// TestPackRefuses: a commit that does not say just what it takes away changes nothing.
+func TestPackRefuses(t *testing.T) {
+	b := newPacking(t)
+	files := func(ids ...uint64) *wire.RewriteTask { return &wire.RewriteTask{Files: ids} }
+	for name, job := range map[string]*wire.Job{
+		"too many files":     {Rewrite: files(slices.Repeat(b.files, state.MaxPackFiles)...)},
+		"files out of order": {Rewrite: files(b.files[1], b.files[0])},
+		"a file twice":       {Rewrite: files(b.files[0], b.files[0])},
+		"files and a file":   {Inode: b.files[0], Rewrite: files(b.files...)},
+		"files and stripes":  {Rewrite: &wire.RewriteTask{Files: b.files, Stripes: b.stripes, End: 10}},
+	} {
+		if resp := b.create(job); kind(resp) != moraine.InvalidArgument.Error() {
+			t.Errorf("a job with %s was answered %s", name, kind(resp))
+		}
+	}
+	if jobs := b.ok(b.create(&wire.Job{Rewrite: files(b.files[3] + 100)})).GetJobs().GetJobs(); len(jobs) != 0 {
+		t.Errorf("a job for a file that is not there is %v", jobs)
+	}
+	other := b.small("other", 10)
+	b.registerHost("n8", 3) // devices 8, 9 and 10 are on one host
+	b.begin()
+	first := func(op *wire.CommitPack) *wire.PackedFile { return op.Files[0] }
+	for name, tt := range map[string]struct {
+		change func(op *wire.CommitPack)
+		want   moraine.Kind
+	}{
+		"is of no files":              {func(op *wire.CommitPack) { op.Files = nil }, moraine.InvalidArgument},
+		"is of another file":          {func(op *wire.CommitPack) { op.Files[3].Inode = other }, moraine.InvalidArgument},
+		"is of a file twice":          {func(op *wire.CommitPack) { op.Files[1] = op.Files[0] }, moraine.InvalidArgument},
+		"is out of order":             {func(op *wire.CommitPack) { slices.Reverse(op.Files) }, moraine.InvalidArgument},
+		"takes nothing away":          {func(op *wire.CommitPack) { first(op).Was = nil }, moraine.InvalidArgument},
+		"brings nothing for a file":   {func(op *wire.CommitPack) { first(op).Extents, first(op).Was = nil, nil }, moraine.InvalidArgument},
+		"takes more away":             {func(op *wire.CommitPack) { first(op).Was[0].Length++ }, moraine.InvalidArgument},
+		"takes less away":             {func(op *wire.CommitPack) { first(op).Was[0].Length-- }, moraine.InvalidArgument},
+		"reaches past its stripe":     {func(op *wire.CommitPack) { op.Files[3].Extents[0].StripeOffset++ }, moraine.InvalidArgument},
+		"has a byte for many":         {func(op *wire.CommitPack) { op.Stripe.Length = 40; zeroOffsets(op) }, moraine.InvalidArgument},
+		"names a stripe it has not":   {func(op *wire.CommitPack) { first(op).Extents[0].Stripe = b.stripes[0] }, moraine.InvalidArgument},
+		"has no stripe":               {func(op *wire.CommitPack) { op.Stripe = nil }, moraine.InvalidArgument},
+		"is of another lease":         {func(op *wire.CommitPack) { op.LeaseEpoch++ }, moraine.Fenced},
+		"is of a stripe in memory":    {func(op *wire.CommitPack) { op.Stripe.Chunks[1].Level = uint32(moraine.Memory) }, moraine.InvalidArgument},
+		"has a stripe of no grant":    {func(op *wire.CommitPack) { restripe(op, b.fresh+1) }, moraine.Stale},
+		"has more than is bounded":    {func(op *wire.CommitPack) { first(op).Was = slices.Repeat(first(op).Was, 257) }, moraine.TooLarge},
+		"has fewer copies":            {func(op *wire.CommitPack) { op.Stripe = stripe(b.fresh, 100, 2, 3) }, moraine.Conflict},
+		"has chunks on too few hosts": {func(op *wire.CommitPack) { op.Stripe = stripe(b.fresh, 100, 1, 2, 3, 8, 9, 10) }, moraine.Conflict},
+		"reads elsewhere": {func(op *wire.CommitPack) {
+			for _, f := range op.Files {
+				f.Was[0].StripeOffset++
+			}
+		}, moraine.Stale},
+	} {
+		op := b.op()
+		tt.change(op)
+		if resp := b.commit(op); kind(resp) != tt.want.Error() {
+			t.Errorf("a commit that %s was answered %s, want %v", name, kind(resp), tt.want)
+		}
+		if have := b.packed(); have != "0000" || b.record(b.fresh) != nil {
+			t.Fatalf("%s: packed are %s", name, have)
+		}
+		b.check()
+	}
+	// The same job as a rewriting of one file, and a rewriting as a packing.
+	b.asMover(func() {
+		op := b.op()
+		b.wants(b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: &wire.CommitRewrite{Job: op.Job, LeaseEpoch: op.LeaseEpoch,
+			Inode: b.files[0], Stripes: []*wire.Stripe{op.Stripe}, Extents: first(op).Extents, Was: first(op).Was}}}), moraine.InvalidArgument)
+	})
+	op := b.op()
+	b.finish()
+	b.ok(b.create(&wire.Job{Inode: b.files[0], Rewrite: &wire.RewriteTask{End: 10, Stripes: b.stripes[:1]}}))
+	b.lease("n2")
+	op.Job, op.LeaseEpoch = b.job.Id, b.job.LeaseEpoch
+	b.wants(b.commit(op), moraine.InvalidArgument)
+	b.check()
+}
+
+// zeroOffsets has all files name the first bytes of the stripe.
+func zeroOffsets(op *wire.CommitPack) {
+	for _, f := range op.Files {
+		f.Extents[0].StripeOffset = 0
+	}
+}
+
+// restripe gives the stripe another number.
+func restripe(op *wire.CommitPack, id uint64) {
+	op.Stripe.Id = id
+	for _, f := range op.Files {
+		f.Extents[0].Stripe = id
+	}
+}
+
+// TestPackedIsKept: the chunks that a packing freed wait for as long as the commit says.
+func TestPackedIsKept(t *testing.T) {
+	b := newPacking(t)
+	b.begin()
+	op := b.op()
+	op.KeepMillis = 5000
+	b.ok(b.commit(op))
+	dead := func() (n int) {
+		now, err := b.m.ClusterTime(b.kv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := b.m.Tombstones(b.kv, 1, now, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	if n := dead(); n != 0 {
+		t.Fatalf("%d chunks are dead at once", n)
+	}
+	for range 5 {
+		b.tick(1000)
+	}
+	if n := dead(); n != 4 {
+		t.Fatalf("%d chunks are dead later", n)
+	}
+	b.finish()
+	b.check()
+}
