@@ -29,21 +29,32 @@ const (
 // ones, and has these swapped in, for the holder of the job. The pieces are put side by
 // side, in the order of the file, so that what is left of many stripes makes few. Each is
 // read and verified as by a Reader, through pace, which waits until so many more bytes may
-// be moved. What somebody changed since it was read is left as it is. It returns how many
-// bytes were swapped in, also on error, and may be called again after one.
-func (c *Client) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (int64, error) {
+// be moved. What somebody changed since it was read is left as it is. A job that names files
+// has all that each of them has put beside that of the others. It returns what was swapped in,
+// also on error, and may be called again after one.
+func (c *Client) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (Rewritten, error) {
 	w := &rewriter{job: job, pace: pace, left: maxUnread, sender: sender{c: c, inode: moraine.InodeID(job.GetInode()), level: moraine.NVMe}}
-	err := w.run(ctx)
-	return w.swapped, wrap("client.RewriteStripes", w.inode.String(), err)
+	run := w.run
+	if len(job.GetRewrite().GetFiles()) > 0 {
+		run = w.runPack
+	}
+	err := run(ctx)
+	return w.done, wrap("client.RewriteStripes", w.inode.String(), err)
 }
 
-// rewriter rewrites stripes of one file.
+// Rewritten is what lies in new stripes.
+type Rewritten struct {
+	Bytes int64
+	Files int64 // that were packed with each other
+}
+
+// rewriter rewrites stripes of one file, or packs small files.
 type rewriter struct {
 	sender
-	job     *wire.Job
-	pace    func(ctx context.Context, n int64) error
-	group   *rewriteGroup // under way
-	swapped int64
+	job   *wire.Job
+	pace  func(ctx context.Context, n int64) error
+	group *rewriteGroup // under way
+	done  Rewritten
 	// unread is why the first of those stripes that could not be read was not, and left how
 	// many more may be left out for that.
 	unread error
@@ -236,6 +247,28 @@ func countParts(pieces []located, size int64) (n int) {
 
 // rewrite puts pieces side by side into a stripe, and swaps it in. It settles the ticket.
 func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error {
+	return w.put(ctx, t, part, func(ctx context.Context, sent []sentStripe) error {
+		for _, p := range sent {
+			if err := w.safe(schemeFromWire(p.record.Scheme)); err != nil {
+				return err
+			}
+		}
+		err := w.commit(ctx, part, sent)
+		if isKind(err, moraine.NotFound) {
+			return errFileGone
+		}
+		if err == nil {
+			for _, e := range part {
+				w.done.Bytes += e.Length
+			}
+		}
+		return err
+	})
+}
+
+// put puts pieces side by side into a stripe, and has commit commit what was sent. It settles
+// the ticket.
+func (w *rewriter) put(ctx context.Context, t *ticket, part []located, commit func(context.Context, []sentStripe) error) error {
 	var length int64
 	for _, e := range part {
 		length += e.Length
@@ -265,23 +298,13 @@ func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error
 	if err != nil {
 		return err
 	}
-	for _, p := range sent {
-		if err := w.safe(schemeFromWire(p.record.Scheme)); err != nil {
-			w.giveUp(sent)
-			return err
-		}
-	}
-	if err := w.commit(ctx, part, sent); err != nil {
+	if err := commit(ctx, sent); err != nil {
 		w.giveUp(sent)
-		if isKind(err, moraine.NotFound) {
-			return errFileGone
-		}
 		return err
 	}
 	for _, p := range sent {
 		w.c.grants.settle(p.ticket, true)
 	}
-	w.swapped += length
 	return nil
 }
 
@@ -326,7 +349,7 @@ func (w *rewriter) commit(ctx context.Context, part []located, sent []sentStripe
 	}
 	in, at := 0, uint64(0) // where in the sent stripes
 	for _, e := range part {
-		op.Was = append(op.Was, &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)})
+		op.Was = append(op.Was, wireExtent(e.Extent))
 		for off, end := uint64(e.Offset), uint64(e.End()); off < end; {
 			if at == sent[in].record.Length {
 				in, at = in+1, 0
@@ -338,6 +361,10 @@ func (w *rewriter) commit(ctx context.Context, part []located, sent []sentStripe
 	}
 	_, err := w.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}, sent[0].ticket.grant.session)
 	return err
+}
+
+func wireExtent(e moraine.Extent) *wire.Extent {
+	return &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)}
 }
 
 // appendExtent appends an extent, or makes the last one longer by it.

@@ -70,6 +70,9 @@ type Config struct {
 	// RewriteGrace is for how long, in cluster time, the chunks of stripes that were rewritten
 	// are kept (24 h; Grace where it is shorter): the files of an older backup name them.
 	RewriteGrace time.Duration
+	// PackAfter is for how long nobody must have changed a small file for it to be packed with
+	// others (24 h; negative: none is, and none where RewriteLive is negative).
+	PackAfter time.Duration
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int
@@ -117,6 +120,7 @@ func (c *Config) setDefaults() {
 	setInt(&c.RewriteLive, 25)
 	setDuration(&c.RewriteEvery, time.Hour)
 	setDuration(&c.RewriteGrace, 24*time.Hour)
+	setDuration(&c.PackAfter, 24*time.Hour)
 	if c.RewriteBytesPerSecond == 0 {
 		c.RewriteBytesPerSecond = 32 << 20
 	}

@@ -29,7 +29,7 @@ type Metrics struct {
 	RebalanceLeft prometheus.Gauge   // bytes
 	// Of what was moved between devices to fill them evenly.
 	RebalancedChunks, RebalancedBytes prometheus.Counter
-	RewriteStripes                    prometheus.Counter // given to movers
+	RewriteStripes, PackFiles         prometheus.Counter // given to movers
 	StripesDeadBytes                  prometheus.Gauge
 	JobPieces                         prometheus.Counter // pieces of jobs run by the leader
 	JobsLeased                        prometheus.Counter
@@ -102,6 +102,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.RebalancedChunks = counter("rebalanced_chunks_total", "Chunks moved to emptier devices.")
 	m.RebalancedBytes = counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
 	m.RewriteStripes = counter("rewrite_stripes_total", "Stripes of which files named little, and small ones of which a file has many, given to movers to be rewritten.")
+	m.PackFiles = counter("pack_files_total", "Small files given to movers to be packed with each other.")
 	m.StripesDeadBytes = gauge("stripes_dead_bytes", "Bytes of stripes in use that no file names any more, as the last look through all files found them.")
 	m.Leases = gauge("leases", "Leases that sessions hold.")
 	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
@@ -114,7 +115,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	if reg != nil {
-		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.StripesDeadBytes)
+		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,

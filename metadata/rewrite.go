@@ -25,8 +25,9 @@ const (
 	// those of a larger file are counted window by window.
 	rewriteWindow = 1 << 13
 	// rewriteShared bounds the stripes that several files name, or several windows, which
-	// are kept until all files were seen; rewriteParts the files, or windows, of each.
-	rewriteShared, rewriteParts = 1 << 14, 64
+	// are kept until all that names them was seen; rewriteParts the files, or windows, of each,
+	// and rewriteSharedParts those of all.
+	rewriteShared, rewriteParts, rewriteSharedParts = 1 << 14, 2 * state.MaxPackFiles, 1 << 18
 	// rewriteLeast is the least that must be dead in a stripe: less is not worth a commit.
 	rewriteLeast = 64 << 10
 	// rewriteSmall is up to where copies are small: they take twice the room of what is
@@ -138,7 +139,7 @@ func (l *leader) rewriteRound(ctx context.Context, settled moraine.StripeID) err
 		return nil // not before the upgrade is finished
 	}
 	l.rewriting.begin(l.deps.Clock.Now())
-	s := &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found)}
+	s := newSweep(l, settled)
 	for !s.ended {
 		if err := l.rewriteTurn(ctx, s); err != nil {
 			l.rewriting.rest()
@@ -175,7 +176,7 @@ func (l *leader) rewriteTurn(ctx context.Context, s *sweep) error {
 
 // rewriteTask is one job to be made.
 type rewriteTask struct {
-	inode moraine.InodeID
+	inode moraine.InodeID // 0: of the files that the task names
 	task  *wire.RewriteTask
 	bytes int64 // named
 }
@@ -194,6 +195,15 @@ func (r *rewriting) leave(untold uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.SharedStripes = untold
+}
+
+// choose counts a job that was made.
+func (r *rewriting) choose(t rewriteTask) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.ChosenStripes += uint64(len(t.task.Stripes))
+	r.report.ChosenFiles += uint64(len(t.task.Files))
+	r.report.ChosenBytes += uint64(t.bytes)
 }
 
 // createRewrite makes one job as soon as there are few others, nothing is being repaired and
@@ -220,12 +230,11 @@ func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
 	if len(resp.GetJobs().GetJobs()) == 0 {
 		return nil // the file is gone
 	}
-	l.rewriting.mu.Lock()
-	l.rewriting.report.ChosenStripes += uint64(len(t.task.Stripes))
-	l.rewriting.report.ChosenBytes += uint64(t.bytes)
-	l.rewriting.mu.Unlock()
+	l.rewriting.choose(t)
 	l.deps.Metrics.RewriteStripes.Add(float64(len(t.task.Stripes)))
-	seconds := max(float64(t.bytes)/float64(l.cfg.RewriteBytesPerSecond), float64(len(t.task.Stripes))/rewriteStripes)
+	l.deps.Metrics.PackFiles.Add(float64(len(t.task.Files)))
+	stripes := len(t.task.Stripes) + len(t.task.Files)
+	seconds := max(float64(t.bytes)/float64(l.cfg.RewriteBytesPerSecond), float64(stripes)/rewriteStripes)
 	l.pause(ctx, nil, time.Duration(seconds*float64(time.Second)))
 	return ctx.Err()
 }

@@ -18,15 +18,23 @@ type sweep struct {
 	files   []moraine.InodeID // the first one is under way
 	last    bool              // there are no files but these
 	from    int64             // offset in the file under way
+	parted  bool              // which was judged in part
 	named   map[moraine.StripeID]state.Named
-	// shared is what each of several files names of a stripe, and sharedIDs the stripes that
-	// have yet to be judged; together are those of them that were chosen.
-	shared    map[moraine.StripeID][]found
-	sharedIDs []moraine.StripeID
-	together  []found
-	untold    uint64
-	tasks     []rewriteTask
-	ended     bool
+	// shared is what each of several files names of a stripe of which more is to be seen, and
+	// sharedParts how many there are; together is what is to be rewritten of those of which
+	// all was.
+	shared      map[moraine.StripeID][]found
+	sharedParts int
+	together    []found
+	packs       packer
+	untold      uint64
+	tasks       []rewriteTask
+	ended       bool
+}
+
+func newSweep(l *leader, settled moraine.StripeID) *sweep {
+	return &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found),
+		packs: packer{groups: make(map[packGroup]*packing), policies: make(map[moraine.InodeID]moraine.Scheme)}}
 }
 
 // found is what a file names of a stripe.
@@ -34,6 +42,8 @@ type found struct {
 	file  moraine.InodeID
 	id    moraine.StripeID
 	named state.Named
+	whole bool  // it is all that the file has
+	lose  uint8 // of the stripe's chunks that it may lose
 }
 
 // skip leaves the file under way: what was counted of it is half. What another file names of
@@ -41,7 +51,7 @@ type found struct {
 func (s *sweep) skip() {
 	clear(s.named)
 	s.tasks = nil
-	if s.from = 0; len(s.files) > 0 {
+	if s.from, s.parted = 0, false; len(s.files) > 0 {
 		s.files = s.files[1:]
 	}
 }
@@ -52,7 +62,8 @@ func (s *sweep) look(r state.Reader) error {
 	for left := rewriteLooks; left > 0; {
 		if len(s.files) == 0 {
 			if s.last {
-				return s.judgeShared(r)
+				s.end()
+				return nil
 			}
 			files, last, err := m.Rewritables(r, s.after, rewriteInodes)
 			if err != nil {
@@ -71,19 +82,22 @@ func (s *sweep) look(r state.Reader) error {
 			continue
 		}
 		left -= len(s.named)
-		if err := s.judge(r, s.files[0]); err != nil {
+		if err := s.judge(r, s.files[0], next < 0 && !s.parted); err != nil {
 			return err
 		}
 		if clear(s.named); next < 0 {
-			s.files, s.from = s.files[1:], 0
+			s.files, s.from, s.parted = s.files[1:], 0, false
+		} else {
+			s.parted = true
 		}
 	}
 	return nil
 }
 
-// judge chooses those of the stripes that a file names which are to be rewritten. What other
-// files name too is judged when all were seen.
-func (s *sweep) judge(r state.Reader, file moraine.InodeID) error {
+// judge chooses those of the stripes that a file names which are to be rewritten; whole is
+// where they are all that it names. What other files name too is judged when all of it was
+// seen.
+func (s *sweep) judge(r state.Reader, file moraine.InodeID, whole bool) error {
 	var chosen, small []found
 	for id, named := range s.named {
 		record, err := s.l.machine.StripeByID(r, id)
@@ -93,20 +107,59 @@ func (s *sweep) judge(r state.Reader, file moraine.InodeID) error {
 		if record == nil {
 			continue
 		}
+		f := found{file: file, id: id, named: named, whole: whole && len(s.named) == 1}
 		if record.RefCount != named.Tables {
-			s.share(record, found{file: file, id: id, named: named})
+			if err := s.share(r, record, f); err != nil {
+				return err
+			}
 			continue
 		}
 		if ok, err := s.choose(r, record, named); err != nil {
 			return err
 		} else if ok {
-			chosen = append(chosen, found{file: file, id: id, named: named})
+			chosen = append(chosen, f)
 		} else if record.Scheme.IsCopies() && record.Length <= rewriteSmall && settled(record, s.settled) {
-			small = append(small, found{file: file, id: id, named: named})
+			f.lose = record.Scheme.M
+			small = append(small, f)
 		}
 	}
 	s.order(chosen, 0)
+	if whole && len(small) == len(s.named) && len(small) < rewriteFewer {
+		return s.offerSmall(r, file, small)
+	}
 	return s.pack(r, small)
+}
+
+// offerSmall has a file packed with others, all of whose content is in a few small stripes.
+func (s *sweep) offerSmall(r state.Reader, file moraine.InodeID, small []found) error {
+	if len(small) == 0 {
+		return nil
+	}
+	whole, err := s.unqueued(r, small)
+	if err != nil || len(whole) < len(small) ||
+		slices.ContainsFunc(small, func(f found) bool { return f.lose != small[0].lose }) {
+		return err
+	}
+	var bytes int64
+	for _, f := range small {
+		bytes += f.named.Bytes
+	}
+	_, err = s.offer(r, file, bytes, small[0].lose, nil)
+	return err
+}
+
+// unqueued are those of small stripes that do not wait for repair.
+func (s *sweep) unqueued(r state.Reader, small []found) (whole []found, err error) {
+	for _, f := range small {
+		queued, err := s.l.machine.Queued(r, f.id)
+		if err != nil {
+			return nil, err
+		}
+		if !queued {
+			whole = append(whole, f)
+		}
+	}
+	return whole, nil
 }
 
 // pack has small stripes of a file put together, where that makes them few.
@@ -114,15 +167,9 @@ func (s *sweep) pack(r state.Reader, small []found) error {
 	if len(small) < rewriteFewer {
 		return nil
 	}
-	whole := small[:0]
-	for _, f := range small {
-		queued, err := s.l.machine.Queued(r, f.id)
-		if err != nil {
-			return err
-		}
-		if !queued {
-			whole = append(whole, f)
-		}
+	whole, err := s.unqueued(r, small)
+	if err != nil {
+		return err
 	}
 	slices.SortFunc(whole, inOrder)
 	for len(whole) > 0 {
@@ -144,53 +191,44 @@ func inOrder(a, b found) int {
 	return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.named.From, b.named.From), cmp.Compare(a.id, b.id))
 }
 
-// share keeps what a file, or a part of one, names of a stripe that has other references.
-func (s *sweep) share(record *moraine.Stripe, f found) {
+// share keeps what a file, or a part of one, names of a stripe that has other references,
+// until all of them were seen: files that were packed together are near each other, as their
+// numbers are, so that few are kept at a time.
+func (s *sweep) share(r state.Reader, record *moraine.Stripe, f found) error {
 	parts, known := s.shared[record.ID]
-	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts {
+	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts || s.sharedParts == rewriteSharedParts {
 		s.untold++
-		return
-	}
-	if !known {
-		s.sharedIDs = append(s.sharedIDs, record.ID)
-	}
-	s.shared[record.ID] = append(parts, f)
-}
-
-// judgeShared goes on to judge, once all files were seen, the stripes that several name: by
-// all of them together, and if one is to be rewritten then in each.
-func (s *sweep) judgeShared(r state.Reader) error {
-	for left := rewriteLooks; left > 0 && len(s.sharedIDs) > 0; left-- {
-		id := s.sharedIDs[0]
-		s.sharedIDs = s.sharedIDs[1:]
-		record, err := s.l.machine.StripeByID(r, id)
-		if err != nil {
-			return err
-		}
-		if record == nil {
-			continue
-		}
-		var all state.Named
-		for _, f := range s.shared[id] {
-			all.Bytes, all.Tables = all.Bytes+f.named.Bytes, all.Tables+f.named.Tables
-		}
-		if record.RefCount != all.Tables {
-			s.untold++
-			continue
-		}
-		if ok, err := s.choose(r, record, all); err != nil {
-			return err
-		} else if ok {
-			s.together = append(s.together, s.shared[id]...)
-		}
-	}
-	if len(s.sharedIDs) > 0 {
 		return nil
 	}
+	parts = append(parts, f)
+	var all state.Named
+	for _, f := range parts {
+		all.Bytes, all.Tables = all.Bytes+f.named.Bytes, all.Tables+f.named.Tables
+	}
+	if all.Tables < record.RefCount {
+		s.shared[record.ID], s.sharedParts = parts, s.sharedParts+1
+		return nil
+	}
+	delete(s.shared, record.ID)
+	s.sharedParts -= len(parts) - 1
+	if all.Tables > record.RefCount { // one has gone since
+		s.untold++
+		return nil
+	}
+	ok, err := s.choose(r, record, all)
+	if err != nil || !ok {
+		return err
+	}
+	return s.leaveShared(r, record, parts)
+}
+
+// end makes tasks of what was gathered, once all files were seen.
+func (s *sweep) end() {
+	s.packRest()
 	s.order(s.together, 0)
-	s.l.rewriting.leave(s.untold)
+	s.together = nil
+	s.l.rewriting.leave(s.untold + uint64(len(s.shared)))
 	s.ended = true
-	return nil
 }
 
 // choose reports whether a stripe of which all that is named was seen is to be rewritten.

@@ -58,8 +58,8 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
     --peers m1=host1:7400,m2=host2:7400,m3=host3:7400 --certs /etc/moraine/certs --bootstrap`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.service.RewriteLive == 0 || o.service.RewriteGrace == 0 {
-				return usageError("--rewrite-live and --rewrite-grace cannot be 0: -1 of the first turns rewriting off, and the least of the second is that of --grace")
+			if o.service.RewriteLive == 0 || o.service.RewriteGrace == 0 || o.service.PackAfter == 0 {
+				return usageError("--rewrite-live, --rewrite-grace and --pack-after cannot be 0: -1 of the first turns rewriting off, the least of the second is that of --grace, and -1s of the third turns packing off")
 			}
 			return a.runMetadata(cmd.Context(), o)
 		},
@@ -84,6 +84,7 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f.IntVar(&o.service.RewriteLive, "rewrite-live", 25, "stripes are rewritten of which files use at most so many percent any more; -1: none")
 	f.DurationVar(&o.service.RewriteEvery, "rewrite-every", time.Hour, "files are looked through for such stripes this often; younger stripes are left alone")
 	f.DurationVar(&o.service.RewriteGrace, "rewrite-grace", 24*time.Hour, "chunks of stripes that were rewritten are kept this long: a backup that is older does not bring back files rewritten since")
+	f.DurationVar(&o.service.PackAfter, "pack-after", 24*time.Hour, "small files that nobody has changed for this long are packed with each other; -1s: none")
 	o.rewriteRate = 32 << 20
 	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that are put out of such stripes into new ones, in the whole cluster")
 	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")

@@ -18,6 +18,7 @@ type rewritingStatus struct {
 	Shared  uint64 `json:"shared_stripes"`
 	Chosen  uint64 `json:"chosen_stripes"`
 	Moved   uint64 `json:"chosen_bytes"`
+	Files   uint64 `json:"packed_files"` // small ones, given to movers
 }
 
 func describeRewriting(r *wire.Rewriting) *rewritingStatus {
@@ -25,18 +26,30 @@ func describeRewriting(r *wire.Rewriting) *rewritingStatus {
 		return nil
 	}
 	return &rewritingStatus{Looking: r.Looking, Rounds: r.Rounds, Elapsed: r.ElapsedMillis / 1000, Stripes: r.Stripes,
-		Named: r.NamedBytes, Dead: r.DeadBytes, Shared: r.SharedStripes, Chosen: r.ChosenStripes, Moved: r.ChosenBytes}
+		Named: r.NamedBytes, Dead: r.DeadBytes, Shared: r.SharedStripes, Chosen: r.ChosenStripes, Moved: r.ChosenBytes, Files: r.ChosenFiles}
 }
 
 // words says what there is of it, in a line; empty where too little is dead to be told of,
-// or a look has not ended yet.
+// or a look has not ended yet, and no files are packed.
 func (r *rewritingStatus) words() string {
-	if r == nil || r.Dead == 0 || r.Looking && r.Chosen == 0 || r.Dead*20 < r.Dead+r.Named {
+	if r == nil {
 		return ""
 	}
-	line := fmt.Sprintf("%s of stripes in use are dead, beside %s that files name", size(r.Dead), size(r.Named))
-	if r.Chosen > 0 {
-		line += fmt.Sprintf("; %s rewritten, %s of them, to free the rest", are(int(r.Chosen), "stripe is", "stripes are"), size(r.Moved))
+	var line string
+	if r.Dead > 0 && (!r.Looking || r.Chosen > 0) && r.Dead*20 >= r.Dead+r.Named {
+		line = fmt.Sprintf("%s of stripes in use are dead, beside %s that files name", size(r.Dead), size(r.Named))
+		if r.Chosen > 0 {
+			line += fmt.Sprintf("; %s rewritten to free the rest", are(int(r.Chosen), "stripe is", "stripes are"))
+		}
+	}
+	if r.Files > 0 {
+		if line != "" {
+			line += "; "
+		}
+		line += are(int(r.Files), "small file is", "small files are") + " packed with each other"
+	}
+	if line != "" && r.Moved > 0 {
+		line += fmt.Sprintf(" (%s written again)", size(r.Moved))
 	}
 	return line
 }

@@ -132,9 +132,12 @@ func TestRebalanceIsNoFault(t *testing.T) {
 func TestDeadStripesAreNoFault(t *testing.T) {
 	s := judge(&wire.ClusterReply{Rewriting: &wire.Rewriting{Rounds: 1, NamedBytes: 9 << 30, DeadBytes: 3 << 30, ChosenStripes: 40, ChosenBytes: 1 << 30}})
 	require.Len(t, s.Notes, 1)
-	require.Equal(t, "3.0 GiB of stripes in use are dead, beside 9.0 GiB that files name; 40 stripes are rewritten, 1.0 GiB of them, to free the rest", s.Notes[0])
+	require.Equal(t, "3.0 GiB of stripes in use are dead, beside 9.0 GiB that files name; 40 stripes are rewritten to free the rest (1.0 GiB written again)", s.Notes[0])
 	require.EqualValues(t, 3<<30, s.Rewriting.Dead)
 	for _, r := range []*wire.Rewriting{nil, {}, {Looking: true, NamedBytes: 1, DeadBytes: 9}, {NamedBytes: 100, DeadBytes: 5}} {
 		require.Empty(t, judge(&wire.ClusterReply{Rewriting: r}).Notes)
 	}
+	s = judge(&wire.ClusterReply{Rewriting: &wire.Rewriting{Looking: true, NamedBytes: 9 << 30, ChosenFiles: 300, ChosenBytes: 3 << 20}})
+	require.Equal(t, []string{"300 small files are packed with each other (3.0 MiB written again)"}, s.Notes)
+	require.EqualValues(t, 300, s.Rewriting.Files)
 }

@@ -50,8 +50,8 @@ type Options struct {
 	SessionTimeout, Grace, RepairGrace time.Duration
 	// RewriteEvery is that of package metadata (1 h).
 	RewriteEvery time.Duration
-	// RewriteGrace is that of package metadata (24 h).
-	RewriteGrace time.Duration
+	// RewriteGrace and PackAfter are those of package metadata (24 h).
+	RewriteGrace, PackAfter time.Duration
 	// Bucket opens the object tier of a chunkserver and its mover; nil: there is
 	// none. SettleTime is that of package metadata.
 	Bucket     func(node string) (*object.Bucket, error)

@@ -57,7 +57,7 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	handler := &struct{ transport.Handler }{}
 	store := n.raftConfig()
 	cfg := metadata.Config{Node: n.id, Cluster: clusterID, SessionTimeout: n.c.opts.SessionTimeout,
-		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime, RewriteEvery: n.c.opts.RewriteEvery, RewriteGrace: n.c.opts.RewriteGrace}
+		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime, RewriteEvery: n.c.opts.RewriteEvery, RewriteGrace: n.c.opts.RewriteGrace, PackAfter: n.c.opts.PackAfter}
 	for _, p := range store.Peers {
 		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: p.ID, Addresses: p.Client})
 	}

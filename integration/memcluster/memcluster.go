@@ -40,6 +40,8 @@ type Options struct {
 	SessionTimeout, RepairGrace time.Duration
 	// RewriteEvery is that of package metadata. Default 1 h.
 	RewriteEvery time.Duration
+	// PackAfter and RewriteGrace are those of package metadata. Default 24 h each.
+	PackAfter, RewriteGrace time.Duration
 	// ChunkBytes is that of the clients. Default 64 KiB.
 	ChunkBytes int64
 }
@@ -102,7 +104,8 @@ func (c *Cluster) startMetadata(opts Options) {
 	}
 	for _, p := range peers {
 		s, err := metadata.New(metadata.Config{Node: p.ID, Peers: peers, Cluster: clusterID,
-			SessionTimeout: opts.SessionTimeout, RepairGrace: opts.RepairGrace, RewriteEvery: opts.RewriteEvery},
+			SessionTimeout: opts.SessionTimeout, RepairGrace: opts.RepairGrace, RewriteEvery: opts.RewriteEvery,
+			PackAfter: opts.PackAfter, RewriteGrace: opts.RewriteGrace},
 			metadata.Deps{NewStore: c.group.Store(p.ID), Log: c.log})
 		require.NoError(c.t, err)
 		ms := &metaServer{Server: s}

@@ -33,7 +33,7 @@ func (m *Machine) createPack(t *tx, w *wire.Job) (*wire.Job, error) {
 	case w.GetInode() != 0 || len(task.GetStripes()) > 0 || task.GetOffset() != 0 || task.GetEnd() != 0 || task.GetFewer() != 0:
 		return nil, fail(moraine.InvalidArgument, op, "", "files to be packed, and stripes")
 	}
-	spec, name, before := jobSpec{kind: w.GetKind()}, "", uint64(0)
+	spec, name, before := jobSpec{kind: w.GetKind(), cursor: be64(nil, task.GetSettled())}, "", uint64(0)
 	files := 0
 	for _, id := range task.GetFiles() {
 		if id <= before {
@@ -69,15 +69,16 @@ func (m *Machine) createPack(t *tx, w *wire.Job) (*wire.Job, error) {
 	return j.toWire(), nil
 }
 
-// packedFiles are the files of a live REWRITE job that packs; none of another.
-func (j *job) packedFiles() (files []uint64) {
-	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.stripes) > 0 {
+// packTask is what a live REWRITE job that packs has to do; nil for another.
+func (j *job) packTask() *wire.RewriteTask {
+	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.stripes) > 0 || len(j.cursor) < 8 {
 		return nil
 	}
-	for c := j.cursor; len(c) >= 8; c = c[8:] {
-		files = append(files, binary.BigEndian.Uint64(c))
+	task := &wire.RewriteTask{Settled: binary.BigEndian.Uint64(j.cursor)}
+	for c := j.cursor[8:]; len(c) >= 8; c = c[8:] {
+		task.Files = append(task.Files, binary.BigEndian.Uint64(c))
 	}
-	return files
+	return task
 }
 
 // packWork is a CommitPack being applied.
@@ -144,7 +145,7 @@ func (m *Machine) commitPack(t *tx, op *wire.CommitPack) (*wire.MetaResponse, er
 // mayPackFiles holds the files of a CommitPack against those of the job.
 func (j *job) mayPackFiles(op *wire.CommitPack) error {
 	const name = "commit pack"
-	may, extents, was := j.packedFiles(), 0, 0
+	may, extents, was := j.packTask().GetFiles(), 0, 0
 	if len(op.GetFiles()) == 0 {
 		return fail(moraine.InvalidArgument, name, j.id.String(), "no files")
 	}
@@ -309,4 +310,33 @@ func (w *packWork) reply(all *commitWork) *wire.MetaResponse {
 		r.Packed = append(r.Packed, uint64(f.i.id))
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Pack{Pack: r}}
+}
+
+// Packable is what the leader has to know of a file to have it packed.
+type Packable struct {
+	Tenant moraine.Tenant
+	Parent moraine.InodeID
+	Bytes  int64 // that it has, in stripes
+	// Unchanged is for how many nanoseconds nobody has changed the file, its names or its
+	// attributes.
+	Unchanged int64
+}
+
+// Packable returns what is to be known of a file; ok is false where it may not be rewritten,
+// or some of what it has is not in stripes, on devices.
+func (m *Machine) Packable(r Reader, file moraine.InodeID) (p Packable, ok bool, err error) {
+	v := m.view(r)
+	i, err := v.inode(file)
+	if moraineKind(err) == moraine.NotFound {
+		return p, false, nil
+	}
+	if err != nil {
+		return p, false, err
+	}
+	c, err := v.counters()
+	if err != nil {
+		return p, false, err
+	}
+	p = Packable{Tenant: i.tenant, Parent: i.parent, Bytes: i.stored, Unchanged: int64(c[cWall]) - i.ctime}
+	return p, rewritable(i) && i.evicted == 0 && i.level == moraine.NVMe, nil
 }

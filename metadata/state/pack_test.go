@@ -65,7 +65,7 @@ func (b *packing) lease(host string) {
 
 func (b *packing) begin() {
 	b.t.Helper()
-	b.ok(b.create(&wire.Job{Rewrite: &wire.RewriteTask{Files: b.files}}))
+	b.ok(b.create(&wire.Job{Rewrite: &wire.RewriteTask{Files: b.files, Settled: b.stripes[3]}}))
 	b.lease("n2")
 	b.mover = b.open(func(op *wire.OpenSession) { op.Node, op.Role = "n2", "chunkserver" })
 	b.asMover(func() { b.fresh = b.mover.grant(b.files[0], 1) })
@@ -150,7 +150,7 @@ func (b *packing) write(n int, off uint64) {
 func TestPackFiles(t *testing.T) {
 	b := newPacking(t)
 	b.begin()
-	if !slices.Equal(b.job.Rewrite.Files, b.files) || b.job.Inode != 0 || b.job.Subject != "4 small files, f0 the first" {
+	if !slices.Equal(b.job.Rewrite.Files, b.files) || b.job.Inode != 0 || b.job.Rewrite.Settled != b.stripes[3] || b.job.Subject != "4 small files, f0 the first" {
 		t.Fatalf("leased %v", b.job)
 	}
 	var before []*wire.Attr

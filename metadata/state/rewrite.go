@@ -86,8 +86,8 @@ func rewriteCursor(task *wire.RewriteTask) []byte {
 
 // rewriteTask is what a live REWRITE job has to do; nil for other jobs.
 func (j *job) rewriteTask() *wire.RewriteTask {
-	if files := j.packedFiles(); len(files) > 0 {
-		return &wire.RewriteTask{Files: files}
+	if task := j.packTask(); task != nil {
+		return task
 	}
 	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.cursor) < 16 {
 		return nil

@@ -17,6 +17,7 @@ type Metrics struct {
 	BytesFlushed   prometheus.Counter
 	BytesStaged    prometheus.Counter
 	BytesRewritten prometheus.Counter
+	FilesPacked    prometheus.Counter
 	ObjectsDeleted prometheus.Counter
 }
 
@@ -49,13 +50,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		BytesFlushed:   counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
 		BytesStaged:    counter("staged_bytes_total", "Bytes of files gone through by staging."),
 		BytesRewritten: counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead, or small, into new ones."),
+		FilesPacked:    counter("packed_files_total", "Small files that were packed with others into one stripe."),
 		ObjectsDeleted: counter("deleted_objects_total", "Objects deleted from the bucket because nothing refers to them."),
 		RateWaits:      counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.Jobs, m.JobSeconds, m.Running, m.LeasesLost, m.ChunksRepaired, m.BytesRepaired,
 			m.StripesStale, m.ChunkErrors, m.RateWaits,
-			m.FilesFlushed, m.BytesFlushed, m.BytesStaged, m.BytesRewritten, m.ObjectsDeleted)
+			m.FilesFlushed, m.BytesFlushed, m.BytesStaged, m.BytesRewritten, m.FilesPacked, m.ObjectsDeleted)
 	}
 	return m
 }

@@ -112,7 +112,7 @@ type Deps struct {
 	// Rewrite puts what the file of a REWRITE job names of the job's stripes into new
 	// ones, at the pace that is given, and returns how many bytes that were. Default:
 	// RewriteStripes of Client, where it has that.
-	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (int64, error)
+	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (client.Rewritten, error)
 	Clock   clock.Clock
 	Log     *slog.Logger
 	Metrics *Metrics

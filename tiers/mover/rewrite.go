@@ -6,7 +6,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// rewrite puts what a file names of stripes that are mostly dead into new ones, at the
+// rewrite puts what a file names of stripes that are mostly dead into new ones, or small files
+// beside each other, at the
 // bound on bytes a second that repairs have. If we stop half way, what was swapped in is;
 // the rest is found again by the leader's next look. The commits are under the job's
 // lease, and each holds what was read against what the file has then.
@@ -14,16 +15,17 @@ func (w *work) rewrite(ctx context.Context) error {
 	switch {
 	case w.deps.Rewrite == nil:
 		return w.fault(moraine.Unimplemented, "this mover cannot rewrite stripes")
-	case len(w.job.GetRewrite().GetStripes()) == 0:
-		return w.fault(moraine.Internal, "the job names no stripes")
+	case len(w.job.GetRewrite().GetStripes())+len(w.job.GetRewrite().GetFiles()) == 0:
+		return w.fault(moraine.Internal, "the job names no stripes and no files")
 	}
-	n, err := w.deps.Rewrite(ctx, w.job, func(ctx context.Context, n int64) error {
+	done, err := w.deps.Rewrite(ctx, w.job, func(ctx context.Context, n int64) error {
 		err := w.throttle(ctx, n)
 		if err == nil {
 			w.done.Add(uint64(n))
 		}
 		return err
 	})
-	w.deps.Metrics.BytesRewritten.Add(float64(n))
+	w.deps.Metrics.BytesRewritten.Add(float64(done.Bytes))
+	w.deps.Metrics.FilesPacked.Add(float64(done.Files))
 	return err
 }

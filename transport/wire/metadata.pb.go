@@ -8471,6 +8471,7 @@ type RewriteTask struct {
 	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes,proto3" json:"stripes,omitempty"` // 64 at most
 	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer,proto3" json:"fewer,omitempty"`             // nothing is to be done where what they hold would not lie in so many times fewer; 0: in any case
 	Files         []uint64               `protobuf:"fixed64,5,rep,packed,name=files,proto3" json:"files,omitempty"`     // 128 at most, in order, and nothing but these; the job has no inode then
+	Settled       uint64                 `protobuf:"fixed64,6,opt,name=settled,proto3" json:"settled,omitempty"`        // of them: what has a younger stripe is left
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8538,6 +8539,13 @@ func (x *RewriteTask) GetFiles() []uint64 {
 		return x.Files
 	}
 	return nil
+}
+
+func (x *RewriteTask) GetSettled() uint64 {
+	if x != nil {
+		return x.Settled
+	}
+	return 0
 }
 
 // CommitRewrite swaps extents of new stripes in for others of the same bytes, where the
@@ -13462,13 +13470,14 @@ const file_metadata_proto_rawDesc = "" +
 	"generation\x18\xc0\x02 \x01(\x04R\n" +
 	"generation\x12\x17\n" +
 	"\x06failed\x18\xc1\x02 \x01(\rR\x06failed\x124\n" +
-	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"}\n" +
+	"\arewrite\x18\xea\x03 \x01(\v2\x19.moraine.wire.RewriteTaskR\arewrite\"\x97\x01\n" +
 	"\vRewriteTask\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\x12\x18\n" +
 	"\astripes\x18\x03 \x03(\x06R\astripes\x12\x14\n" +
 	"\x05fewer\x18\x04 \x01(\rR\x05fewer\x12\x14\n" +
-	"\x05files\x18\x05 \x03(\x06R\x05files\"\x9d\x02\n" +
+	"\x05files\x18\x05 \x03(\x06R\x05files\x12\x18\n" +
+	"\asettled\x18\x06 \x01(\x06R\asettled\"\x9d\x02\n" +
 	"\rCommitRewrite\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +

@@ -1,0 +1,158 @@
+package metadata
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// packGroups bounds the groups that files are gathered in at once, which differ by tenant
+	// and scheme: there are as many as policies have schemes.
+	packGroups = 64
+	// packPolicies bounds the directories whose policy is remembered in a look.
+	packPolicies = 1024
+)
+
+// packGroup says which files may lie in one stripe: those of a tenant that are to have one
+// scheme.
+type packGroup struct {
+	tenant moraine.Tenant
+	scheme moraine.Scheme
+}
+
+// packing is files of a group that are to be packed with each other.
+type packing struct {
+	files []moraine.InodeID
+	bytes int64
+	// due is what of them is in stripes that are mostly dead: it is rewritten where it is not
+	// packed.
+	due []found
+}
+
+// packer gathers small files in a look.
+type packer struct {
+	groups   map[packGroup]*packing
+	order    []packGroup // as they began
+	policies map[moraine.InodeID]moraine.Scheme
+}
+
+// offer gathers a file of which so many bytes are in small stripes of copies, or in one that
+// is mostly dead, which may lose as many chunks as was given. It reports whether it did: that
+// is all of the file, it is cold, and what it is to have is no copies and protects it as well.
+func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
+	if s.l.cfg.PackAfter < 0 {
+		return false, nil
+	}
+	p, ok, err := s.l.machine.Packable(r, file)
+	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.l.cfg.PackAfter.Nanoseconds() {
+		return false, err
+	}
+	scheme, err := s.schemeIn(r, p.Parent)
+	if err != nil || scheme.K < 2 || scheme.M != lose {
+		return false, err
+	}
+	g := packGroup{p.Tenant, scheme}
+	in := s.packs.groups[g]
+	if in == nil {
+		if len(s.packs.order) == packGroups {
+			s.endGroup(s.packs.order[0])
+		}
+		in = &packing{}
+		s.packs.groups[g] = in
+		s.packs.order = append(s.packs.order, g)
+	}
+	in.files, in.bytes, in.due = append(in.files, file), in.bytes+p.Bytes, append(in.due, due...)
+	if len(in.files) == state.MaxPackFiles || in.bytes >= rewriteJobBytes {
+		s.endGroup(g)
+	}
+	return true, nil
+}
+
+// schemeIn is what files of a directory are to have; zero where there is no room now for one
+// that survives the loss of as many hosts as of chunks.
+func (s *sweep) schemeIn(r state.Reader, dir moraine.InodeID) (moraine.Scheme, error) {
+	scheme, known := s.packs.policies[dir]
+	if known {
+		return scheme, nil
+	}
+	scheme, err := s.l.machine.PolicyScheme(r, dir)
+	if err != nil {
+		return scheme, err
+	}
+	v := s.l.topology.view()
+	if scheme.K == 0 {
+		scheme = v.defaultScheme()
+	}
+	p, err := place.Place(v.place, place.Request{Stripe: 1, Scheme: scheme, MinProtection: s.l.cfg.MinProtection})
+	if err != nil || p.Scheme != scheme || p.Protects < int(scheme.M) {
+		scheme = moraine.Scheme{}
+	}
+	if len(s.packs.policies) == packPolicies {
+		clear(s.packs.policies)
+	}
+	s.packs.policies[dir] = scheme
+	return scheme, nil
+}
+
+// endGroup makes a task of the files of a group, where it is worth it: what is larger than a
+// small stripe comes to lie in one that is coded, and many come to be one. What is too little
+// is left, but for what has to leave its stripe.
+func (s *sweep) endGroup(g packGroup) {
+	in := s.packs.groups[g]
+	delete(s.packs.groups, g)
+	s.packs.order = slices.DeleteFunc(s.packs.order, func(o packGroup) bool { return o == g })
+	if len(in.files) < rewriteFewer && (len(in.files) < 2 || in.bytes <= rewriteSmall) {
+		s.later(in.due)
+		return
+	}
+	slices.Sort(in.files)
+	task := &wire.RewriteTask{Settled: uint64(s.settled)}
+	for _, f := range slices.Compact(in.files) {
+		task.Files = append(task.Files, uint64(f))
+	}
+	s.tasks = append(s.tasks, rewriteTask{task: task, bytes: in.bytes})
+}
+
+// packRest ends all groups.
+func (s *sweep) packRest() {
+	for len(s.packs.order) > 0 {
+		s.endGroup(s.packs.order[0])
+	}
+}
+
+// leaveShared takes each part of a stripe that is mostly dead out of it: files of which it is
+// all are packed with others, of the others it is rewritten.
+func (s *sweep) leaveShared(r state.Reader, record *moraine.Stripe, parts []found) error {
+	slices.SortFunc(parts, func(a, b found) int { return cmp.Compare(a.file, b.file) })
+	for len(parts) > 0 {
+		n := 1
+		for n < len(parts) && parts[n].file == parts[0].file {
+			n++
+		}
+		of := parts[:n]
+		parts = parts[n:]
+		if n == 1 && of[0].whole {
+			if ok, err := s.offer(r, of[0].file, of[0].named.Bytes, record.Scheme.M, of); err != nil {
+				return err
+			} else if ok {
+				continue
+			}
+		}
+		s.later(of)
+	}
+	return nil
+}
+
+// later has parts of stripes rewritten, when there are many or at the end of the look: those
+// of one file together.
+func (s *sweep) later(parts []found) {
+	if s.together = append(s.together, parts...); len(s.together) >= rewriteShared {
+		s.order(s.together, 0)
+		s.together = nil
+	}
+}
