@@ -39,11 +39,12 @@ type day struct {
 	mu        sync.Mutex
 	counts    map[string]int    // of what the users did
 	rewritten map[string]uint64 // stripes that were chosen to be rewritten, by leader and look
+	packed    map[string]uint64 // and files to be packed
 }
 
 func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err error) {
-	d = &day{rng: rand.New(rand.NewPCG(seed, 2)), kills: map[string]int{}, counts: map[string]int{}, rewritten: map[string]uint64{}, busy: make(chan struct{}, 1)}
-	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, RewriteEvery: time.Minute, RewriteGrace: time.Minute})
+	d = &day{rng: rand.New(rand.NewPCG(seed, 2)), kills: map[string]int{}, counts: map[string]int{}, rewritten: map[string]uint64{}, packed: map[string]uint64{}, busy: make(chan struct{}, 1)}
+	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, RewriteEvery: time.Minute, RewriteGrace: time.Minute, PackAfter: 3 * time.Minute})
 	if err != nil {
 		return d, err
 	}
@@ -61,6 +62,9 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 		attr, err := admin.Mkdir(ctx, "/"+u.name, 0o755)
 		if err == nil {
 			err = admin.SetQuota(ctx, moraine.InodeID(attr.Inode), 60<<20, 1500)
+		}
+		if err == nil && i == 2 { // small files are worth to be packed where they are to be coded
+			err = admin.SetPolicy(ctx, moraine.InodeID(attr.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
 		}
 		if err != nil {
 			return d, err
@@ -174,13 +178,14 @@ func (d *day) noteLook(ctx context.Context, c *client.Client) error {
 		defer d.mu.Unlock()
 		look := fmt.Sprint(d.c.Leader(), r.Rounds, r.Looking)
 		d.rewritten[look] = max(d.rewritten[look], r.ChosenStripes)
+		d.packed[look] = max(d.packed[look], r.ChosenFiles)
 	}
 	return err
 }
 
-// chosen is how many stripes were chosen to be rewritten, at least.
-func (d *day) chosen() (n uint64) {
-	for look, chosen := range d.rewritten {
+// chosen adds up what was chosen in looks that have ended: what there was at least.
+func chosen(looks map[string]uint64) (n uint64) {
+	for look, chosen := range looks {
 		if strings.HasSuffix(look, "false") {
 			n += chosen
 		}
@@ -341,8 +346,8 @@ func TestADayOfTrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		d, err := runDay(t.Context(), seed, length)
-		t.Logf("seed %d (MORAINE_TEST_SEED repeats it): %s of cluster time, killed %v; users did %v; %d stripes were rewritten",
-			seed, time.Since(began).Round(time.Minute), d.kills, d.counts, d.chosen())
+		t.Logf("seed %d (MORAINE_TEST_SEED repeats it): %s of cluster time, killed %v; users did %v; %d stripes were rewritten, %d files packed",
+			seed, time.Since(began).Round(time.Minute), d.kills, d.counts, chosen(d.rewritten), chosen(d.packed))
 		require.NoError(t, err)
 		if hours > 0 {
 			d.requireWork(t, hours)
@@ -373,5 +378,5 @@ func (d *day) requireWork(t *testing.T, hours int) {
 		kills += n
 	}
 	require.GreaterOrEqual(t, kills, 4*hours, "kills")
-	require.GreaterOrEqual(t, int(d.chosen()), hours, "stripes that were rewritten")
+	require.GreaterOrEqual(t, int(chosen(d.rewritten)), hours, "stripes that were rewritten")
 }

@@ -36,7 +36,8 @@ type entry struct {
 	Acked     int64 // bytes
 	Steps     int
 	Evicted   int64 // files, to the bucket
-	Rewritten int   // stripes that the last look chose to be rewritten
+	Rewritten int   // stripes that looks chose to be rewritten
+	Packed    int   // small files that looks chose to be packed
 	Failed    int64 // operations
 }
 

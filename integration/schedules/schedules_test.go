@@ -49,7 +49,8 @@ const mostOfASchedule = 10 * time.Minute
 
 // game is one schedule that is played.
 type game struct {
-	rewritten int // stripes that the last look chose to be rewritten
+	rewritten chosen // stripes that looks chose to be rewritten
+	packed    chosen // and files to be packed
 	seed      uint64
 	shape     shape
 	m         *model
@@ -67,6 +68,7 @@ func play(ctx context.Context, w *world, seed uint64, s shape) (*game, error) {
 	g.in = &injector{net: w.net, cluster: w.cluster, crew: w.crew, proxies: w.proxies, slow: w.slow, admin: w.admin, seed: seed, busy: map[string]bool{}}
 	var crew sync.WaitGroup
 	crew.Go(func() { g.w.run(working, seed) })
+	crew.Go(func() { g.watchLooks(working) })
 	err := g.faults(working)
 	stop()
 	crew.Wait()
@@ -138,14 +140,42 @@ func (g *game) nothingLost(ctx context.Context) error {
 	if n := resp.GetCluster().GetLostStripes(); n > 0 {
 		return fmt.Errorf("%d stripes are lost, as the service says", n)
 	}
-	g.rewritten = int(resp.GetCluster().GetRewriting().GetChosenStripes())
 	return nil
+}
+
+// chosen adds up what looks choose, of which each begins at 0.
+type chosen struct{ before, now int }
+
+func (c *chosen) note(n uint64) {
+	if int(n) < c.now {
+		c.before += c.now
+	}
+	c.now = int(n)
+}
+
+func (c *chosen) sum() int { return c.before + c.now }
+
+// watchLooks adds up what the leaders' looks choose, until ctx ends.
+func (g *game) watchLooks(ctx context.Context) {
+	for ctx.Err() == nil {
+		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+		resp, err := g.in.admin.Meta(asking, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		cancel()
+		if r := resp.GetCluster().GetRewriting(); err == nil && r != nil {
+			g.rewritten.note(r.GetChosenStripes())
+			g.packed.note(r.GetChosenFiles())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 func (g *game) entry() entry {
 	kinds, _, overlapping := g.in.counts()
 	return entry{Seed: g.seed, Seconds: time.Since(g.began).Seconds(), Fired: kinds, Overlaps: overlapping,
-		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Evicted: g.m.evicted, Failed: g.m.failed, Rewritten: g.rewritten}
+		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Evicted: g.m.evicted, Failed: g.m.failed, Rewritten: g.rewritten.sum(), Packed: g.packed.sum()}
 }
 
 func (e entry) String() string {
@@ -153,8 +183,8 @@ func (e entry) String() string {
 	for _, k := range e.Fired {
 		n += k
 	}
-	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d evictions, %d stripes rewritten after the last look, %d operations failed",
-		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Rewritten, e.Failed)
+	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d evictions, %d stripes rewritten, %d files packed, %d operations failed",
+		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Rewritten, e.Packed, e.Failed)
 }
 
 // runSchedule makes a world, plays one schedule on it, and takes it away. What one that

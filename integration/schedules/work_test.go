@@ -22,11 +22,14 @@ const (
 )
 
 const (
-	runPath = "/runs/r"
+	runPath  = "/runs/r"
+	smallDir = "/small"
 	// filesAtOnce bounds the files of a writer that are there, so that the devices
 	// have room.
 	filesAtOnce = 24
 	largest     = 3 << 20
+	smallAtOnce = 64
+	small       = 40 << 10
 	patchedSize = 1 << 20
 	// patience is how long an operation may take; readers give up sooner.
 	patience     = 25 * time.Second
@@ -78,8 +81,10 @@ func (w *work) run(ctx context.Context, seed uint64) {
 	var all sync.WaitGroup
 	rng := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 100+n)) }
 	for i := range uint64(2) {
-		all.Go(func() { w.write(ctx, rng(i), fmt.Sprintf("/w%d", i)) })
+		all.Go(func() { w.write(ctx, rng(i), fmt.Sprintf("/w%d", i), filesAtOnce, largest) })
 	}
+	// Small ones are left alone for long enough to be packed with each other.
+	all.Go(func() { w.write(ctx, rng(15), smallDir+"/s", smallAtOnce, small) })
 	all.Go(func() { w.patch(ctx, rng(10)) })
 	all.Go(func() { w.checkpoint(ctx, rng(20)) })
 	all.Go(func() { w.tier(ctx, rng(25)) })
@@ -90,8 +95,9 @@ func (w *work) run(ctx context.Context, seed uint64) {
 	all.Wait()
 }
 
-// write makes, replaces and removes files below a prefix of its own.
-func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string) {
+// write makes, replaces and removes files below a prefix of its own, of which atOnce are there
+// at most.
+func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string, atOnce int, largest int64) {
 	for n := 0; ctx.Err() == nil; {
 		live := w.m.live(false, prefix)
 		var f *file
@@ -100,7 +106,7 @@ func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string) {
 			size += headBytes
 		}
 		switch d := rng.IntN(10); {
-		case len(live) > 0 && (d == 0 || len(live) >= filesAtOnce):
+		case len(live) > 0 && (d == 0 || len(live) >= atOnce):
 			f, size = live[rng.IntN(len(live))], gone
 		case len(live) > 0 && d < 4:
 			f = live[rng.IntN(len(live))]
@@ -110,6 +116,9 @@ func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string) {
 		}
 		v := w.m.begin(f, size)
 		r := request{Op: opPut, Path: f.path, Tag: f.tag, Version: v, N: size, Scheme: schemes[rng.IntN(len(schemes))], Patient: patience}
+		if largest == small {
+			r.Scheme = moraine.Scheme{} // the directory's policy says it
+		}
 		if size == gone {
 			r = request{Op: opRemove, Path: f.path, Patient: patience}
 		}

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // world is what one schedule is played on: a cluster of processes and a crew, each on
@@ -63,7 +65,22 @@ func makeWorld(ctx context.Context, binary, dir string, seed uint64) (w *world, 
 	if w.admin, err = w.dial(ctx); err != nil {
 		return w, err
 	}
+	if err = w.makeSmallDir(ctx); err != nil {
+		return w, err
+	}
 	return w, w.startCrew(seed)
+}
+
+// makeSmallDir makes the directory of the small files. By its policy they are to be coded, so
+// that to pack them is worth it.
+func (w *world) makeSmallDir(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	a, err := w.admin.MkdirAll(ctx, smallDir, 0o755)
+	if err != nil {
+		return err
+	}
+	return w.admin.SetPolicy(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
 }
 
 // errMount says that nothing can be mounted here.
@@ -105,8 +122,9 @@ func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 		Binary: binary, Dir: w.clusterDir(), Metadata: len(metadataServers), Chunkservers: len(chunkservers), Net: w.net, ObjectServer: true,
 		Listen: func(name, _ string) string { return "unix:" + w.socket(name) },
 		// Everything that takes its time is to happen within a schedule: sessions and
-		// hosts are given up, what is dead is deleted, what was lost is rebuilt, what is mostly dead is rewritten.
-		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50", "--rewrite-grace", "2s"},
+		// hosts are given up, what is dead is deleted, what was lost is rebuilt, what is mostly dead is rewritten,
+		// and small files are packed.
+		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50", "--rewrite-grace", "2s", "--pack-after", "3s"},
 		ChunkserverArgs: []string{"--capacity", capacity, "--memory", "64MiB", "--report-interval", "10s", "--scrub-interval", "15s",
 			"--repair-bandwidth", "64MiB"},
 	})
