@@ -31,6 +31,8 @@ type device struct {
 	// id is given at the first registration, epoch at the first of each boot.
 	id    moraine.DeviceID
 	epoch atomic.Uint64
+	// promises is the room of the puts that are under way.
+	promises atomic.Int64
 	// leave is closed to let it go; left when nothing works on it any more, closed when
 	// it is closed then.
 	leave, left, closed chan struct{}

@@ -28,7 +28,7 @@ func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.P
 }
 
 func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
-	d, err := s.admitPut(ctx, req, p.Len())
+	d, leave, err := s.admitPut(ctx, req, p.Len())
 	if err != nil {
 		// The bytes must leave the connection before the answer can.
 		if discardErr := p.Discard(); discardErr != nil {
@@ -36,6 +36,7 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 		}
 		return nil, err
 	}
+	defer leave()
 	f := s.fleet.Load()
 	if f == nil {
 		return nil, errors.Join(&moraine.Error{Op: "chunkserver.Put", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}, p.Discard())
@@ -84,30 +85,61 @@ func receive(req *wire.PutChunk, p transport.Payload, data []byte) ([]uint32, er
 	return sums, nil
 }
 
-// admitPut decides at the door whether a chunk is taken.
-func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (*device, error) {
+// admitPut decides at the door whether a chunk is taken. leave must be called once the put
+// has ended.
+func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (d *device, leave func(), err error) {
 	const op = "chunkserver.Put"
 	ref := chunkID(req.Stripe, req.Index).String()
 	switch {
 	case length < 1 || length > moraine.MaxChunkSize:
-		return nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes; 1 to %d are taken", length, moraine.MaxChunkSize)}
+		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes; 1 to %d are taken", length, moraine.MaxChunkSize)}
 	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0:
-		return nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
+		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
 	}
 	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	d, err := s.device(op, req.Device)
-	if err != nil {
-		return nil, err
+	if d, err = s.device(op, req.Device); err != nil {
+		return nil, nil, err
 	}
 	if err := d.tier.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if u := d.tier.Usage(); !req.Repair && u.Full() {
-		return nil, &moraine.Error{Op: op, Ref: d.dir, Kind: moraine.NoSpace, Err: errors.New("less than 2% is free: the device takes only repairs")}
+	leave, room := d.promise(length, req.Repair)
+	if !room {
+		return nil, nil, &moraine.Error{Op: op, Ref: d.dir, Kind: moraine.NoSpace, Err: errors.New("less than 2% would be free: the device takes only repairs")}
 	}
-	return d, nil
+	return d, leave, nil
+}
+
+// promise reserves the room of a chunk until leave is called, when it is among what the
+// device has used. A client's leaves 2% of the device for repairs, after all that is on
+// its way; a repair's finds what there is when it is written.
+//
+// The promise is made before it is looked at what is free, and ends after the chunk has
+// been counted there: of two puts the later one sees the earlier one, in one place or in
+// both. That may refuse the last few of those that race for the last of the room, and
+// never takes one too many.
+func (d *device) promise(length int, repair bool) (leave func(), ok bool) {
+	n := promised(length)
+	all := d.promises.Add(n)
+	leave = func() { d.promises.Add(-n) }
+	if repair {
+		return leave, true
+	}
+	u := d.tier.Usage()
+	if u.FreeBytes() < u.CapacityBytes/50+uint64(all) {
+		leave()
+		return nil, false
+	}
+	return leave, true
+}
+
+// promised is what a chunk takes of a device at most: its blocks, the sums of them (a
+// word for each), and what comes before and is left over of a block.
+func promised(length int) int64 {
+	const block = moraine.BlockSize
+	return int64(length) + int64(length)/(block/4) + 3*block
 }
 
 // mayTouch checks that the caller's token covers a tenant. Servers of the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -321,6 +322,69 @@ func TestANearlyFullDeviceTakesOnlyRepairs(t *testing.T) {
 	repair.req.Repair = true
 	_, err = repair.put(t, h)
 	require.NoError(t, err)
+}
+
+// gathered is a payload that comes when those of all the others have been let in, or
+// refused.
+type gathered struct {
+	payload
+	all *sync.WaitGroup
+}
+
+func (g *gathered) ReadInto(dst []byte, each func([]byte)) error {
+	g.all.Done()
+	g.all.Wait()
+	return g.payload.ReadInto(dst, each)
+}
+
+func (g *gathered) Discard() error {
+	g.all.Done()
+	return g.payload.Discard()
+}
+
+// However many put at once, into memory or to the device, 2% of it stay for repairs.
+func TestPutsUnderWayLeaveRoomToRepairs(t *testing.T) {
+	for _, level := range []moraine.Level{moraine.Memory, moraine.NVMe} {
+		t.Run(level.String(), func(t *testing.T) {
+			const capacity, length, many = 8 << 20, 256<<10 + 5, 48
+			cfg := config("/a")
+			cfg.Devices[0].CapacityBytes = capacity
+			h := start(t, vfs.NewMem(1), newFakeMeta(), cfg)
+			var puts, all sync.WaitGroup
+			all.Add(many)
+			errs := make([]error, many)
+			for i := range many {
+				puts.Go(func() {
+					c := chunk(uint64(i+1), length)
+					c.req.Level = uint32(level)
+					_, errs[i] = h.PutChunk(t.Context(), c.req, &gathered{payload: payload{data: c.data}, all: &all})
+				})
+			}
+			puts.Wait()
+			taken := 0
+			for _, err := range errs {
+				if err == nil {
+					taken++
+					continue
+				}
+				require.ErrorIs(t, err, moraine.NoSpace)
+			}
+			_, err := h.SyncDevices(t.Context(), &wire.SyncDevices{Devices: []uint32{1}})
+			require.NoError(t, err)
+			beats := 0
+			h.meta.set(func() { beats = len(h.meta.beats) })
+			h.waitFor(t, func() bool { return len(h.meta.beats) > beats+1 })
+			free := uint64(0)
+			h.meta.set(func() { free = capacity - h.meta.lastBeat(1)[0].GetUsed() })
+			t.Logf("%d of %d were taken, %.2f%% are free", taken, many, float64(free)*100/capacity)
+			require.GreaterOrEqual(t, free, uint64(capacity/50), "the 2% are kept")
+			require.Less(t, free, uint64(capacity/50+2*length), "and little more")
+			repair := chunk(many+1, 100_000)
+			repair.req.Repair = true
+			_, err = repair.put(t, h)
+			require.NoError(t, err)
+		})
+	}
 }
 
 func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {

@@ -242,8 +242,12 @@ func (t *Tier) List(ctx context.Context, from moraine.ChunkID, limit int) ([]tie
 
 // Usage implements tiers.Tier.
 func (t *Tier) Usage() tiers.Usage {
+	_, before := t.behind.more()
 	u := t.lower.Usage()
 	chunks, bytes := t.behind.more()
+	// What was written meanwhile rather counts twice than not at all: there would seem to
+	// be room that there is not.
+	bytes = max(bytes, before)
 	u.Chunks += uint64(chunks)
 	u.UsedBytes += uint64(bytes)
 	return u
