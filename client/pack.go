@@ -44,6 +44,7 @@ func (w *rewriter) runPack(ctx context.Context) error {
 			files = append(files, f)
 		}
 	}
+	var unsafe error // why files would survive less
 	for len(files) > 0 {
 		w.inode, w.key = moraine.InodeID(files[0].inode), files[0].key
 		t, err := w.c.grants.take(ctx, w.key, w.inode)
@@ -64,8 +65,10 @@ func (w *rewriter) runPack(ctx context.Context) error {
 		err = w.pack(ctx, t, part)
 		var unread *unreadError
 		switch {
-		case err == nil, isKind(err, moraine.Stale), isKind(err, moraine.NotFound), isKind(err, moraine.Conflict):
-			// All of them changed, or would be less safe; the others need not be so.
+		case err == nil, isKind(err, moraine.Stale), isKind(err, moraine.NotFound):
+			// All of them changed; the others need not have.
+		case isKind(err, moraine.Conflict):
+			unsafe = cmp.Or(unsafe, err) // the others need not be
 		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
 			w.left--
 			w.unread = cmp.Or(w.unread, err)
@@ -76,7 +79,7 @@ func (w *rewriter) runPack(ctx context.Context) error {
 			return err
 		}
 	}
-	return w.unread
+	return cmp.Or(w.unread, unsafe)
 }
 
 // mayPack returns why the placement of a ticket will not do: it survives less than was asked
