@@ -138,27 +138,3 @@ func TestWhatAnArenaRefuses(t *testing.T) {
 		require.ErrorIs(t, err, c.kind, name)
 	}
 }
-
-// TestAnArenaOfAPath takes its memory from a file system in memory, as it would from
-// hugetlbfs or DAX, and leaves nothing there.
-func TestAnArenaOfAPath(t *testing.T) {
-	dir := t.TempDir()
-	a := openArena(t, mem.ArenaConfig{Bytes: 32 * mib, Path: dir, Prefault: true})
-	b, err := a.Get(t.Context(), mib)
-	require.NoError(t, err)
-	b.Bytes()[5] = 7
-	b.Release()
-	names, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, names)
-}
-
-func TestAnArenaOnANode(t *testing.T) {
-	a, err := mem.OpenArena(mem.ArenaConfig{Bytes: 32 * mib, Node: 1, Prefault: true})
-	if err != nil {
-		t.Skipf("the kernel binds no memory here: %v", err)
-	}
-	a.Close()
-	_, err = mem.OpenArena(mem.ArenaConfig{Bytes: 32 * mib, Node: 900, Prefault: true})
-	require.Error(t, err, "there is no node 899")
-}

@@ -1,11 +1,13 @@
 package mem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sync/errgroup"
@@ -15,9 +17,6 @@ import (
 )
 
 const (
-	// hugePage is what arenas are aligned to in the address space, and what their
-	// length is rounded up to on hugetlbfs.
-	hugePage = 2 << 20
 	// maxNode is the greatest ArenaConfig.Node.
 	maxNode = 1024
 	// bind is MPOL_BIND of set_mempolicy(2): on these nodes, or not at all.
@@ -59,44 +58,7 @@ func mapFrom(cfg ArenaConfig) ([]byte, error) {
 		}
 		return mem, err
 	}
-	fd, err := openPath(cfg.Path, cfg.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd) // the mapping keeps what it needs
-	return unix.Mmap(fd, 0, int(cfg.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-}
-
-// openPath opens a DAX device, or makes a file without a name in a directory. What
-// is in it is nobody's after the process: chunks in memory are worth their boot
-// epoch alone, wherever the memory is.
-func openPath(path string, size int64) (int, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return -1, err
-	}
-	if !info.IsDir() {
-		if info.Mode()&fs.ModeCharDevice == 0 {
-			return -1, fmt.Errorf("%s is neither a directory nor a device: %w", path, unix.EINVAL)
-		}
-		return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	}
-	f, err := os.CreateTemp(path, "moraine-arena-*")
-	if err != nil {
-		return -1, err
-	}
-	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil {
-		return -1, err
-	}
-	size = (size + hugePage - 1) / hugePage * hugePage
-	if err := f.Truncate(size); err != nil {
-		return -1, err
-	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-		return -1, err // with less than it needs, a page would be a SIGBUS one day
-	}
-	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	return mapPath(cfg.Path, cfg.Bytes)
 }
 
 // bindTo has the pages of mem come from one NUMA node.
@@ -106,7 +68,8 @@ func bindTo(mem []byte, node int) error {
 	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), bind,
 		uintptr(unsafe.Pointer(&mask[0])), uintptr(len(mask)*64), 0)
 	if errno != 0 {
-		return fmt.Errorf("bind it to NUMA node %d: %w", node, errno)
+		online, _ := os.ReadFile("/sys/devices/system/node/online")
+		return fmt.Errorf("bind it to NUMA node %d: %w (this machine has nodes %s)", node, errno, cmp.Or(strings.TrimSpace(string(online)), "of which the kernel does not tell"))
 	}
 	return nil
 }
@@ -141,7 +104,7 @@ func kindOf(err error) moraine.Kind {
 		return moraine.NotFound
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EAGAIN), errors.Is(err, errNoRoom):
 		return moraine.NoSpace
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(err, unix.EINVAL), errors.Is(err, errNotMemory):
 		return moraine.InvalidArgument
 	}
 	return moraine.IOError
