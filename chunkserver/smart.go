@@ -14,21 +14,37 @@ import (
 const smartEvery = 10 * time.Minute
 
 // watchHealth asks the disk below a device how it is, again and again, until ctx
-// ends. A disk that does not tell is not asked for long: a file system over a
-// network, or a virtual disk, stays so.
+// ends. One that does not tell now, as a virtual disk, or one that was busy, may later.
 func (s *Server) watchHealth(ctx context.Context, d *device) {
 	for {
 		h := s.deps.DiskHealth(d.dir)
-		if h == nil {
-			return
-		}
-		if was := d.health.Swap(h); h.Failing && !was.GetFailing() {
+		if was := d.health.Swap(h); h.GetFailing() && !was.GetFailing() {
 			s.deps.Log.Error("a disk says that it is failing", "device", d.dir, "model", h.Model, "why", h.Text)
 		}
 		if !s.sleep(ctx, smartEvery) {
 			return
 		}
 	}
+}
+
+// worstHealth is how disks are that hold one file system together: each figure is the worst
+// of them, and what fails of one fails all. Nil where there are none.
+func worstHealth(all []*wire.DiskHealth) *wire.DiskHealth {
+	if len(all) == 0 {
+		return nil
+	}
+	h := all[0]
+	for _, o := range all[1:] {
+		if !strings.Contains(h.Model, o.Model) {
+			h.Model += ", " + o.Model
+		}
+		h.Failing = h.Failing || o.Failing
+		h.WornPercent, h.SparePercent = max(h.WornPercent, o.WornPercent), min(h.SparePercent, o.SparePercent)
+		h.Celsius, h.PowerOnHours = max(h.Celsius, o.Celsius), max(h.PowerOnHours, o.PowerOnHours)
+		h.MediaErrors += o.MediaErrors
+		h.Text = strings.Trim(h.Text+"; "+o.Text, "; ")
+	}
+	return h
 }
 
 // The SMART log page of an NVMe disk (NVM Express Base Specification, log page 02h)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -32,10 +33,20 @@ const (
 	nvmeEverywhere = 0xffffffff
 )
 
-// diskHealth asks the disk that a directory lies on how it is: nil where there is
-// no single disk that tells, or the process may not ask it.
+// diskHealth asks the disks that a directory lies on how they are: nil where none of them
+// is one that tells, or the process may not ask.
 func diskHealth(dir string) *wire.DiskHealth {
-	name := blockDevice(dir)
+	var all []*wire.DiskHealth
+	for _, name := range blockDevices("/sys", dir) {
+		if h := nvmeHealth(name); h != nil {
+			all = append(all, h)
+		}
+	}
+	return worstHealth(all)
+}
+
+// nvmeHealth reads the log page of one disk.
+func nvmeHealth(name string) *wire.DiskHealth {
 	if !strings.HasPrefix(name, "nvme") {
 		return nil
 	}
@@ -60,19 +71,35 @@ func diskHealth(dir string) *wire.DiskHealth {
 	return decodeNVMe(string(model), page[:nvmeLogSize])
 }
 
-// blockDevice is the name of the whole disk below a directory, as in /sys/block;
-// empty where there is none.
-func blockDevice(dir string) string {
+// blockDevices are the names of the whole disks below a directory, as in /sys/block, also
+// of those that a volume, an encrypted one or an array, is made of.
+func blockDevices(sys, dir string) []string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
-		return ""
+		return nil
 	}
-	path, err := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	path, err := filepath.EvalSymlinks(fmt.Sprintf("%s/dev/block/%d:%d", sys, unix.Major(st.Dev), unix.Minor(st.Dev)))
 	if err != nil {
-		return ""
+		return nil
 	}
+	return wholeDisks(path, 0)
+}
+
+// wholeDisks goes down from a block device, by its path in sysfs, to what it is made of.
+func wholeDisks(path string, depth int) (names []string) {
+	const deepest = 8 // an array of encrypted volumes of arrays is not half of it
 	if _, err := os.Stat(filepath.Join(path, "partition")); err == nil {
 		path = filepath.Dir(path)
 	}
-	return filepath.Base(path)
+	parts, _ := filepath.Glob(filepath.Join(path, "slaves", "*"))
+	if len(parts) == 0 || depth == deepest {
+		return []string{filepath.Base(path)}
+	}
+	for _, p := range parts {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			names = append(names, wholeDisks(real, depth+1)...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
