@@ -28,6 +28,8 @@ type Domain string
 const (
 	// DomainHost: each chunk of a stripe is on another host.
 	DomainHost Domain = "host"
+	// DomainRack: each chunk of a stripe is in another rack.
+	DomainRack Domain = "rack"
 	// DomainDevice: chunks of a stripe may share a host, not a device.
 	DomainDevice Domain = "device"
 )
@@ -38,6 +40,7 @@ type Fleet struct {
 	Scheme         moraine.Scheme
 	Domain         Domain
 	Hosts, Devices int // devices of each host
+	Racks          int // of as many hosts each; only DomainRack looks at them
 	// DeviceBytes are stored on each device, parity included.
 	DeviceBytes float64
 	// ChunkBytes is the length of a chunk.
@@ -47,6 +50,9 @@ type Fleet struct {
 	DeviceAFR, HostAFR float64
 	// RebuildRate is how many bytes of lost chunks each host rebuilds in a second.
 	RebuildRate float64
+	// StripesPerSecond bounds the stripes that are given out to be rebuilt, by all hosts
+	// together, as the metadata leader does; 0: nothing does.
+	StripesPerSecond float64
 	// Detect is how long a loss goes unnoticed. Stripes that miss one chunk wait
 	// for Grace as well, in case the unit comes back; the others do not.
 	Detect, Grace time.Duration
@@ -59,16 +65,20 @@ func (f *Fleet) validate() error {
 	switch {
 	case !f.Scheme.Valid() || f.Scheme.M == 0:
 		return bad("scheme %s has no redundancy to compute with", f.Scheme)
-	case f.Domain != DomainHost && f.Domain != DomainDevice:
-		return bad("domain %q: host or device", f.Domain)
+	case f.Domain != DomainHost && f.Domain != DomainDevice && f.Domain != DomainRack:
+		return bad("domain %q: device, host or rack", f.Domain)
 	case f.Hosts < 1 || f.Devices < 1:
 		return bad("%d hosts of %d devices", f.Hosts, f.Devices)
+	case f.Domain == DomainRack && (f.Racks < 1 || f.Hosts%f.Racks != 0):
+		return bad("%d racks for %d hosts: as many hosts in each", f.Racks, f.Hosts)
 	case f.domains() <= f.Scheme.Chunks():
 		return bad("%s needs more than %d %ss, so that what is lost can be rebuilt on another; there are %d", f.Scheme, f.Scheme.Chunks(), f.Domain, f.domains())
 	case f.DeviceBytes < f.ChunkBytes || f.ChunkBytes <= 0:
 		return bad("%.0f bytes a device in chunks of %.0f", f.DeviceBytes, f.ChunkBytes)
 	case f.DeviceAFR < 0 || f.HostAFR < 0 || f.DeviceAFR+f.HostAFR <= 0 || f.DeviceAFR > 20 || f.HostAFR > 20:
 		return bad("%g devices and %g hosts lost in a year, of one", f.DeviceAFR, f.HostAFR)
+	case f.StripesPerSecond < 0:
+		return bad("%g stripes given out in a second", f.StripesPerSecond)
 	case f.RebuildRate <= 0:
 		return bad("a rebuild rate of %g bytes/s", f.RebuildRate)
 	case f.Detect < 0 || f.Grace < 0:
@@ -79,10 +89,18 @@ func (f *Fleet) validate() error {
 
 // domains counts what the chunks of a stripe are spread over.
 func (f *Fleet) domains() int {
-	if f.Domain == DomainHost {
+	switch f.Domain {
+	case DomainHost:
 		return f.Hosts
+	case DomainRack:
+		return f.Racks
 	}
 	return f.Hosts * f.Devices
+}
+
+// apart reports whether chunks of a stripe never share what two hosts are in, be it one host.
+func (f *Fleet) apart(a, b int) bool {
+	return f.Domain == DomainHost && a == b || f.Domain == DomainRack && a%f.Racks == b%f.Racks
 }
 
 // Stripes is how many the fleet holds.
@@ -142,6 +160,9 @@ func Durability(f Fleet, episodes int, seed uint64) (Result, error) {
 	rng := rand.New(rand.NewPCG(seed, uint64(f.Scheme.K)<<8|uint64(f.Scheme.M)))
 	res := Result{Stripes: f.Stripes(), Episodes: episodes}
 	perSecond := f.RebuildRate * float64(f.Hosts)
+	if f.StripesPerSecond > 0 {
+		perSecond = min(perSecond, f.StripesPerSecond*f.ChunkBytes)
+	}
 	res.RebuildDevice = f.DeviceBytes / perSecond
 	res.RebuildHost = res.RebuildDevice * float64(f.Devices)
 	var anyLost, lost, length mean

@@ -207,18 +207,19 @@ func (e *episode) hit(u unit) {
 // were lost without hitting them.
 func (e *episode) share(set uint32, u unit, bit int) float64 {
 	left := float64(e.f.Hosts * e.f.Devices)
+	domain := left / float64(e.f.domains())
 	for b, o := range e.units {
 		if o.weight == 0 || b == bit {
 			continue
 		}
 		in := set&(1<<b) != 0
 		switch {
-		case in && e.f.Domain == DomainHost:
-			if o.host == u.host {
+		case in && e.f.Domain != DomainDevice:
+			if e.f.apart(o.host, u.host) {
 				return 0 // its domain has one of their chunks, and that is lost
 			}
-			left -= float64(e.f.Devices)
-		case e.f.Domain == DomainHost && e.hostIn(set, o.host):
+			left -= domain
+		case e.domainIn(set, o.host):
 		default:
 			left -= o.weight
 		}
@@ -227,10 +228,10 @@ func (e *episode) share(set uint32, u unit, bit int) float64 {
 	return min(1, chunks*u.weight/left)
 }
 
-// hostIn reports whether a unit of set is on a host.
-func (e *episode) hostIn(set uint32, host int) bool {
+// domainIn reports whether a unit of set is in the domain of a host.
+func (e *episode) domainIn(set uint32, host int) bool {
 	for b, o := range e.units {
-		if set&(1<<b) != 0 && o.host == host {
+		if set&(1<<b) != 0 && e.f.apart(o.host, host) {
 			return true
 		}
 	}

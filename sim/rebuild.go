@@ -10,9 +10,14 @@ import (
 // soon is as good as now, in seconds.
 const soon = 1e-9
 
-// speed is how many chunks all hosts that are left rebuild in a second.
-func (e *episode) speed() float64 {
-	return e.f.RebuildRate * float64(max(e.hosts, 1)) / e.f.ChunkBytes
+// speed is how many chunks of stripes that miss so many all hosts that are left rebuild in a
+// second.
+func (e *episode) speed(missing int) float64 {
+	chunks := e.f.RebuildRate * float64(max(e.hosts, 1)) / e.f.ChunkBytes
+	if e.f.StripesPerSecond > 0 {
+		chunks = min(chunks, e.f.StripesPerSecond*float64(missing))
+	}
+	return chunks
 }
 
 // start is when the rebuild of a group may begin.
@@ -70,7 +75,6 @@ func (e *episode) advance(d float64) {
 // rebuild works on groups for d seconds at the most, and returns after how many
 // everything was whole. All chunks that a stripe misses are rebuilt at once.
 func (e *episode) rebuild(groups map[uint32]float64, d float64) (took float64) {
-	speed := e.speed()
 	order := order(groups)
 	for took < d && len(groups) > 0 {
 		step, at := d-took, uint32(0)
@@ -85,11 +89,13 @@ func (e *episode) rebuild(groups map[uint32]float64, d float64) (took float64) {
 			}
 			if at == 0 {
 				at = set
-				step = min(step, n*float64(bits.OnesCount32(set))/speed)
+				missing := bits.OnesCount32(set)
+				step = min(step, n*float64(missing)/e.speed(missing))
 			}
 		}
 		if at != 0 {
-			groups[at] -= step * speed / float64(bits.OnesCount32(at))
+			missing := bits.OnesCount32(at)
+			groups[at] -= step * e.speed(missing) / float64(missing)
 			if groups[at] < 1e-9 {
 				delete(groups, at)
 			}

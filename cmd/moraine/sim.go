@@ -39,10 +39,10 @@ type durability struct {
 }
 
 func (a *app) simDurabilityCommand() *cobra.Command {
-	f := sim.Fleet{ChunkBytes: moraine.MaxChunkSize, Domain: sim.DomainHost}
+	f := sim.Fleet{Domain: sim.DomainHost}
 	var schemes []string
 	var domain string
-	var stored, rebuild = sizeFlag(4 << 40), sizeFlag(200 << 20)
+	var stored, rebuild, chunk = sizeFlag(4 << 40), sizeFlag(200 << 20), sizeFlag(moraine.DefaultChunkSize)
 	var episodes int
 	var seed uint64
 	cmd := &cobra.Command{
@@ -64,9 +64,9 @@ that come together (power, a bad batch of devices).`,
 		Example: `  moraine sim durability --hosts 400 --devices 8 --stored 8TiB --device-afr 0.01
   moraine sim durability --scheme 4+2,x3 --rebuild-rate 500MiB --json`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			f.Domain, f.DeviceBytes, f.RebuildRate = sim.Domain(domain), float64(stored), float64(rebuild)
-			if seed == 0 {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.Domain, f.DeviceBytes, f.RebuildRate, f.ChunkBytes = sim.Domain(domain), float64(stored), float64(rebuild), float64(chunk)
+			if !cmd.Flags().Changed("seed") {
 				seed = uint64(time.Now().UnixNano())
 			}
 			var found []durability
@@ -87,11 +87,11 @@ that come together (power, a bad batch of devices).`,
 			}
 			if !a.global.json {
 				a.note("%d hosts of %d devices, %s on each; %g of devices and %g of hosts lost in a year;", f.Hosts, f.Devices, size(uint64(stored)), f.DeviceAFR, f.HostAFR)
-				a.note("each host rebuilds %s/s, %s after a loss; chunks of a stripe share no %s; seed %d\n", size(uint64(rebuild)), f.Detect+f.Grace, f.Domain, seed)
+				a.note("each host rebuilds %s/s, all together %g stripes/s, %s after a loss; chunks of %s, of a stripe no two in one %s; seed %d\n", size(uint64(rebuild)), f.StripesPerSecond, f.Detect+f.Grace, size(uint64(chunk)), f.Domain, seed)
 			}
-			return list(a, found, table.Row{"scheme", "any stripe, a year", "95% interval", "one stripe, a year", "nines", "a device, rebuilt in"}, func(d durability) table.Row {
+			return list(a, found, table.Row{"scheme", "any stripe, a year", "95% interval", "one stripe, a year", "95% interval", "nines", "a device, rebuilt in"}, func(d durability) table.Row {
 				return table.Row{d.Scheme, likelihood(d.AnyStripe.Value), likelihood(d.AnyStripe.Low) + " to " + likelihood(d.AnyStripe.High),
-					likelihood(d.OneStripe.Value), nines(d.OneStripe.Value), (time.Duration(d.RebuildDevice) * time.Second).String()}
+					likelihood(d.OneStripe.Value), likelihood(d.OneStripe.Low) + " to " + likelihood(d.OneStripe.High), nines(d.OneStripe.Value), (time.Duration(d.RebuildDevice) * time.Second).String()}
 			})
 		},
 	}
@@ -103,9 +103,12 @@ that come together (power, a bad batch of devices).`,
 	fl.Float64Var(&f.DeviceAFR, "device-afr", 0.015, "devices lost in a year, of one")
 	fl.Float64Var(&f.HostAFR, "host-afr", 0.005, "hosts lost with all their devices in a year, of one")
 	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second")
+	fl.Float64Var(&f.StripesPerSecond, "repairs-per-second", 256, "stripes that the metadata leader gives out to be rebuilt, as the servers' flag of that name says; 0: no bound")
 	fl.DurationVar(&f.Detect, "detect", 3*time.Second, "how long a loss goes unnoticed")
 	fl.DurationVar(&f.Grace, "grace", 15*time.Minute, "how long a lost device is waited for")
-	fl.StringVar(&domain, "domain", string(sim.DomainHost), "what the chunks of a stripe never share: host, device")
+	fl.StringVar(&domain, "domain", string(sim.DomainHost), "what the chunks of a stripe never share: device, host or rack")
+	fl.IntVar(&f.Racks, "racks", 10, "racks, of as many hosts each, where that is the domain")
+	fl.Var(&chunk, "chunk", "length of a chunk: the shorter, the more stripes there are to lose")
 	fl.IntVar(&episodes, "episodes", 200_000, "how many courses of losses are drawn")
 	fl.Uint64Var(&seed, "seed", 0, "seed of the draws (default: a new one)")
 	return cmd

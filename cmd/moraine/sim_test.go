@@ -34,6 +34,7 @@ func TestSimIsUsedRightly(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, []byte("write 1\n"), 0o600))
 	for name, args := range map[string][]string{
 		"too few hosts": {"sim", "durability", "--hosts", "3"},
+		"uneven racks":  {"sim", "durability", "--domain", "rack", "--racks", "7"},
 		"a scheme":      {"sim", "durability", "--scheme", "4:2"},
 		"no network":    {"sim", "throughput", "--nic", "0"},
 		"no lines":      {"sim", "throughput", "--from", empty},
@@ -43,6 +44,6 @@ func TestSimIsUsedRightly(t *testing.T) {
 	}
 	stdout, stderr, code := invoke(t, "sim", "durability", "--episodes", "500", "--seed", "4")
 	require.Zero(t, code, stderr)
-	require.Equal(t, 3, strings.Count(stdout, " to "), stdout)
+	require.Equal(t, 2*3, strings.Count(stdout, " to "), "an interval for each figure of each scheme: %s", stdout)
 	require.Contains(t, stderr+stdout, "seed 4")
 }
