@@ -1,0 +1,43 @@
+package state_test
+
+import (
+	"testing"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestPackedFilesMove: files of one stripe go to the bucket, are evicted and come back, each
+// by itself; the stripe is that of the others meanwhile, and dies with the last that has it.
+func TestPackedFilesMove(t *testing.T) {
+	b := newPacking(t)
+	b.settle = 60_000
+	y := &tier{bench: b.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: b.c}
+	b.begin()
+	b.ok(b.commit(b.op()))
+	b.finish()
+	y.queue(flushJob, b.files...)
+	y.drain()
+	y.evictAll(b.files[:2])
+	if s := b.record(b.fresh); b.packed() != "0011" || s.RefCount != 2 {
+		t.Fatalf("after evictions %s have it, %+v", b.packed(), s)
+	}
+	b.check()
+	y.queue(stageJob, b.files[:2]...)
+	y.drain()
+	for n, f := range b.files[:2] {
+		if a := b.c.attr(f); a.Evicted || a.Size != 10*uint64(n+1) {
+			t.Fatalf("it came back as %v", a)
+		}
+	}
+	y.evictAll(b.files[2:])
+	if b.record(b.fresh) != nil {
+		t.Fatal("the stripe lives without a file")
+	}
+	b.check()
+	var ranges []*wire.CloneRange
+	for _, f := range b.files {
+		ranges = append(ranges, &wire.CloneRange{Inode: f})
+	}
+	b.ok(b.c.clone(&wire.Clone{Inode: b.c.mkfile(b.c.root, "all"), Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: ranges}))
+	b.check()
+}
