@@ -65,7 +65,8 @@ func (l *leader) setMaintenance(ctx context.Context, c *call) (*wire.MetaRespons
 }
 
 // mayBeAway returns Conflict where a stripe that has redundancy would have none
-// left without host and those that are away already.
+// left without host and those that are away already, and Unavailable where this leader
+// does not know yet whether the other hosts are there.
 func (l *leader) mayBeAway(ctx context.Context, host string, others []string) error {
 	v := l.topology.view()
 	if v.hosts[host] == nil {
@@ -74,6 +75,13 @@ func (l *leader) mayBeAway(ctx context.Context, host string, others []string) er
 	a := absence{view: v, gone: map[string]bool{host: true}}
 	for _, id := range others {
 		a.gone[id] = true
+	}
+	var unheard []string
+	if a.works, unheard = l.topology.working(l.deps.Clock.Now()); len(unheard) > 0 {
+		if unheard = slices.DeleteFunc(unheard, func(id string) bool { return a.gone[id] }); len(unheard) > 0 {
+			return &moraine.Error{Ref: host, Kind: moraine.Unavailable,
+				Err: fmt.Errorf("this metadata server leads since a moment ago and has not heard of %s yet, which may be down: try again in a moment; --force goes ahead", strings.Join(unheard, ", "))}
+		}
 	}
 	for _, d := range v.hosts[host].Devices {
 		for from := moraine.StripeID(0); ; {
@@ -95,7 +103,7 @@ func (l *leader) mayBeAway(ctx context.Context, host string, others []string) er
 	}
 	return &moraine.Error{Ref: host, Kind: moraine.Conflict,
 		Err: fmt.Errorf("%s would be left without redundancy (of %d that it has chunks of)%s: wait for repairs (`moraine cluster status --wait`), or drain the host; --force goes ahead",
-			stripes(a.bare), a.seen, a.who())}
+			stripes(a.bare), a.seen, a.why())}
 }
 
 func stripes(n int) string {
@@ -118,9 +126,14 @@ func (l *leader) lookAway(a *absence, device moraine.DeviceID, from moraine.Stri
 			if err != nil {
 				return err
 			}
-			if s != nil {
-				a.judge(s)
+			if s == nil {
+				continue
 			}
+			missing, err := l.machine.MissingChunks(r, s)
+			if err != nil {
+				return err
+			}
+			a.judge(s, missing)
 		}
 		if len(page) == awayPage {
 			next = page[awayPage-1].Chunk.Stripe + 1
@@ -132,28 +145,37 @@ func (l *leader) lookAway(a *absence, device moraine.DeviceID, from moraine.Stri
 
 // absence counts what is left of stripes while some hosts are away.
 type absence struct {
-	view       *topologyView
-	gone       map[string]bool
-	seen, bare int
+	view  *topologyView
+	works map[uint32]bool // the devices whose hosts answer
+	gone  map[string]bool
+	// bare are the stripes of those seen that would have no chunk to spare, hurt those of
+	// them that miss chunks whoever is away.
+	seen, bare, hurt int
 }
 
-// judge counts a stripe that would be left with no chunk to spare. One without
-// redundancy has none to lose.
-func (a *absence) judge(s *moraine.Stripe) {
+// judge counts a stripe that would be left with no chunk to spare; missing has a bit for
+// each chunk that the state knows to be gone. One without redundancy has none to lose.
+func (a *absence) judge(s *moraine.Stripe, missing uint32) {
 	a.seen++
 	left := 0
-	for _, c := range s.Chunks {
-		if d := a.view.devices[uint32(c.Device)]; d != nil && d.Alive && !a.gone[d.Host] {
+	for i, c := range s.Chunks {
+		d := a.view.devices[uint32(c.Device)]
+		if missing&(1<<i) == 0 && d != nil && a.works[d.Id] && !a.gone[d.Host] {
 			left++
 		}
 	}
-	if s.Scheme.M > 0 && left <= int(s.Scheme.K) {
-		a.bare++
+	if s.Scheme.M == 0 || left > int(s.Scheme.K) {
+		return
+	}
+	a.bare++
+	if missing != 0 {
+		a.hurt++
 	}
 }
 
-// who names the other hosts that count as missing.
-func (a *absence) who() string {
+// why names what counts as missing beside the host that is to go: other hosts, and
+// chunks.
+func (a *absence) why() string {
 	var out []string
 	for id, h := range a.view.hosts {
 		if !h.Alive {
@@ -162,10 +184,13 @@ func (a *absence) who() string {
 			out = append(out, id+" is away")
 		}
 	}
+	slices.Sort(out)
+	if a.hurt > 0 {
+		out = append(out, fmt.Sprintf("chunks of %s are lost or corrupt and wait for repair", stripes(a.hurt)))
+	}
 	if len(out) == 0 {
 		return ""
 	}
-	slices.Sort(out)
 	return ", as " + strings.Join(out, ", ")
 }
 

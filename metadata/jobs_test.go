@@ -24,15 +24,22 @@ func (k *client) write(name string, scheme *wire.Scheme) *wire.Stripe {
 // commit makes a file of one stripe at a placement.
 func (k *client) commit(name string, p *wire.Placement) *wire.Stripe {
 	k.c.t.Helper()
+	return k.commitAt(name, p, func(*wire.ChunkState) {})
+}
+
+// commitAt is commit with each chunk as change leaves it.
+func (k *client) commitAt(name string, p *wire.Placement, change func(*wire.ChunkState)) *wire.Stripe {
+	k.c.t.Helper()
 	resp, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
 		Parent: root, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}}})
 	require.NoError(k.c.t, err)
 	s := &wire.Stripe{Id: p.Stripe, Scheme: p.Scheme, Version: 1, Length: 1 << 20}
 	for i, d := range p.Devices {
 		s.Chunks = append(s.Chunks, &wire.ChunkState{Device: d, Crc: uint32(i), Level: uint32(moraine.NVMe)})
+		change(s.Chunks[i])
 	}
 	_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
-		Inode: resp.GetEntry().Attr.Inode, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: uint32(moraine.NVMe), Final: true,
+		Inode: resp.GetEntry().Attr.Inode, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: s.Chunks[0].Level, Final: true,
 		Stripes: []*wire.Stripe{s}, Extents: []*wire.Extent{{Length: s.Length, Stripe: s.Id}}}}})
 	require.NoError(k.c.t, err)
 	return s

@@ -2,6 +2,7 @@ package metadata_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,6 +85,67 @@ func TestMaintenanceLeavesRedundancy(t *testing.T) {
 		_, err = c.do(peer(transport.RoleClient, "c1"), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{
 			SetMaintenance: &wire.SetMaintenance{Host: "n1", Millis: 1000}}})
 		require.ErrorIs(t, err, moraine.PermissionDenied)
+	})
+}
+
+// Chunks that are known to be corrupt, or went with their host's memory, are not there to
+// spare: a host whose absence would leave none but the ones that are needed stays.
+func TestMaintenanceCountsNoBadChunks(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		s := k.write("f", nil) // 4+2, on all six
+		c.pass(2*time.Second, nodes...)
+		at := func(index int) string {
+			return nodes[slices.IndexFunc(nodes, func(n *node) bool { return n.devices[0].Id == s.Chunks[index].Device })].id
+		}
+		require.NoError(t, c.away(at(0), time.Minute, false))
+		require.NoError(t, c.away(at(0), 0, false))
+		_, err := k.do(badChunk(s, 3))
+		require.NoError(t, err)
+		err = c.away(at(0), time.Minute, false)
+		require.ErrorIs(t, err, moraine.Conflict)
+		require.ErrorContains(t, err, "1 stripe would be left without redundancy (of 1 that it has chunks of), as chunks of 1 stripe are lost or corrupt and wait for repair")
+		require.NoError(t, c.away(at(3), time.Minute, false), "its own chunk is the bad one: it takes none with it that is good")
+	})
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		g, err := k.grant(1, nil)
+		require.NoError(t, err)
+		k.commitAt("f", g.Placements[0], func(s *wire.ChunkState) { s.Level, s.Epoch = uint32(moraine.Memory), 1 })
+		c.pass(2*time.Second, nodes...)
+		require.NoError(t, c.away("n1", time.Minute, false))
+		require.NoError(t, c.away("n1", 0, false))
+		nodes[3].again() // the memory of its earlier boot is gone
+		c.pass(2*time.Second, nodes...)
+		require.ErrorIs(t, c.away("n1", time.Minute, false), moraine.Conflict)
+	})
+}
+
+// A leader that has just begun does not know who is down. It lets no host go before it has
+// heard of every other one, or its silence has lasted.
+func TestMaintenanceWaitsForANewLeader(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		c.open(peer(transport.RoleClient, "c1")).write("f", nil)
+		c.pass(2*time.Second, nodes...)
+		c.pass(5*time.Second, nodes[:5]...)
+		require.ErrorIs(t, c.away("n1", time.Minute, false), moraine.Conflict, "n6 is down")
+		c.elect("m2")
+		err := c.away("n1", time.Minute, false)
+		require.ErrorIs(t, err, moraine.Unavailable)
+		require.ErrorContains(t, err, "has not heard of n2, n3, n4, n5, n6 yet")
+		c.pass(time.Second, nodes[:5]...)
+		err = c.away("n1", time.Minute, false)
+		require.ErrorIs(t, err, moraine.Unavailable)
+		require.ErrorContains(t, err, "has not heard of n6 yet")
+		c.pass(5*time.Second, nodes[:5]...)
+		require.ErrorIs(t, c.away("n1", time.Minute, false), moraine.Conflict)
+		c.pass(time.Second, nodes...)
+		require.NoError(t, c.away("n1", time.Minute, false))
+		c.elect("m3")
+		require.NoError(t, c.away("n2", time.Minute, true), "a person may insist")
 	})
 }
 

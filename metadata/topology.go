@@ -47,6 +47,7 @@ type topologyView struct {
 type host struct {
 	record *wire.Host // as registered; never changed in place
 	heard  time.Time  // of its last heartbeat, or when this leader began
+	spoke  bool       // heard is of a heartbeat or a registration, not given to it
 	alive  bool
 	usage  map[uint32]usage
 	freed  map[uint32][]freed
@@ -121,7 +122,7 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 	if h == nil {
 		return false
 	}
-	h.heard = now
+	h.heard, h.spoke = now, true
 	for _, d := range devices {
 		u := usageOf(d)
 		if h.usage[d.Id] != u {
@@ -226,6 +227,36 @@ func (t *topology) answers(device uint32, now time.Time) bool {
 	return told && !u.failed && h.alive && now.Sub(h.heard) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
 
+// working returns the devices that serve, as far as their hosts say, on hosts that are not
+// silent, and the hosts that are taken for alive without having been heard: their devices
+// are not among them.
+func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	devices = make(map[uint32]bool)
+	for id, h := range t.hosts {
+		if !h.alive || now.Sub(h.heard) > t.suspect {
+			continue
+		}
+		if !h.spoke {
+			if slices.ContainsFunc(h.record.Devices, holds) {
+				unheard = append(unheard, id)
+			}
+			continue
+		}
+		for _, d := range h.record.Devices {
+			if holds(d) && !h.usage[d.Id].failed {
+				devices[d.Id] = true
+			}
+		}
+	}
+	slices.Sort(unheard)
+	return devices, unheard
+}
+
+// holds reports whether a device is one that stripes may have chunks on.
+func holds(d *wire.Device) bool { return d.State == deviceIn || d.State == deviceDraining }
+
 // boots forgets that devices of a host had failed: what an earlier boot said of
 // them must not take them out again before the first heartbeat of this one.
 func (t *topology) boots(id string) {
@@ -327,7 +358,7 @@ func (t *topology) renewAll(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hosts {
-		h.heard = now
+		h.heard, h.spoke = now, false
 		if !h.alive {
 			h.heard = now.Add(-t.suspect)
 		}

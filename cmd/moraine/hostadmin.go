@@ -225,7 +225,8 @@ func (a *app) maintenanceCommand() *cobra.Command {
 		Long: `Announce that a host will be away. For that long nothing that it holds is rebuilt
 for its silence, and nothing new is put on it. It ends by itself when the host's
 chunkserver has started anew. Refused where a stripe would be left without a
-chunk to spare: hosts that are down, or away already, count.`,
+chunk to spare: hosts that are down, or away already, count, and so do chunks that
+are lost or corrupt and wait for repair.`,
 		Example: "  moraine maintenance n3 --for 30m && ssh n3 reboot",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
