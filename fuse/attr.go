@@ -205,9 +205,12 @@ func boundSpace(out *gofuse.StatfsOut, u *wire.UsageReply) {
 // maxFreeInodes is how many more files there may be: as good as any number.
 const maxFreeInodes = 1 << 40
 
-// space is what all devices in service hold together.
+// space is what all devices in service hold together. Nothing is free while no host is up:
+// then nobody may know how full they are.
 func space(c *wire.ClusterReply) (total, free uint64) {
+	up := false
 	for _, h := range c.GetTopology().GetHosts() {
+		up = up || h.Alive
 		for _, d := range h.Devices {
 			if d.State != wire.DeviceState_DEVICE_STATE_IN {
 				continue
@@ -219,6 +222,9 @@ func space(c *wire.ClusterReply) (total, free uint64) {
 	if s := c.GetDefaultScheme(); s.GetK() > 0 {
 		k, n := uint64(s.K), uint64(s.K+s.M)
 		total, free = total/n*k, free/n*k
+	}
+	if !up {
+		free = 0
 	}
 	return total, free
 }

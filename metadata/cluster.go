@@ -21,6 +21,9 @@ func (l *leader) getCluster(ctx context.Context, _ *call) (*wire.MetaResponse, e
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
+	if err := l.awaitFill(ctx); err != nil {
+		return nil, err
+	}
 	reply := &wire.ClusterReply{}
 	v := l.topology.view()
 	topology := v.wire

@@ -25,6 +25,7 @@ type topology struct {
 	version uint64 // the term in the upper half: it rises across leaders
 	hosts   map[string]*host
 	stale   bool // usage has changed since the view was made
+	first   bool // some of it is the first that its device's host said
 	slow    slowness
 	// clusterTime is that of the last judgement.
 	clusterTime uint64
@@ -41,6 +42,8 @@ type topologyView struct {
 	live    int // hosts alive
 	counted int // hosts and devices that count for the default scheme
 	disks   int
+	mean    float64         // how full devices are
+	guessed map[uint32]bool // devices that are taken to be as full
 }
 
 // host is what the leader knows of one registered host.
@@ -125,8 +128,8 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 	h.heard, h.spoke = now, true
 	for _, d := range devices {
 		u := usageOf(d)
-		if h.usage[d.Id] != u {
-			h.usage[d.Id], t.stale = u, true
+		if _, before := h.usage[d.Id]; !before || h.usage[d.Id] != u {
+			h.usage[d.Id], t.stale, t.first = u, true, t.first || !before
 		}
 		// A heartbeat describes its devices before it is sent, and is on its way for no
 		// longer than a host may be silent.
@@ -226,36 +229,6 @@ func (t *topology) answers(device uint32, now time.Time) bool {
 	u, told := h.usage[device]
 	return told && !u.failed && h.alive && now.Sub(h.heard) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
-
-// working returns the devices that serve, as far as their hosts say, on hosts that are not
-// silent, and the hosts that are taken for alive without having been heard: their devices
-// are not among them.
-func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	devices = make(map[uint32]bool)
-	for id, h := range t.hosts {
-		if !h.alive || now.Sub(h.heard) > t.suspect {
-			continue
-		}
-		if !h.spoke {
-			if slices.ContainsFunc(h.record.Devices, holds) {
-				unheard = append(unheard, id)
-			}
-			continue
-		}
-		for _, d := range h.record.Devices {
-			if holds(d) && !h.usage[d.Id].failed {
-				devices[d.Id] = true
-			}
-		}
-	}
-	slices.Sort(unheard)
-	return devices, unheard
-}
-
-// holds reports whether a device is one that stripes may have chunks on.
-func holds(d *wire.Device) bool { return d.State == deviceIn || d.State == deviceDraining }
 
 // boots forgets that devices of a host had failed: what an earlier boot said of
 // them must not take them out again before the first heartbeat of this one.
@@ -374,16 +347,17 @@ func (t *topology) changed() {
 // publish makes a view of the present knowledge. The caller holds mu, or has
 // the topology for itself.
 func (t *topology) publish() {
-	t.stale = false
+	t.stale, t.first = false, false
 	v := &topologyView{
 		wire:  &wire.Topology{Version: t.version},
 		hosts: make(map[string]*wire.Host, len(t.hosts)), devices: make(map[uint32]*wire.Device),
+		mean: t.meanFill(), guessed: make(map[uint32]bool),
 	}
 	for _, h := range t.hosts {
 		v.add(h, t.clusterTime)
 	}
 	slices.SortFunc(v.wire.Hosts, func(a, b *wire.Host) int { return strings.Compare(a.Id, b.Id) })
-	v.place = place.NewTopology(placeHosts(v.wire.Hosts, t.clusterTime))
+	v.place = place.NewTopology(v.placeHosts(t.clusterTime))
 	t.current.Store(v)
 }
 
@@ -402,6 +376,8 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 	for _, d := range w.Devices {
 		if u, ok := h.usage[d.Id]; ok {
 			u.describe(d)
+		} else {
+			v.guess(d)
 		}
 		d.Alive = h.alive && d.State != deviceOut
 		v.devices[d.Id] = d
@@ -422,16 +398,16 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 
 // placeHosts turns hosts into what placement chooses from.
 // A host that is announced to be away takes nothing new.
-func placeHosts(hosts []*wire.Host, clusterTime uint64) []place.Host {
-	out := make([]place.Host, 0, len(hosts))
-	for _, h := range hosts {
+func (v *topologyView) placeHosts(clusterTime uint64) []place.Host {
+	out := make([]place.Host, 0, len(v.wire.Hosts))
+	for _, h := range v.wire.Hosts {
 		p := place.Host{ID: h.Id, Rack: h.Rack, Alive: h.Alive}
 		for _, d := range h.Devices {
 			if d.State == deviceRetired {
 				continue
 			}
 			p.Devices = append(p.Devices, place.Device{
-				ID: moraine.DeviceID(d.Id), Capacity: d.Capacity, Free: d.Capacity - min(d.Used, d.Capacity),
+				ID: moraine.DeviceID(d.Id), Capacity: d.Capacity, Free: v.free(d),
 				Takes: d.State == deviceIn && h.MaintenanceUntil <= clusterTime,
 			})
 		}
