@@ -26,22 +26,25 @@ type listing struct {
 	empty    bool              // it may print nothing
 }
 
+const waitsKeys = "counted more lost lost_device corrupt degraded drain no_room no_host unreadable"
+
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries notes", optional: "healing rebalance rewriting",
+		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes commands entries notes", optional: "healing rebalance rewriting waiting_for_repair",
 		inner: map[string]string{
-			"metadata":  "id role alive applied low_space",
-			"hosts":     "id alive devices devices_in capacity_bytes used_bytes chunks state | rack",
-			"healing":   "done total stripes_per_minute bytes_per_second eta_seconds elapsed_seconds devices_being_looked_through",
-			"rebalance": rebalanceKeys,
-			"rewriting": "looking rounds elapsed_seconds stripes named_bytes dead_bytes shared_stripes chosen_stripes chosen_bytes",
+			"metadata":           "id role alive applied low_space",
+			"hosts":              "id alive devices devices_in capacity_bytes used_bytes chunks state | rack",
+			"healing":            "done total stripes_per_minute bytes_per_second eta_seconds elapsed_seconds devices_being_looked_through",
+			"rebalance":          rebalanceKeys,
+			"waiting_for_repair": waitsKeys,
+			"rewriting":          "looking rounds elapsed_seconds stripes named_bytes dead_bytes shared_stripes chosen_stripes chosen_bytes",
 		}},
 	{args: "rebalance status", keys: rebalanceKeys},
 	{args: "host ls", keys: "id alive devices state used_bytes capacity_bytes chunks", optional: "rack maintenance_seconds"},
 	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
-	{args: "fsck", keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata path queued_for_repair dropped seconds"},
-	{args: "fsck --metadata moraine:///", keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata path queued_for_repair dropped seconds"},
+	{args: "fsck", inner: map[string]string{"waiting_for_repair": waitsKeys}, keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata waiting_for_repair path queued_for_repair dropped seconds"},
+	{args: "fsck --metadata moraine:///", inner: map[string]string{"waiting_for_repair": waitsKeys}, keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata waiting_for_repair path queued_for_repair dropped seconds"},
 	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys"},
 	{args: "metadata ls", keys: memberKeys, optional: "no_vote_because"},
 	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands",

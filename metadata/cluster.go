@@ -67,6 +67,9 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	}
 	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
 	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())
+	if reply.Waits, err = l.waitsNow(r, reply.RepairQueued); err != nil {
+		return err
+	}
 	reply.Healing, err = l.healingNow(r, reply.RepairQueued)
 	return err
 }

@@ -41,6 +41,7 @@ type leader struct {
 	healing   healing
 	balancing balancing
 	rewriting rewriting
+	waits     repairWaits
 	scrubs    scrubs
 	lease     *leaseTable
 	holds     []state.Hold // of the state, when the leadership began

@@ -90,7 +90,11 @@ func (a *app) printStatus(s *clusterStatus) error {
 		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, upDown(m.Alive), "", fmt.Sprintf("applied %d", m.Applied)})
 	}
 	for _, h := range s.Hosts {
-		rows = append(rows, table.Row{h.ID, "chunkserver", upDown(h.Alive), fmt.Sprintf("%d of %d devices in", h.In, h.Devices),
+		in := fmt.Sprintf("%d of %d devices in", h.In, h.Devices)
+		if h.State == "draining" || strings.HasPrefix(h.State, "maintenance") {
+			in += "; " + h.State
+		}
+		rows = append(rows, table.Row{h.ID, "chunkserver", upDown(h.Alive), in,
 			fmt.Sprintf("%s of %s used, %d chunks", size(h.Used), size(h.Capacity), h.Chunks)})
 	}
 	printTable(a.out, table.Row{"node", "role", "", "", ""}, rows)

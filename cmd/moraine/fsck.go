@@ -35,8 +35,9 @@ type fsckResult struct {
 	LostStripes   []string      `json:"lost_stripes"`
 	LostFiles     []lostRow     `json:"lost_files"`
 	NotChecked    []fsckMissed  `json:"not_checked"`
-	Metadata      []string      `json:"metadata"` // what does not fit
-	Path          string        `json:"path"`     // empty: all was checked
+	Metadata      []string      `json:"metadata"`           // what does not fit
+	Waiting       waitsStatus   `json:"waiting_for_repair"` // of the repair queue, where all was checked
+	Path          string        `json:"path"`               // empty: all was checked
 	Queued        int           `json:"queued_for_repair"`
 	Dropped       int           `json:"dropped"`
 	Seconds       float64       `json:"seconds"`
@@ -83,8 +84,12 @@ unless --accept-loss is given with it: after a restore or a forced quorum they m
 that is left of files which the present metadata does not know. The bytes of chunks are not read: "moraine scrub start"
 does that.
 
-Exit code 0: all was checked, and is right. 3: something was found. 1: nothing was found,
-but not all could be checked, such as the devices of a chunkserver that is down.`,
+What waits for repair already is told, too: as nothing is read here, chunks that a scrub or
+a reader found to be corrupt are known from there alone.
+
+Exit code 0: all was checked, and is right. 3: something was found, or stripes wait for
+repair because chunks are lost or corrupt. 1: nothing was found, but not all could be
+checked, such as the devices of a chunkserver that is down.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.settle <= 0 {
@@ -140,7 +145,7 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 	if err == nil && f.repair && len(r.Metadata) > 0 {
 		_, err = recounted(ctx, c)
 	}
-	r.Clean = err == nil && report.Clean() && len(r.LostFiles) == 0 && len(r.Metadata) == 0
+	r.Clean = err == nil && report.Clean() && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.hurt() == 0
 	r.Seconds = time.Since(start).Seconds()
 	return a.fsckEnd(r, f.repair, err)
 }
@@ -153,6 +158,13 @@ func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fs
 			return err
 		}
 		r.addLost(files)
+		cluster, err := getCluster(ctx, c.Client)
+		if err != nil {
+			return err
+		}
+		if w := describeWaits(cluster.Waits); w != nil {
+			r.Waiting = *w
+		}
 	}
 	if !f.metadata {
 		return nil
@@ -229,6 +241,9 @@ func (a *app) printFsck(r *fsckResult, repair bool) error {
 	}
 	a.note("checked %s (%s) on %s in %.1f s; %s (%s) wait for deletion or for their commit", countOf(int(r.Chunks), "chunk"), size(r.Bytes),
 		countOf(r.Devices, "device"), r.Seconds, countOf(int(r.PendingChunks), "chunk"), size(r.PendingBytes))
+	if w := &r.Waiting; w.Counted > 0 {
+		a.note("%s for repair or to be moved: %s (`moraine cluster status` says how far it is)", are(int(w.Counted), "stripe waits", "stripes wait"), w.causes())
+	}
 	a.adviseFsck(r, repair)
 	return nil
 }
@@ -289,7 +304,7 @@ func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
 		}
 	}
 	err := errors.Join(wrong...)
-	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.Metadata) > 0 || r.More {
+	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.Metadata) > 0 || r.More || r.Waiting.hurt() > 0 {
 		return &exitError{code: exitDegraded, err: err}
 	}
 	if failed != nil {

@@ -24,8 +24,13 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 	}{
 		"found":            {found(), nil, exitDegraded},
 		"found and failed": {found(), failed, exitDegraded},
-		"failed":           {describeFsck(&fsck.Report{}), failed, exitFailed},
-		"not checked":      {describeFsck(&fsck.Report{NotChecked: []fsck.NotChecked{{Host: "n4"}}}), nil, exitFailed},
+		"corrupt chunks wait for repair": {func() *fsckResult {
+			r := describeFsck(&fsck.Report{})
+			r.Waiting = waitsStatus{Counted: 14, Corrupt: 14}
+			return r
+		}(), nil, exitDegraded},
+		"failed":      {describeFsck(&fsck.Report{}), failed, exitFailed},
+		"not checked": {describeFsck(&fsck.Report{NotChecked: []fsck.NotChecked{{Host: "n4"}}}), nil, exitFailed},
 	} {
 		for _, json := range []bool{false, true} {
 			var out, errOut bytes.Buffer
@@ -41,6 +46,10 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 			}
 			if tt.failed != nil {
 				require.ErrorIs(t, err, failed, name)
+			}
+			if tt.r.Waiting.Corrupt > 0 && !json {
+				require.Contains(t, out.String(), "14 stripes wait for repair or to be moved: 14 corrupt", name)
+				require.NotContains(t, out.String(), "nothing is wrong", name)
 			}
 			if len(tt.r.Findings) > 0 {
 				require.Contains(t, out.String(), "n2", name)

@@ -185,7 +185,11 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) er
 			return nil
 		}
 		// The exact count has a bound; above it what is on the disks is near enough.
-		if line := fmt.Sprintf("%s: about %d chunks left to move%s", host, leftOf(left, held), etaOf(cluster.GetHealing())); line != last {
+		line := fmt.Sprintf("%s: about %d chunks left to move%s", host, leftOf(left, held), etaOf(cluster.GetHealing()))
+		for _, why := range describeWaits(cluster.Waits).stuck() {
+			line += "; " + why
+		}
+		if line != last {
 			a.note("%s", line)
 			last = line
 		}

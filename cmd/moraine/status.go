@@ -33,12 +33,16 @@ type clusterStatus struct {
 	Healing      *healingStatus   `json:"healing,omitempty"`
 	Rebalance    *rebalanceStatus `json:"rebalance,omitempty"`
 	Rewriting    *rewritingStatus `json:"rewriting,omitempty"`
+	Waits        *waitsStatus     `json:"waiting_for_repair,omitempty"`
 	Commands     uint64           `json:"commands"`
 	Entries      uint64           `json:"entries"`
 
-	up     int // hosts that take new chunks
-	full   int // devices in service that have no room for them
-	silent int // hosts that are down and were not declared out: what they hold counts as there
+	up       int // hosts that take new chunks, and have room for them
+	taking   int // hosts that take new chunks
+	draining int // hosts that are up, and whose devices are drained
+	away     int // hosts that are up, and are announced to be away
+	full     int // devices in service that have no room for new chunks
+	silent   int // hosts that are down and were not declared out: what they hold counts as there
 }
 
 type metadataStatus struct {
@@ -151,41 +155,28 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 		row := describeHost(h, clusterTime)
 		hs := hostStatus{ID: h.Id, Rack: h.Rack, Alive: h.Alive, Devices: len(h.Devices), State: row.State}
 		away := h.MaintenanceUntil > clusterTime
-		silent, room := false, false
+		var can hostRoom
 		for _, d := range h.Devices {
-			if d.State == wire.DeviceState_DEVICE_STATE_IN {
-				switch {
-				case !h.Alive:
-					silent = true
-				case isFull(d):
-					hs.In++
-					s.full++
-					s.worse(healthDegraded, "device %d of host %s is full and takes only repair: make room (`moraine rm`), or add devices", d.Id, h.Id)
-				default:
-					hs.In++
-					room = true
-				}
-			}
-			hs.Capacity += d.Capacity
-			hs.Used += d.Used
-			hs.Chunks += d.Chunks
-			if d.State == wire.DeviceState_DEVICE_STATE_OUT {
-				s.worse(healthDegraded, "device %d of host %s is out", d.Id, h.Id)
-			}
-			if d.Health.GetFailing() {
-				s.worse(healthDegraded, "the disk of device %d of host %s says that it is failing (%s): drain it (`moraine device set %d draining`) and replace it", d.Id, h.Id, d.Health.Text, d.Id)
-			}
+			s.judgeDevice(h, d, &hs, &can)
 		}
 		switch {
 		case !h.Alive && away:
 			s.worse(healthDegraded, "host %s is down for maintenance (%d s left)", h.Id, row.AwaySeconds)
 		case !h.Alive:
 			s.worse(healthDegraded, "host %s is down", h.Id)
+		case away:
+			s.away++
+			s.Notes = append(s.Notes, fmt.Sprintf("host %s is up and announced to be away (%s): it takes nothing new", h.Id, row.State))
+		case can.draining && !can.takes:
+			s.draining++
 		}
-		if silent {
+		if can.silent {
 			s.silent++
 		}
-		if room {
+		if can.takes && !away {
+			s.taking++
+		}
+		if can.room && !away {
 			s.up++
 		}
 		s.Hosts = append(s.Hosts, hs)
@@ -194,6 +185,38 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 	}
 	if len(hosts) == 0 {
 		s.worse(healthDegraded, "no chunkserver has registered: nothing can be written")
+	}
+}
+
+// hostRoom is what the devices of a host can do.
+type hostRoom struct {
+	silent, takes, room, draining bool
+}
+
+func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus, can *hostRoom) {
+	switch {
+	case d.State == wire.DeviceState_DEVICE_STATE_DRAINING:
+		can.draining = true
+	case d.State != wire.DeviceState_DEVICE_STATE_IN:
+	case !h.Alive:
+		can.silent = true
+	case isFull(d):
+		hs.In++
+		s.full++
+		can.takes = true
+		s.worse(healthDegraded, "device %d of host %s is full and takes only repair: make room (`moraine rm`), or add devices", d.Id, h.Id)
+	default:
+		hs.In++
+		can.takes, can.room = true, true
+	}
+	hs.Capacity += d.Capacity
+	hs.Used += d.Used
+	hs.Chunks += d.Chunks
+	if d.State == wire.DeviceState_DEVICE_STATE_OUT {
+		s.worse(healthDegraded, "device %d of host %s is out", d.Id, h.Id)
+	}
+	if d.Health.GetFailing() {
+		s.worse(healthDegraded, "the disk of device %d of host %s says that it is failing (%s): drain it (`moraine device set %d draining`) and replace it", d.Id, h.Id, d.Health.Text, d.Id)
 	}
 }
 
@@ -213,8 +236,13 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 	if len(s.Hosts) == 1 {
 		domain = "device"
 	}
-	if s.full > 0 && s.up == 0 {
-		s.Survives = append(s.Survives, "nothing new can be written: every device is full")
+	if s.up == 0 && len(s.Hosts) > 0 {
+		why := "every device is full" + s.refusing()
+		if s.taking == 0 {
+			why = "no host takes chunks" + s.refusing()
+			s.worse(healthDegraded, "%s", why)
+		}
+		s.Survives = append(s.Survives, "nothing new can be written: "+why)
 		return
 	}
 	if scheme.M == 0 {
@@ -222,12 +250,12 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 		return
 	}
 	if domain == "host" && s.up < scheme.Chunks() {
-		is, all := "host is", "hosts are"
+		is, all := "host takes chunks", "hosts take chunks"
 		if s.full > 0 {
-			is, all = "host has room and is", "hosts have room and are"
+			is, all = "host takes chunks and has room", "hosts take chunks and have room"
 		}
-		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than %s gives, as %s up; each commit says with how much",
-			scheme, are(s.up, is, all)))
+		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than %s gives, as %s%s; each commit says with how much",
+			scheme, are(s.up, is, all), s.refusing()))
 		return
 	}
 	s.Survives = append(s.Survives, fmt.Sprintf("new files are written %s: %s may be lost at once", scheme, are(int(scheme.M), domain, domain+"s")))
@@ -242,6 +270,7 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
 	}
 	s.judgeHealing(c.Healing)
+	s.Waits = describeWaits(c.Waits)
 	waiting := c.RepairQueued
 	if waiting == 0 {
 		if c.LostStripes == 0 && s.silent == 0 {
@@ -253,7 +282,10 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		}
 		return
 	}
-	s.worse(healthDegraded, "%s not fully protected and wait for repair (%d being rebuilt)", are(int(waiting), "stripe is", "stripes are"), c.RepairRunning)
+	s.judgeWaits(waiting, c.RepairRunning)
+	if s.Waits.onlyDrained() {
+		return
+	}
 	for spare, n := range c.StripesBySpare {
 		if n > 0 {
 			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of %s", n, are(spare, "more host", "more hosts")))

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,15 @@ func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
 			d.State = state
 		}
 		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: fmt.Sprintf("n%d", i+1), Alive: i >= down, Devices: []*wire.Device{d}})
+	}
+	return c
+}
+
+// draining is a cluster of six hosts, of which the first are drained.
+func draining(hosts int) *wire.ClusterReply {
+	c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+	for _, h := range c.Topology.Hosts[:hosts] {
+		h.Devices[0].State = wire.DeviceState_DEVICE_STATE_DRAINING
 	}
 	return c
 }
@@ -71,14 +81,42 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			return c
 		}(), healthCritical, []string{"m3 is down", "metadata stops if one more"}, nil},
 		{"a device is full", fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 1), healthDegraded,
-			[]string{"device 1 of host n1 is full", "less protection than 4+2 gives, as 5 hosts have room", full}, []string{whole}},
+			[]string{"device 1 of host n1 is full", "less protection than 4+2 gives, as 5 hosts take chunks and have room", full}, []string{whole}},
 		{"every device is full", fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 6), healthDegraded,
 			[]string{"device 6 of host n6 is full", "nothing new can be written"}, []string{whole}},
+		{"a host is drained", func() *wire.ClusterReply {
+			c := draining(1)
+			c.RepairQueued, c.StripesBySpare, c.Waits = 8, []uint64{0, 0, 8}, &wire.RepairWaits{Counted: 8, Drain: 8}
+			return c
+		}(), healthGreen, []string{"8 stripes have full protection and move off devices that are being drained", "as 5 hosts take chunks (1 draining)"},
+			[]string{"not fully protected", "survive the loss"}},
+		{"a drain has nowhere to go", func() *wire.ClusterReply {
+			c := draining(1)
+			c.RepairQueued, c.StripesBySpare, c.Waits = 8, []uint64{0, 0, 8}, &wire.RepairWaits{Counted: 8, Drain: 8, NoHost: 8}
+			return c
+		}(), healthDegraded, []string{"8 stripes wait as there is no host to go to"}, []string{"not fully protected", "survive the loss"}},
+		{"repairs have no room", func() *wire.ClusterReply {
+			c := sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT)
+			c.RepairQueued, c.StripesBySpare, c.Waits = 5, []uint64{0, 3, 2}, &wire.RepairWaits{Counted: 5, LostDevice: 3, Drain: 2, NoRoom: 3}
+			return c
+		}(), healthDegraded, []string{"3 stripes are not fully protected and wait for repair, and 2 wait to be moved", "3 lost a device, 2 whole and being drained",
+			"3 stripes wait as no device outside has room", "(3) survive the loss of 1 more host"}, []string{full}},
+		{"more wait than are counted", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.RepairQueued, c.Waits = 9000, &wire.RepairWaits{Counted: 4096, More: true, Drain: 4000, Corrupt: 96}
+			return c
+		}(), healthDegraded, []string{"9000 stripes wait for repair, or to be moved (0 on their way): of the first 4096: 96 corrupt, 4000 whole and being drained"}, []string{full}},
+		{"all hosts are drained", draining(6), healthDegraded, []string{"nothing new can be written: no host takes chunks (6 draining)"}, []string{"hosts are up"}},
+		{"a host that is up is announced to be away", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.Topology.Hosts[2].MaintenanceUntil = 60_000
+			return c
+		}(), healthGreen, []string{"host n3 is up and announced to be away (maintenance, 1m0s left)", "as 5 hosts take chunks (1 announced to be away)"}, []string{whole}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := judge(row.reply)
 			require.Equal(t, row.health, s.Health)
-			text := strings.Join(append(s.Findings, s.Survives...), "\n")
+			text := strings.Join(slices.Concat(s.Findings, s.Survives, s.Notes), "\n")
 			for _, want := range row.says {
 				require.Contains(t, text, want)
 			}

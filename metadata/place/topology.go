@@ -40,6 +40,8 @@ type Topology struct {
 	heaviestRack uint64
 
 	registeredHosts, registeredDevices int
+	// refusing are the hosts that answer and have no device that takes chunks.
+	refusing int
 }
 
 type host struct {
@@ -102,6 +104,8 @@ func (t *Topology) add(h *Host, rack int) {
 		at.host = len(t.hosts)
 		t.hosts = append(t.hosts, taking)
 		t.sums = append(t.sums, t.total()+taking.weight)
+	} else if h.Alive {
+		t.refusing++
 	}
 	for _, d := range h.Devices {
 		t.at[d.ID] = at

@@ -3391,6 +3391,7 @@ type ClusterReply struct {
 	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	Rebalance         *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
 	Rewriting         *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
+	Waits             *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"` // of a queue that is not empty
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -3579,6 +3580,132 @@ func (x *ClusterReply) GetRewriting() *Rewriting {
 	return nil
 }
 
+func (x *ClusterReply) GetWaits() *RepairWaits {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+// RepairWaits says of what the repair queue is, and why what does not move waits. The
+// stripes of each line are counted once, as the first that fits.
+type RepairWaits struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Counted    uint64                 `protobuf:"varint,1,opt,name=counted,proto3" json:"counted,omitempty"`                         // stripes on the queue, at most 4096
+	More       bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                               // there are more
+	Lost       uint64                 `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`                               // too few chunks are left
+	LostDevice uint64                 `protobuf:"varint,4,opt,name=lost_device,json=lostDevice,proto3" json:"lost_device,omitempty"` // a chunk went with its device, or with the memory of its host
+	Corrupt    uint64                 `protobuf:"varint,5,opt,name=corrupt,proto3" json:"corrupt,omitempty"`                         // a chunk is corrupt, or was not where it should be
+	Spread     uint64                 `protobuf:"varint,6,opt,name=spread,proto3" json:"spread,omitempty"`                           // chunks share a host: less protection than the scheme gives
+	Drain      uint64                 `protobuf:"varint,7,opt,name=drain,proto3" json:"drain,omitempty"`                             // nothing is wrong, but that a device is being drained
+	// Of all of them that are not lost:
+	NoRoom        uint64 `protobuf:"varint,8,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"` // there are hosts to go to, and none of them has room
+	NoHost        uint64 `protobuf:"varint,9,opt,name=no_host,json=noHost,proto3" json:"no_host,omitempty"` // each host that takes chunks has one of theirs
+	Unreadable    uint64 `protobuf:"varint,10,opt,name=unreadable,proto3" json:"unreadable,omitempty"`      // too few of their hosts answer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairWaits) Reset() {
+	*x = RepairWaits{}
+	mi := &file_metadata_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairWaits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairWaits) ProtoMessage() {}
+
+func (x *RepairWaits) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairWaits.ProtoReflect.Descriptor instead.
+func (*RepairWaits) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RepairWaits) GetCounted() uint64 {
+	if x != nil {
+		return x.Counted
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *RepairWaits) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetLostDevice() uint64 {
+	if x != nil {
+		return x.LostDevice
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetCorrupt() uint64 {
+	if x != nil {
+		return x.Corrupt
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetSpread() uint64 {
+	if x != nil {
+		return x.Spread
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetDrain() uint64 {
+	if x != nil {
+		return x.Drain
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetNoRoom() uint64 {
+	if x != nil {
+		return x.NoRoom
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetNoHost() uint64 {
+	if x != nil {
+		return x.NoHost
+	}
+	return 0
+}
+
+func (x *RepairWaits) GetUnreadable() uint64 {
+	if x != nil {
+		return x.Unreadable
+	}
+	return 0
+}
+
 // Healing is how the repair goes, as the leader has seen it since the queue was
 // last empty.
 type Healing struct {
@@ -3596,7 +3723,7 @@ type Healing struct {
 
 func (x *Healing) Reset() {
 	*x = Healing{}
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +3735,7 @@ func (x *Healing) String() string {
 func (*Healing) ProtoMessage() {}
 
 func (x *Healing) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +3748,7 @@ func (x *Healing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Healing.ProtoReflect.Descriptor instead.
 func (*Healing) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{10}
+	return file_metadata_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Healing) GetDone() uint64 {
@@ -3686,7 +3813,7 @@ type SetRebalance struct {
 
 func (x *SetRebalance) Reset() {
 	*x = SetRebalance{}
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3698,7 +3825,7 @@ func (x *SetRebalance) String() string {
 func (*SetRebalance) ProtoMessage() {}
 
 func (x *SetRebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3711,7 +3838,7 @@ func (x *SetRebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetRebalance.ProtoReflect.Descriptor instead.
 func (*SetRebalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{11}
+	return file_metadata_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetRebalance) GetPaused() bool {
@@ -3760,7 +3887,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +3899,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +3912,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Rebalance) GetState() RebalanceState {
@@ -3913,7 +4040,7 @@ type Rewriting struct {
 
 func (x *Rewriting) Reset() {
 	*x = Rewriting{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3925,7 +4052,7 @@ func (x *Rewriting) String() string {
 func (*Rewriting) ProtoMessage() {}
 
 func (x *Rewriting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3938,7 +4065,7 @@ func (x *Rewriting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewriting.ProtoReflect.Descriptor instead.
 func (*Rewriting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Rewriting) GetLooking() bool {
@@ -4028,7 +4155,7 @@ type SetMaintenance struct {
 
 func (x *SetMaintenance) Reset() {
 	*x = SetMaintenance{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4040,7 +4167,7 @@ func (x *SetMaintenance) String() string {
 func (*SetMaintenance) ProtoMessage() {}
 
 func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4053,7 +4180,7 @@ func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
 func (*SetMaintenance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetMaintenance) GetHost() string {
@@ -4103,7 +4230,7 @@ type StartScrub struct {
 
 func (x *StartScrub) Reset() {
 	*x = StartScrub{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4115,7 +4242,7 @@ func (x *StartScrub) String() string {
 func (*StartScrub) ProtoMessage() {}
 
 func (x *StartScrub) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4128,7 +4255,7 @@ func (x *StartScrub) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartScrub.ProtoReflect.Descriptor instead.
 func (*StartScrub) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StartScrub) GetHost() string {
@@ -4158,7 +4285,7 @@ type SetHostState struct {
 
 func (x *SetHostState) Reset() {
 	*x = SetHostState{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4297,7 @@ func (x *SetHostState) String() string {
 func (*SetHostState) ProtoMessage() {}
 
 func (x *SetHostState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4310,7 @@ func (x *SetHostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
 func (*SetHostState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetHostState) GetHost() string {
@@ -4216,7 +4343,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4355,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4368,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -4261,7 +4388,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4400,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4413,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -4312,7 +4439,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4324,7 +4451,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4337,7 +4464,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -4360,7 +4487,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4372,7 +4499,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4385,7 +4512,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -4429,7 +4556,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4441,7 +4568,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4454,7 +4581,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -4503,7 +4630,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4515,7 +4642,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4528,7 +4655,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -4561,7 +4688,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4573,7 +4700,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4586,7 +4713,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -4607,7 +4734,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4746,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4759,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -4666,7 +4793,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4678,7 +4805,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4691,7 +4818,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DirEntry) GetName() string {
@@ -4718,7 +4845,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4730,7 +4857,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4743,7 +4870,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -4782,7 +4909,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +4921,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +4934,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -4902,7 +5029,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4914,7 +5041,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4927,7 +5054,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -4992,7 +5119,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5004,7 +5131,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5017,7 +5144,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -5057,7 +5184,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5069,7 +5196,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5082,7 +5209,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -5104,7 +5231,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5116,7 +5243,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5129,7 +5256,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -5164,7 +5291,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5176,7 +5303,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5189,7 +5316,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -5214,7 +5341,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5353,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5366,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -5295,7 +5422,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5307,7 +5434,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5320,7 +5447,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -5347,7 +5474,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5359,7 +5486,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5372,7 +5499,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -5400,7 +5527,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5412,7 +5539,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5425,7 +5552,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -5458,7 +5585,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5597,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5610,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -5557,7 +5684,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5569,7 +5696,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5582,7 +5709,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -5636,7 +5763,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5648,7 +5775,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5661,7 +5788,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -5730,7 +5857,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5742,7 +5869,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5755,7 +5882,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -5779,7 +5906,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5791,7 +5918,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5804,7 +5931,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -5851,7 +5978,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5863,7 +5990,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5876,7 +6003,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -5908,7 +6035,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5920,7 +6047,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5933,7 +6060,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -6032,7 +6159,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6044,7 +6171,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6057,7 +6184,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -6108,7 +6235,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6120,7 +6247,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6133,7 +6260,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -6197,7 +6324,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6209,7 +6336,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6222,7 +6349,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -6264,7 +6391,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6276,7 +6403,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6289,7 +6416,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -6325,7 +6452,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6337,7 +6464,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6350,7 +6477,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -6394,7 +6521,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6406,7 +6533,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6419,7 +6546,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -6467,7 +6594,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6479,7 +6606,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6492,7 +6619,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -6516,7 +6643,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6528,7 +6655,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6541,7 +6668,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -6598,7 +6725,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6610,7 +6737,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6623,7 +6750,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -6668,7 +6795,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6680,7 +6807,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6693,7 +6820,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -6751,7 +6878,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6763,7 +6890,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6776,7 +6903,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -6832,7 +6959,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6844,7 +6971,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6857,7 +6984,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -6944,7 +7071,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6956,7 +7083,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6969,7 +7096,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -7010,7 +7137,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7022,7 +7149,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7035,7 +7162,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -7066,7 +7193,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7078,7 +7205,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7091,7 +7218,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -7128,7 +7255,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7140,7 +7267,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7153,7 +7280,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -7203,7 +7330,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7215,7 +7342,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7228,7 +7355,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -7255,7 +7382,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7267,7 +7394,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7280,7 +7407,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -7309,7 +7436,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7321,7 +7448,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7334,7 +7461,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -7375,7 +7502,7 @@ type ByteRange struct {
 
 func (x *ByteRange) Reset() {
 	*x = ByteRange{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7387,7 +7514,7 @@ func (x *ByteRange) String() string {
 func (*ByteRange) ProtoMessage() {}
 
 func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7400,7 +7527,7 @@ func (x *ByteRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
 func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ByteRange) GetOffset() uint64 {
@@ -7430,7 +7557,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7442,7 +7569,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7455,7 +7582,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -7496,7 +7623,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7508,7 +7635,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7521,7 +7648,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -7546,7 +7673,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7558,7 +7685,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7571,7 +7698,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -7629,7 +7756,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7641,7 +7768,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7654,7 +7781,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -7704,7 +7831,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7716,7 +7843,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7729,7 +7856,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -7771,7 +7898,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7783,7 +7910,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7796,7 +7923,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -7822,7 +7949,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7834,7 +7961,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7847,7 +7974,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -7919,7 +8046,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7931,7 +8058,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7944,7 +8071,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -7967,7 +8094,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7979,7 +8106,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7992,7 +8119,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -8039,7 +8166,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8051,7 +8178,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8064,7 +8191,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -8090,7 +8217,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8102,7 +8229,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8115,7 +8242,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -8186,7 +8313,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8198,7 +8325,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8211,7 +8338,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -8273,7 +8400,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8285,7 +8412,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8298,7 +8425,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Job) GetId() uint64 {
@@ -8478,7 +8605,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8490,7 +8617,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8503,7 +8630,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -8566,7 +8693,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8578,7 +8705,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8591,7 +8718,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -8667,7 +8794,7 @@ type CommitPack struct {
 
 func (x *CommitPack) Reset() {
 	*x = CommitPack{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8679,7 +8806,7 @@ func (x *CommitPack) String() string {
 func (*CommitPack) ProtoMessage() {}
 
 func (x *CommitPack) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8692,7 +8819,7 @@ func (x *CommitPack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
 func (*CommitPack) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *CommitPack) GetJob() uint64 {
@@ -8748,7 +8875,7 @@ type PackedFile struct {
 
 func (x *PackedFile) Reset() {
 	*x = PackedFile{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8760,7 +8887,7 @@ func (x *PackedFile) String() string {
 func (*PackedFile) ProtoMessage() {}
 
 func (x *PackedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8773,7 +8900,7 @@ func (x *PackedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
 func (*PackedFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PackedFile) GetInode() uint64 {
@@ -8808,7 +8935,7 @@ type PackReply struct {
 
 func (x *PackReply) Reset() {
 	*x = PackReply{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8820,7 +8947,7 @@ func (x *PackReply) String() string {
 func (*PackReply) ProtoMessage() {}
 
 func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8833,7 +8960,7 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
 func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PackReply) GetPacked() []uint64 {
@@ -8870,7 +8997,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8882,7 +9009,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8895,7 +9022,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -8946,7 +9073,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8958,7 +9085,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8971,7 +9098,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -9016,7 +9143,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9028,7 +9155,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9041,7 +9168,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -9097,7 +9224,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9109,7 +9236,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9122,7 +9249,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -9158,7 +9285,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9170,7 +9297,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9183,7 +9310,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -9226,7 +9353,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9238,7 +9365,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9251,7 +9378,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -9294,7 +9421,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9306,7 +9433,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9319,7 +9446,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -9359,7 +9486,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9371,7 +9498,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9384,7 +9511,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -9407,7 +9534,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9419,7 +9546,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9432,7 +9559,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -9461,7 +9588,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9473,7 +9600,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9486,7 +9613,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -9519,7 +9646,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9531,7 +9658,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9544,7 +9671,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -9567,7 +9694,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9579,7 +9706,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9592,7 +9719,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -9626,7 +9753,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9638,7 +9765,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9651,7 +9778,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -9678,7 +9805,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9690,7 +9817,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9703,7 +9830,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -9730,7 +9857,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9742,7 +9869,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9755,7 +9882,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -9809,7 +9936,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9821,7 +9948,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9834,7 +9961,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -9857,7 +9984,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9869,7 +9996,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9882,7 +10009,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -9932,7 +10059,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9944,7 +10071,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9957,7 +10084,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -9991,7 +10118,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10003,7 +10130,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10016,7 +10143,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -10044,7 +10171,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10056,7 +10183,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10069,7 +10196,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -10103,7 +10230,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10115,7 +10242,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10128,7 +10255,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -10153,7 +10280,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10165,7 +10292,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10178,7 +10305,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -10259,7 +10386,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10271,7 +10398,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10284,7 +10411,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -10337,7 +10464,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10349,7 +10476,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10362,7 +10489,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -10407,7 +10534,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10419,7 +10546,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10432,7 +10559,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -10478,7 +10605,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10490,7 +10617,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10503,7 +10630,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -10540,7 +10667,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10552,7 +10679,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10565,7 +10692,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -10615,7 +10742,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10627,7 +10754,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10640,7 +10767,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -10668,7 +10795,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10680,7 +10807,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10693,7 +10820,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -10712,7 +10839,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10724,7 +10851,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10737,7 +10864,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -10760,7 +10887,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10772,7 +10899,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10785,7 +10912,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -10829,7 +10956,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10841,7 +10968,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10854,7 +10981,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -10899,7 +11026,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10911,7 +11038,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10924,7 +11051,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -10981,7 +11108,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10993,7 +11120,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11006,7 +11133,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -11047,7 +11174,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11059,7 +11186,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11072,7 +11199,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -11104,7 +11231,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11116,7 +11243,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11129,7 +11256,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -11184,7 +11311,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11196,7 +11323,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11209,7 +11336,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -11300,7 +11427,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11312,7 +11439,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11325,7 +11452,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -11454,7 +11581,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11466,7 +11593,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11479,7 +11606,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -11518,7 +11645,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11530,7 +11657,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11543,7 +11670,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 type Member struct {
@@ -11566,7 +11693,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11578,7 +11705,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11591,7 +11718,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Member) GetId() string {
@@ -11696,7 +11823,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11708,7 +11835,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11721,7 +11848,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -11806,7 +11933,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11818,7 +11945,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11831,7 +11958,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *CommandCount) GetName() string {
@@ -11874,7 +12001,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11886,7 +12013,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11899,7 +12026,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *AddMember) GetId() string {
@@ -11926,7 +12053,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11938,7 +12065,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11951,7 +12078,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -11971,7 +12098,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11983,7 +12110,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11996,7 +12123,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -12019,7 +12146,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12031,7 +12158,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12044,7 +12171,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -12086,7 +12213,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12098,7 +12225,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12111,7 +12238,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -12160,7 +12287,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12172,7 +12299,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12185,7 +12312,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -12207,7 +12334,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12219,7 +12346,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12232,7 +12359,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -12264,7 +12391,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12276,7 +12403,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12289,7 +12416,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -12350,7 +12477,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12362,7 +12489,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12375,7 +12502,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 type LeaderReply struct {
@@ -12390,7 +12517,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12402,7 +12529,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12415,7 +12542,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -12456,7 +12583,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12468,7 +12595,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12481,7 +12608,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 type MemberReply struct {
@@ -12499,7 +12626,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12511,7 +12638,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12524,7 +12651,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *MemberReply) GetId() string {
@@ -12590,7 +12717,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12602,7 +12729,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12615,7 +12742,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -12660,7 +12787,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12672,7 +12799,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12685,7 +12812,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -12742,7 +12869,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12754,7 +12881,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12767,7 +12894,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -13031,7 +13158,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xf5\x06\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xa7\a\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -13055,7 +13182,23 @@ const file_metadata_proto_rawDesc = "" +
 	"\ahealing\x18\xc2\x03 \x01(\v2\x15.moraine.wire.HealingR\ahealing\x12$\n" +
 	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x126\n" +
 	"\trebalance\x18\xd6\x03 \x01(\v2\x17.moraine.wire.RebalanceR\trebalance\x126\n" +
-	"\trewriting\x18\xea\x03 \x01(\v2\x17.moraine.wire.RewritingR\trewriting\"\xde\x01\n" +
+	"\trewriting\x18\xea\x03 \x01(\v2\x17.moraine.wire.RewritingR\trewriting\x120\n" +
+	"\x05waits\x18\xef\x03 \x01(\v2\x19.moraine.wire.RepairWaitsR\x05waits\"\x8a\x02\n" +
+	"\vRepairWaits\x12\x18\n" +
+	"\acounted\x18\x01 \x01(\x04R\acounted\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\x04R\x04lost\x12\x1f\n" +
+	"\vlost_device\x18\x04 \x01(\x04R\n" +
+	"lostDevice\x12\x18\n" +
+	"\acorrupt\x18\x05 \x01(\x04R\acorrupt\x12\x16\n" +
+	"\x06spread\x18\x06 \x01(\x04R\x06spread\x12\x14\n" +
+	"\x05drain\x18\a \x01(\x04R\x05drain\x12\x17\n" +
+	"\ano_room\x18\b \x01(\x04R\x06noRoom\x12\x17\n" +
+	"\ano_host\x18\t \x01(\x04R\x06noHost\x12\x1e\n" +
+	"\n" +
+	"unreadable\x18\n" +
+	" \x01(\x04R\n" +
+	"unreadable\"\xde\x01\n" +
 	"\aHealing\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1d\n" +
@@ -13897,7 +14040,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 141)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -13917,429 +14060,431 @@ var file_metadata_proto_goTypes = []any{
 	(*GetCluster)(nil),        // 15: moraine.wire.GetCluster
 	(*MetadataNode)(nil),      // 16: moraine.wire.MetadataNode
 	(*ClusterReply)(nil),      // 17: moraine.wire.ClusterReply
-	(*Healing)(nil),           // 18: moraine.wire.Healing
-	(*SetRebalance)(nil),      // 19: moraine.wire.SetRebalance
-	(*Rebalance)(nil),         // 20: moraine.wire.Rebalance
-	(*Rewriting)(nil),         // 21: moraine.wire.Rewriting
-	(*SetMaintenance)(nil),    // 22: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 23: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 24: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 25: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 26: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 27: moraine.wire.EntryReply
-	(*Walk)(nil),              // 28: moraine.wire.Walk
-	(*WalkReply)(nil),         // 29: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 30: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 31: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 32: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 33: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 34: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 35: moraine.wire.Create
-	(*Rename)(nil),            // 36: moraine.wire.Rename
-	(*Remove)(nil),            // 37: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 38: moraine.wire.RemoveReply
-	(*Link)(nil),              // 39: moraine.wire.Link
-	(*Release)(nil),           // 40: moraine.wire.Release
-	(*SetXattr)(nil),          // 41: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 42: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 43: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 44: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 45: moraine.wire.SetAttr
-	(*Grant)(nil),             // 46: moraine.wire.Grant
-	(*GrantReply)(nil),        // 47: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 48: moraine.wire.EndGrant
-	(*Place)(nil),             // 49: moraine.wire.Place
-	(*PlaceReply)(nil),        // 50: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 51: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 52: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 53: moraine.wire.Clone
-	(*CloneRange)(nil),        // 54: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 55: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 56: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 57: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 58: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 59: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 60: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 61: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 62: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 63: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 64: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 65: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 66: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 67: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 68: moraine.wire.ListLost
-	(*LostReply)(nil),         // 69: moraine.wire.LostReply
-	(*LostFile)(nil),          // 70: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 71: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 72: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 73: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 74: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 75: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 76: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 77: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 78: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 79: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 80: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 81: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 82: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 83: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 84: moraine.wire.Job
-	(*RewriteTask)(nil),       // 85: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 86: moraine.wire.CommitRewrite
-	(*CommitPack)(nil),        // 87: moraine.wire.CommitPack
-	(*PackedFile)(nil),        // 88: moraine.wire.PackedFile
-	(*PackReply)(nil),         // 89: moraine.wire.PackReply
-	(*RepairTask)(nil),        // 90: moraine.wire.RepairTask
-	(*Intent)(nil),            // 91: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 92: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 93: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 94: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 95: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 96: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 97: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 98: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 99: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 100: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 101: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 102: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 103: moraine.wire.EndIntents
-	(*Usage)(nil),             // 104: moraine.wire.Usage
-	(*GetUsage)(nil),          // 105: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 106: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 107: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 108: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 109: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 110: moraine.wire.Recount
-	(*Leases)(nil),            // 111: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 112: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 113: moraine.wire.Recall
-	(*Touch)(nil),             // 114: moraine.wire.Touch
-	(*Hold)(nil),              // 115: moraine.wire.Hold
-	(*HoldReply)(nil),         // 116: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 117: moraine.wire.EndHold
-	(*Batch)(nil),             // 118: moraine.wire.Batch
-	(*BatchReply)(nil),        // 119: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 120: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 121: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 122: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 123: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 124: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 125: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 126: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 127: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 128: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 129: moraine.wire.GetMembers
-	(*Member)(nil),            // 130: moraine.wire.Member
-	(*MembersReply)(nil),      // 131: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 132: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 133: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 134: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 135: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 136: moraine.wire.CloneTree
-	(*Concat)(nil),            // 137: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 138: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 139: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 140: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 141: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 142: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 143: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 144: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 145: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 146: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 147: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 148: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 149: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 150: moraine.wire.SealPart
-	(*GetStep)(nil),           // 151: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 152: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 153: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 154: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 155: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 156: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 157: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 158: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 159: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 160: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 161: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 162: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 163: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 164: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 165: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 166: moraine.wire.GetObject
-	(*GetTier)(nil),           // 167: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 168: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 169: moraine.wire.GetPolicy
-	(*Error)(nil),             // 170: moraine.wire.Error
-	(*Topology)(nil),          // 171: moraine.wire.Topology
-	(*RunReply)(nil),          // 172: moraine.wire.RunReply
-	(*StepReply)(nil),         // 173: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 174: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 175: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 176: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 177: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 178: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 179: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 180: moraine.wire.Scheme
-	(DeviceState)(0),          // 181: moraine.wire.DeviceState
-	(*Attr)(nil),              // 182: moraine.wire.Attr
-	(FileType)(0),             // 183: moraine.wire.FileType
-	(*Placement)(nil),         // 184: moraine.wire.Placement
-	(*Stripe)(nil),            // 185: moraine.wire.Stripe
-	(*Extent)(nil),            // 186: moraine.wire.Extent
-	(*Object)(nil),            // 187: moraine.wire.Object
-	(*Host)(nil),              // 188: moraine.wire.Host
-	(*Device)(nil),            // 189: moraine.wire.Device
-	(*SigningKey)(nil),        // 190: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 191: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 192: moraine.wire.MoveTask
+	(*RepairWaits)(nil),       // 18: moraine.wire.RepairWaits
+	(*Healing)(nil),           // 19: moraine.wire.Healing
+	(*SetRebalance)(nil),      // 20: moraine.wire.SetRebalance
+	(*Rebalance)(nil),         // 21: moraine.wire.Rebalance
+	(*Rewriting)(nil),         // 22: moraine.wire.Rewriting
+	(*SetMaintenance)(nil),    // 23: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 24: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 25: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 26: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 27: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 28: moraine.wire.EntryReply
+	(*Walk)(nil),              // 29: moraine.wire.Walk
+	(*WalkReply)(nil),         // 30: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 31: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 32: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 33: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 34: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 35: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 36: moraine.wire.Create
+	(*Rename)(nil),            // 37: moraine.wire.Rename
+	(*Remove)(nil),            // 38: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 39: moraine.wire.RemoveReply
+	(*Link)(nil),              // 40: moraine.wire.Link
+	(*Release)(nil),           // 41: moraine.wire.Release
+	(*SetXattr)(nil),          // 42: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 43: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 44: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 45: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 46: moraine.wire.SetAttr
+	(*Grant)(nil),             // 47: moraine.wire.Grant
+	(*GrantReply)(nil),        // 48: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 49: moraine.wire.EndGrant
+	(*Place)(nil),             // 50: moraine.wire.Place
+	(*PlaceReply)(nil),        // 51: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 52: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 53: moraine.wire.LinkTarget
+	(*Clone)(nil),             // 54: moraine.wire.Clone
+	(*CloneRange)(nil),        // 55: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 56: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 57: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 58: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 59: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 60: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 61: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 62: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 63: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 64: moraine.wire.HeartbeatReply
+	(*ListMemory)(nil),        // 65: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 66: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 67: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 68: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 69: moraine.wire.ListLost
+	(*LostReply)(nil),         // 70: moraine.wire.LostReply
+	(*LostFile)(nil),          // 71: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 72: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 73: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 74: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 75: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 76: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 77: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 78: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 79: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 80: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 81: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 82: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 83: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 84: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 85: moraine.wire.Job
+	(*RewriteTask)(nil),       // 86: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 87: moraine.wire.CommitRewrite
+	(*CommitPack)(nil),        // 88: moraine.wire.CommitPack
+	(*PackedFile)(nil),        // 89: moraine.wire.PackedFile
+	(*PackReply)(nil),         // 90: moraine.wire.PackReply
+	(*RepairTask)(nil),        // 91: moraine.wire.RepairTask
+	(*Intent)(nil),            // 92: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 93: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 94: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 95: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 96: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 97: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 98: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 99: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 100: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 101: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 102: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 103: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 104: moraine.wire.EndIntents
+	(*Usage)(nil),             // 105: moraine.wire.Usage
+	(*GetUsage)(nil),          // 106: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 107: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 108: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 109: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 110: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 111: moraine.wire.Recount
+	(*Leases)(nil),            // 112: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 113: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 114: moraine.wire.Recall
+	(*Touch)(nil),             // 115: moraine.wire.Touch
+	(*Hold)(nil),              // 116: moraine.wire.Hold
+	(*HoldReply)(nil),         // 117: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 118: moraine.wire.EndHold
+	(*Batch)(nil),             // 119: moraine.wire.Batch
+	(*BatchReply)(nil),        // 120: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 121: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 122: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 123: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 124: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 125: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 126: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 127: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 128: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 129: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 130: moraine.wire.GetMembers
+	(*Member)(nil),            // 131: moraine.wire.Member
+	(*MembersReply)(nil),      // 132: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 133: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 134: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 135: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 136: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 137: moraine.wire.CloneTree
+	(*Concat)(nil),            // 138: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 139: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 140: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 141: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 142: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 143: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 144: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 145: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 146: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 147: moraine.wire.QuarantinedChunk
+	(*QuarantineReply)(nil),   // 148: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 149: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 150: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 151: moraine.wire.SealPart
+	(*GetStep)(nil),           // 152: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 153: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 154: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 155: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 156: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 157: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 158: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 159: moraine.wire.ListParts
+	(*BeginObject)(nil),       // 160: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 161: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 162: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 163: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 164: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 165: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 166: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 167: moraine.wire.GetObject
+	(*GetTier)(nil),           // 168: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 169: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 170: moraine.wire.GetPolicy
+	(*Error)(nil),             // 171: moraine.wire.Error
+	(*Topology)(nil),          // 172: moraine.wire.Topology
+	(*RunReply)(nil),          // 173: moraine.wire.RunReply
+	(*StepReply)(nil),         // 174: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 175: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 176: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 177: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 178: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 179: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 180: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 181: moraine.wire.Scheme
+	(DeviceState)(0),          // 182: moraine.wire.DeviceState
+	(*Attr)(nil),              // 183: moraine.wire.Attr
+	(FileType)(0),             // 184: moraine.wire.FileType
+	(*Placement)(nil),         // 185: moraine.wire.Placement
+	(*Stripe)(nil),            // 186: moraine.wire.Stripe
+	(*Extent)(nil),            // 187: moraine.wire.Extent
+	(*Object)(nil),            // 188: moraine.wire.Object
+	(*Host)(nil),              // 189: moraine.wire.Host
+	(*Device)(nil),            // 190: moraine.wire.Device
+	(*SigningKey)(nil),        // 191: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 192: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 193: moraine.wire.MoveTask
 }
 var file_metadata_proto_depIdxs = []int32{
 	11,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
 	12,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
 	13,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
 	15,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	25,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	26,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	28,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	31,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	32,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	35,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	36,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	37,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	45,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	44,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	39,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	40,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	41,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	42,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	46,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	48,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	49,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	51,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	56,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	58,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	53,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	60,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	62,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	74,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	73,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	83,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	92,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	94,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	95,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	96,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	97,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	99,  // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	101, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	103, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	148, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	149, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	150, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	151, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	152, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	153, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	154, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	155, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	156, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	157, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	158, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	98,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	159, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	160, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	161, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	162, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	163, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	164, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	165, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	166, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	167, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	168, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	169, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	105, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	107, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	108, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	110, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	136, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	137, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	138, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	111, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	121, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	125, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	129, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	133, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	134, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	135, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	139, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	22,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	24,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	23,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	141, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	143, // 80: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	145, // 81: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	66,  // 82: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	64,  // 83: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	68,  // 84: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	19,  // 85: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	86,  // 86: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	87,  // 87: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
-	77,  // 88: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	79,  // 89: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	115, // 90: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	117, // 91: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	118, // 92: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	170, // 93: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	120, // 94: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	26,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	27,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	29,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	32,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	33,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	36,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	37,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	38,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	46,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	45,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	40,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	41,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	42,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	43,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	47,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	49,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	50,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	52,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	57,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	59,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	54,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	61,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	63,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	75,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	74,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	84,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	93,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	95,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	96,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	97,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	98,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	100, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	102, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	104, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	149, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	150, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	151, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	152, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	153, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	154, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	155, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	156, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	157, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	158, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	159, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	99,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	160, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	161, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	162, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	163, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	164, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	165, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	166, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	167, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	168, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	169, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	170, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	106, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	108, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	109, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	111, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	137, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	138, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	139, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	112, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	122, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	126, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	130, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	134, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	135, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	136, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	140, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	23,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	25,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	24,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	142, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	144, // 80: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	146, // 81: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	67,  // 82: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	65,  // 83: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	69,  // 84: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	20,  // 85: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	87,  // 86: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	88,  // 87: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
+	78,  // 88: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	80,  // 89: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	116, // 90: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	118, // 91: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	119, // 92: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	171, // 93: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	121, // 94: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
 	14,  // 95: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
 	17,  // 96: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	171, // 97: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	27,  // 98: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	29,  // 99: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	34,  // 100: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	38,  // 101: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	47,  // 102: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	50,  // 103: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	55,  // 104: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	57,  // 105: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	61,  // 106: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	63,  // 107: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	76,  // 108: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	93,  // 109: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	100, // 110: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	102, // 111: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	172, // 112: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	173, // 113: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	174, // 114: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	175, // 115: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	176, // 116: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	43,  // 117: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	177, // 118: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	178, // 119: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	179, // 120: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	106, // 121: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	109, // 122: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	126, // 123: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	131, // 124: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	140, // 125: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	142, // 126: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	144, // 127: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	147, // 128: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	172, // 97: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	28,  // 98: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	30,  // 99: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	35,  // 100: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	39,  // 101: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	48,  // 102: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	51,  // 103: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	56,  // 104: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	58,  // 105: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	62,  // 106: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	64,  // 107: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	77,  // 108: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	94,  // 109: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	101, // 110: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	103, // 111: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	173, // 112: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	174, // 113: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	175, // 114: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	176, // 115: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	177, // 116: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	44,  // 117: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	178, // 118: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	179, // 119: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	180, // 120: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	107, // 121: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	110, // 122: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	127, // 123: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	132, // 124: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	141, // 125: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	143, // 126: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	145, // 127: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	148, // 128: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
 	10,  // 129: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	112, // 130: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	123, // 131: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	116, // 132: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	119, // 133: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	65,  // 134: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	69,  // 135: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	78,  // 136: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	81,  // 137: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	89,  // 138: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
-	124, // 139: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	113, // 130: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	124, // 131: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	117, // 132: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	120, // 133: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	66,  // 134: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	70,  // 135: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	79,  // 136: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	82,  // 137: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	90,  // 138: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
+	125, // 139: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
 	16,  // 140: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	171, // 141: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	180, // 142: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	18,  // 143: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	20,  // 144: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	21,  // 145: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	0,   // 146: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	181, // 147: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	182, // 148: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	182, // 149: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	30,  // 150: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	182, // 151: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	182, // 152: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	33,  // 153: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	183, // 154: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	180, // 155: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	184, // 156: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	180, // 157: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	180, // 158: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	184, // 159: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	185, // 160: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	186, // 161: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 162: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	52,  // 163: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	35,  // 164: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	2,   // 165: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	54,  // 166: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	52,  // 167: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	182, // 168: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	182, // 169: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	186, // 170: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	185, // 171: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	187, // 172: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	59,  // 173: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	188, // 174: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	189, // 175: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	190, // 176: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	189, // 177: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	72,  // 178: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	190, // 179: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	67,  // 180: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	67,  // 181: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	70,  // 182: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	71,  // 183: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	72,  // 184: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	75,  // 185: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	72,  // 186: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	74,  // 187: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	82,  // 188: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	80,  // 189: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 190: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	180, // 191: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	181, // 192: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 193: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 194: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	90,  // 195: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	191, // 196: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	192, // 197: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 198: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	85,  // 199: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	185, // 200: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	186, // 201: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	186, // 202: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	185, // 203: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	88,  // 204: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	186, // 205: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	186, // 206: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	185, // 207: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	91,  // 208: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 209: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	84,  // 210: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 211: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	91,  // 212: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	91,  // 213: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	91,  // 214: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	91,  // 215: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	104, // 216: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	104, // 217: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	104, // 218: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	113, // 219: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	114, // 220: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	182, // 221: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 222: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 223: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	114, // 224: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 225: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	183, // 226: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	122, // 227: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	127, // 228: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 229: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	128, // 230: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	128, // 231: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	127, // 232: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	130, // 233: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	132, // 234: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	54,  // 235: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	52,  // 236: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 237: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	127, // 238: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	130, // 239: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	146, // 240: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	241, // [241:241] is the sub-list for method output_type
-	241, // [241:241] is the sub-list for method input_type
-	241, // [241:241] is the sub-list for extension type_name
-	241, // [241:241] is the sub-list for extension extendee
-	0,   // [0:241] is the sub-list for field type_name
+	172, // 141: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	181, // 142: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	19,  // 143: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	21,  // 144: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	22,  // 145: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	18,  // 146: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	0,   // 147: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	182, // 148: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	183, // 149: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	183, // 150: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	31,  // 151: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	183, // 152: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	183, // 153: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	34,  // 154: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	184, // 155: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	181, // 156: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	185, // 157: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	181, // 158: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	181, // 159: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	185, // 160: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	186, // 161: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	187, // 162: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 163: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	53,  // 164: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	36,  // 165: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	2,   // 166: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	55,  // 167: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	53,  // 168: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	183, // 169: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	183, // 170: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	187, // 171: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	186, // 172: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	188, // 173: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	60,  // 174: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	189, // 175: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	190, // 176: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	191, // 177: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	190, // 178: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	73,  // 179: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	191, // 180: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	68,  // 181: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	68,  // 182: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	71,  // 183: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	72,  // 184: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	73,  // 185: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	76,  // 186: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	73,  // 187: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	75,  // 188: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	83,  // 189: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	81,  // 190: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 191: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	181, // 192: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	182, // 193: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 194: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 195: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	91,  // 196: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	192, // 197: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	193, // 198: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 199: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	86,  // 200: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	186, // 201: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	187, // 202: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	187, // 203: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	186, // 204: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	89,  // 205: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	187, // 206: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	187, // 207: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	186, // 208: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	92,  // 209: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 210: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	85,  // 211: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 212: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	92,  // 213: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	92,  // 214: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	92,  // 215: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	92,  // 216: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	105, // 217: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	105, // 218: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	105, // 219: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	114, // 220: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	115, // 221: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	183, // 222: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 223: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 224: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	115, // 225: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 226: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	184, // 227: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	123, // 228: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	128, // 229: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 230: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	129, // 231: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	129, // 232: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	128, // 233: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	131, // 234: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	133, // 235: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	55,  // 236: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	53,  // 237: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 238: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	128, // 239: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	131, // 240: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	147, // 241: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	242, // [242:242] is the sub-list for method output_type
+	242, // [242:242] is the sub-list for method input_type
+	242, // [242:242] is the sub-list for extension type_name
+	242, // [242:242] is the sub-list for extension extendee
+	0,   // [0:242] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -14492,14 +14637,14 @@ func file_metadata_proto_init() {
 		(*MetaResponse_DropChunks)(nil),
 		(*MetaResponse_Pack)(nil),
 	}
-	file_metadata_proto_msgTypes[11].OneofWrappers = []any{}
+	file_metadata_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   140,
+			NumMessages:   141,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,118 @@
+package metadata
+
+import (
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxWaits bounds the stripes of the repair queue that are counted by what they wait
+	// for, maxPlans those of them for which it is found out why nothing moves.
+	maxWaits, maxPlans = 4096, 512
+	// waitsAge is how old such a count may be that is told again.
+	waitsAge = time.Second
+)
+
+// repairWaits is the last count of what the repair queue is of.
+type repairWaits struct {
+	mu    sync.Mutex
+	at    time.Time
+	count *wire.RepairWaits
+}
+
+// waitsNow says of what the repair queue is, and why what does not move waits; nil where
+// the queue is empty.
+func (l *leader) waitsNow(r state.Reader, queued uint64) (*wire.RepairWaits, error) {
+	if queued == 0 {
+		return nil, nil
+	}
+	w := &l.waits
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := l.deps.Clock.Now()
+	if w.count != nil && now.Sub(w.at) < waitsAge {
+		return w.count, nil
+	}
+	items, more, err := l.machine.QueuedStripes(r, maxWaits)
+	if err != nil {
+		return nil, err
+	}
+	w.at, w.count = now, countWaits(l.topology.view(), items)
+	w.count.More = more
+	return w.count, nil
+}
+
+func countWaits(v *topologyView, items []state.QueuedStripe) *wire.RepairWaits {
+	w := &wire.RepairWaits{Counted: uint64(len(items))}
+	plans := 0
+	for _, q := range items {
+		switch {
+		case q.Lost:
+			w.Lost++
+			continue
+		case q.Gone:
+			w.LostDevice++
+		case q.Missing != 0:
+			w.Corrupt++
+		case q.Protects < int(q.Stripe.Scheme.M):
+			w.Spread++
+		default:
+			w.Drain++
+		}
+		if plans++; q.Running || plans > maxPlans || len(planRepair(v, q.Stripe, q.Missing)) > 0 {
+			continue
+		}
+		switch {
+		case !v.readable(q.Stripe, q.Missing):
+			w.Unreadable++
+		case v.outside(q.Stripe, q.Missing):
+			w.NoRoom++
+		default:
+			w.NoHost++
+		}
+	}
+	return w
+}
+
+// readable reports whether so many chunks of a stripe are on devices that answer that the
+// others can be rebuilt; missing has a bit for each that is not there.
+func (v *topologyView) readable(s *moraine.Stripe, missing uint32) bool {
+	n := 0
+	for i, c := range s.Chunks {
+		if d := v.devices[uint32(c.Device)]; missing&(1<<i) == 0 && d != nil && d.Alive {
+			n++
+		}
+	}
+	return n >= int(s.Scheme.K)
+}
+
+// outside reports whether a host takes chunks that has none of the stripe's, but for those
+// that are missing: where nothing is put there it has no room.
+func (v *topologyView) outside(s *moraine.Stripe, missing uint32) bool {
+	has := make(map[string]bool, len(s.Chunks))
+	for i, c := range s.Chunks {
+		if d := v.devices[uint32(c.Device)]; missing&(1<<i) == 0 && d != nil && d.State == deviceIn {
+			has[d.Host] = true
+		}
+	}
+	for id, h := range v.hosts {
+		if !has[id] && h.Alive && h.MaintenanceUntil == 0 && takes(h) {
+			return true
+		}
+	}
+	return false
+}
+
+// takes reports whether a host has a device in service.
+func takes(h *wire.Host) bool {
+	for _, d := range h.Devices {
+		if d.State == deviceIn {
+			return true
+		}
+	}
+	return false
+}

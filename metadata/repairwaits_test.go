@@ -1,0 +1,67 @@
+package metadata_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// What the repair queue is of is told, and why nothing of it moves.
+func TestRepairWaitsAreTold(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		var s *wire.Stripe
+		for i := range 3 {
+			s = k.write(fmt.Sprintf("f%d", i), nil) // 4+2, on all six
+		}
+		c.pass(2*time.Second, nodes...)
+		require.Nil(t, c.cluster().Waits)
+		set := func(host string, to wire.DeviceState) {
+			_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{
+				SetHostState: &wire.SetHostState{Host: host, State: to}}})
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		waits := func() string {
+			c.pass(2*time.Second, nodes...)
+			return c.cluster().Waits.String()
+		}
+		require.Equal(t, (*wire.RepairWaits)(nil).String(), waits())
+		set("n1", wire.DeviceState_DEVICE_STATE_DRAINING)
+		require.Equal(t, (&wire.RepairWaits{Counted: 3, Drain: 3, NoHost: 3}).String(), waits())
+
+		// A seventh host that is full is one to go to, and has no room.
+		set("n1", wire.DeviceState_DEVICE_STATE_IN)
+		full := c.register("n7", 1)
+		full.devices[0].Used = full.devices[0].Capacity
+		nodes = append(nodes, full)
+		c.pass(2*time.Second, nodes...)
+		set("n1", wire.DeviceState_DEVICE_STATE_DRAINING)
+		require.Equal(t, (&wire.RepairWaits{Counted: 3, Drain: 3, NoRoom: 3}).String(), waits())
+
+		// Nor has one where a bad chunk was, if it is full too.
+		set("n1", wire.DeviceState_DEVICE_STATE_IN)
+		set("n7", wire.DeviceState_DEVICE_STATE_RETIRED)
+		for _, n := range nodes {
+			n.devices[0].Used = n.devices[0].Capacity
+		}
+		c.pass(2*time.Second, nodes[:6]...)
+		_, err := k.do(badChunk(s, 2))
+		require.NoError(t, err)
+		require.Equal(t, (&wire.RepairWaits{Counted: 1, Corrupt: 1, NoRoom: 1}).String(), waits())
+
+		// Where all are drained a write says so.
+		for _, n := range nodes[:6] {
+			set(n.id, wire.DeviceState_DEVICE_STATE_DRAINING)
+		}
+		_, err = k.grant(1, nil)
+		require.ErrorContains(t, err, "though 6 answer: they are draining, out of service or announced to be away")
+	})
+}

@@ -1,0 +1,64 @@
+package state
+
+import "github.com/morainefs/moraine"
+
+// QueuedStripe is a stripe on the repair queue, and how it stands.
+type QueuedStripe struct {
+	Stripe *moraine.Stripe
+	// Missing and Moving have a bit for each chunk: those that are gone or bad, and those
+	// on devices that are being drained.
+	Missing, Moving uint32
+	// Lost is whether too few chunks are left, Gone whether a chunk is missing because its
+	// device is. Protects is how many more hosts may be lost.
+	Lost, Gone bool
+	Protects   int
+	Running    bool // a job works on it
+}
+
+// QueuedStripes returns the first stripes on the repair queue, at most limit, by number and
+// whether or not a job works on them; more is whether there are others. What is only moved
+// to fill devices evenly is none of them.
+func (m *Machine) QueuedStripes(r Reader, limit int) (out []QueuedStripe, more bool, err error) {
+	v := m.view(r)
+	var items []*repairItem
+	var bad error
+	prefix := m.k.table(tabRepairStripe)
+	err = r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		i := &repairItem{stripe: moraine.StripeID(lastU64(key))}
+		if bad = i.decode(value); bad != nil {
+			return false
+		}
+		if i.balance {
+			return true
+		}
+		if more = len(items) == limit; !more {
+			items = append(items, i)
+		}
+		return !more
+	})
+	if err == nil {
+		err = bad
+	}
+	for _, i := range items {
+		if err != nil {
+			return nil, false, err
+		}
+		var q QueuedStripe
+		if q, err = v.queued(i); err == nil {
+			out = append(out, q)
+		}
+	}
+	return out, more, err
+}
+
+func (v *view) queued(i *repairItem) (QueuedStripe, error) {
+	s, err := v.stripe(i.stripe)
+	if err == nil && s == nil {
+		err = &moraine.Error{Op: "repair queue", Ref: i.stripe.String(), Kind: moraine.Corrupt}
+	}
+	if err != nil {
+		return QueuedStripe{}, err
+	}
+	h, err := v.healthOf(s, i.bad)
+	return QueuedStripe{Stripe: s, Missing: h.missing, Moving: h.moving, Lost: h.lost, Gone: h.gone, Protects: h.protects, Running: i.job != 0}, err
+}
