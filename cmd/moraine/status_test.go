@@ -88,7 +88,7 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			c := draining(1)
 			c.RepairQueued, c.StripesBySpare, c.Waits = 8, []uint64{0, 0, 8}, &wire.RepairWaits{Counted: 8, Drain: 8}
 			return c
-		}(), healthGreen, []string{"8 stripes have full protection and move off devices that are being drained", "as 5 hosts take chunks (1 draining)"},
+		}(), healthGreen, []string{"8 stripes are to be moved off devices that are drained, with full protection", "as 5 hosts take chunks (1 draining)"},
 			[]string{"not fully protected", "survive the loss"}},
 		{"a drain has nowhere to go", func() *wire.ClusterReply {
 			c := draining(1)

@@ -84,8 +84,8 @@ func (w *waitsStatus) stuck() (out []string) {
 func (s *clusterStatus) judgeWaits(queued, running uint64) {
 	w := s.Waits
 	if w.onlyDrained() {
-		s.Notes = append(s.Notes, fmt.Sprintf("%s full protection and move off devices that are being drained (%d on their way)",
-			are(int(queued), "stripe has", "stripes have"), running))
+		s.Notes = append(s.Notes, fmt.Sprintf("%s to be moved off devices that are drained, with full protection meanwhile (%d on their way)",
+			are(int(queued), "stripe is", "stripes are"), running))
 	} else {
 		what := fmt.Sprintf("%s not fully protected and wait for repair (%d being rebuilt)", are(int(queued), "stripe is", "stripes are"), running)
 		switch {
