@@ -1,6 +1,7 @@
 package chunkserver
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"time"
@@ -82,7 +83,11 @@ type Deps struct {
 	Meta transport.Metadata
 	// Bucket is what objects are read from; nil: none.
 	Bucket Bucket
-	FS     vfs.FS // default: the machine's
+	// Pace waits until the process may receive so many bytes more, and go on working:
+	// before each object's piece that is read, and each chunk that is scrubbed. Default:
+	// without limits.
+	Pace func(ctx context.Context, bytes int64) error
+	FS   vfs.FS // default: the machine's
 	// DiskHealth asks the disk below a directory how it is; nil where it does not
 	// tell. Default: the machine's disks, where FS is.
 	DiskHealth func(dir string) *wire.DiskHealth
@@ -166,6 +171,9 @@ func (d *Deps) setDefaults() {
 	}
 	if d.FS == nil {
 		d.FS = vfs.OS{}
+	}
+	if d.Pace == nil {
+		d.Pace = func(ctx context.Context, _ int64) error { return ctx.Err() }
 	}
 	if d.Clock == nil {
 		d.Clock = clock.System{}

@@ -3,6 +3,8 @@ package chunkserver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -18,13 +20,37 @@ import (
 // zero is no limit.
 type Limits struct {
 	// BytesPerSecond bounds the bytes of chunks and objects that are received and
-	// sent, together.
+	// sent, together, LeastBandwidth or more.
 	BytesPerSecond int64
-	// CPUs bounds the processor time of the process, in processors.
+	// CPUs bounds the processor time of the process, in processors, LeastCPUs or more.
 	CPUs float64
 	// BackgroundBytesPerSecond is the most that other chunkservers' repairs get of
 	// this one, where it has nothing else to do (512 MiB).
 	BackgroundBytesPerSecond int64
+}
+
+const (
+	// LeastBandwidth is the least bound on bytes a second that lets a chunk of the
+	// greatest size through before its sender gives up.
+	LeastBandwidth = 1 << 20
+	// LeastCPUs is the least bound on processors that leaves some to requests beside what
+	// the process needs by itself.
+	LeastCPUs = 0.05
+)
+
+func (l *Limits) validate() error {
+	bad := func(format string, args ...any) error {
+		return &moraine.Error{Op: "chunkserver.NewNeighbour", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case l.BytesPerSecond < 0 || l.CPUs < 0 || l.BackgroundBytesPerSecond < 0 || math.IsNaN(l.CPUs):
+		return bad("a limit is negative, or no number")
+	case l.BytesPerSecond > 0 && l.BytesPerSecond < LeastBandwidth:
+		return bad("a bandwidth limit of %d bytes a second would let next to nothing through: the least is 1 MiB", l.BytesPerSecond)
+	case l.CPUs > 0 && l.CPUs < LeastCPUs:
+		return bad("with %v processors next to nothing would be served: the least is %v", l.CPUs, LeastCPUs)
+	}
+	return nil
 }
 
 // NeighbourDeps is what a test replaces.
@@ -36,7 +62,8 @@ type NeighbourDeps struct {
 
 // Neighbour is a chunk service that holds requests back at the door, so that a
 // chunkserver stays within its limits, and repairs leave room to clients. A put
-// waits before its bytes are read, which holds back that connection alone.
+// waits before its bytes are read, which holds back that connection alone. What the
+// process does unasked takes of the same limits by Take.
 type Neighbour struct {
 	transport.ChunkService
 	deps  NeighbourDeps
@@ -50,8 +77,8 @@ const defaultBackground = 512 << 20
 
 // NewNeighbour bounds a service. It starts nothing.
 func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (*Neighbour, error) {
-	if limits.BytesPerSecond < 0 || limits.CPUs < 0 || limits.BackgroundBytesPerSecond < 0 {
-		return nil, &moraine.Error{Op: "chunkserver.NewNeighbour", Kind: moraine.InvalidArgument, Err: errors.New("a limit is negative")}
+	if err := limits.validate(); err != nil {
+		return nil, err
 	}
 	if limits.BackgroundBytesPerSecond == 0 {
 		limits.BackgroundBytesPerSecond = defaultBackground
@@ -107,18 +134,48 @@ func isBackground(ctx context.Context) bool {
 	return peer != nil && peer.Role == transport.RoleChunkserver
 }
 
+// takeSlice is how much Take takes at a time, so that a request of a client which comes
+// meanwhile waits for no more than that.
+const takeSlice = 1 << 20
+
+// Take waits until the process may receive or send so many bytes more of chunks and
+// objects, and go on working. It is for what nobody asks for at the door: what its mover
+// and its scrub do, and what it reads from the bucket. A nil Neighbour has no limits.
+func (n *Neighbour) Take(ctx context.Context, bytes int64) error {
+	if n == nil {
+		return ctx.Err()
+	}
+	if err := n.takeCPU(ctx); err != nil {
+		return err
+	}
+	for n.bytes != nil && bytes > 0 {
+		slice := min(bytes, takeSlice)
+		if err := n.takeBytes(ctx, int(slice)); err != nil {
+			return err
+		}
+		bytes -= slice
+	}
+	return ctx.Err()
+}
+
+// takeCPU waits until processor time is left.
+func (n *Neighbour) takeCPU(ctx context.Context) error {
+	for n.cpu != nil {
+		wait := n.cpu.wait(n.deps.Clock.Now(), n.deps.CPUTime())
+		if wait <= 0 {
+			break
+		}
+		if err := n.hold(ctx, "cpus", wait); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // admit waits until a request of so many bytes may be served.
 func (n *Neighbour) admit(ctx context.Context, bytes int) error {
-	if n.cpu != nil {
-		for {
-			wait := n.cpu.wait(n.deps.Clock.Now(), n.deps.CPUTime())
-			if wait <= 0 {
-				break
-			}
-			if err := n.hold(ctx, "cpus", wait); err != nil {
-				return err
-			}
-		}
+	if err := n.takeCPU(ctx); err != nil {
+		return err
 	}
 	if n.bytes != nil {
 		if err := n.takeBytes(ctx, bytes); err != nil {
@@ -195,8 +252,11 @@ type cpuBudget struct {
 	left time.Duration
 }
 
-// cpuSaved is how much time of not using anything may be saved up.
-const cpuSaved = 100 * time.Millisecond
+// cpuSaved is how much time of not using anything may be saved up, and cpuOwed the
+// longest that nobody may go on for what was used before. Most of the work waits before
+// it begins; what does not (compactions of indexes, what the runtime does) must not keep
+// the door shut for so long that callers take the server for a dead one.
+const cpuSaved, cpuOwed = 100 * time.Millisecond, 5 * time.Second
 
 // wait takes in what was used until now, and returns how long nobody may go on.
 func (b *cpuBudget) wait(now time.Time, used time.Duration) time.Duration {
@@ -204,6 +264,7 @@ func (b *cpuBudget) wait(now time.Time, used time.Duration) time.Duration {
 	defer b.mu.Unlock()
 	b.left += time.Duration(float64(now.Sub(b.last))*b.cpus) - (used - b.used)
 	b.left = min(b.left, time.Duration(float64(cpuSaved)*b.cpus))
+	b.left = max(b.left, -time.Duration(float64(cpuOwed)*b.cpus))
 	b.last, b.used = now, used
 	if b.left >= 0 {
 		return 0

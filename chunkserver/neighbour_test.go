@@ -2,6 +2,7 @@ package chunkserver_test
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -151,9 +153,66 @@ func TestRepairsYieldToClients(t *testing.T) {
 	})
 }
 
-func TestNegativeLimitsAreRefused(t *testing.T) {
-	_, err := chunkserver.NewNeighbour(&timedService{}, chunkserver.Limits{CPUs: -1}, chunkserver.NeighbourDeps{})
-	require.Error(t, err)
+func TestBadLimitsAreRefused(t *testing.T) {
+	for _, l := range []chunkserver.Limits{{CPUs: -1}, {BytesPerSecond: -1}, {CPUs: math.NaN()}, {CPUs: 0.0001}, {BytesPerSecond: 1}} {
+		_, err := chunkserver.NewNeighbour(&timedService{}, l, chunkserver.NeighbourDeps{})
+		require.ErrorIs(t, err, moraine.InvalidArgument, "%+v", l)
+	}
+	_, err := chunkserver.NewNeighbour(&timedService{}, chunkserver.Limits{CPUs: chunkserver.LeastCPUs, BytesPerSecond: chunkserver.LeastBandwidth}, chunkserver.NeighbourDeps{})
+	require.NoError(t, err)
+}
+
+// What the process moves unasked is of --bandwidth-limit too, and neither that nor what
+// clients ask for starves the other.
+func TestBandwidthLimitHoldsForUnaskedWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		n := neighbour(t, s, chunkserver.Limits{BytesPerSecond: 10 << 20})
+		ctx, cancel := context.WithCancel(t.Context())
+		var moved atomic.Int64
+		const piece = 16 << 20
+		ended.Go(func() {
+			for n.Take(ctx, piece) == nil {
+				moved.Add(piece)
+			}
+		})
+		load(ctx, &ended, n, 4, 1<<20)
+		time.Sleep(40 * time.Second)
+		sent, moved40 := s.bytes.Load(), moved.Load()
+		cancel()
+		ended.Wait()
+		t.Logf("%d MiB for clients, %d MiB of its own", sent>>20, moved40>>20)
+		require.LessOrEqual(t, sent+moved40, int64(40*10<<20+16<<20+4<<20), "40 s at 10 MiB, and what may be saved up")
+		require.Greater(t, sent+moved40, int64(38*10<<20-piece), "and it is not held below it")
+		require.Greater(t, sent, int64(40*10<<20/2), "of five that ask, clients are four")
+		require.Greater(t, moved40, int64(piece))
+	})
+}
+
+// Unasked work waits for --cpus as requests do, and work that waits for nothing, and used
+// far more than there was, keeps the door shut for some seconds only.
+func TestCPULimitHoldsForUnaskedWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		n := neighbour(t, s, chunkserver.Limits{CPUs: 0.5})
+		began := time.Now()
+		for range 100 {
+			require.NoError(t, n.Take(t.Context(), 1<<30)) // no limit on bytes
+			s.used.Add(int64(100 * time.Millisecond))
+		}
+		took := time.Since(began)
+		require.Greater(t, took, 19*time.Second, "10 s of a processor, half of one at a time")
+		require.Less(t, took, 21*time.Second)
+
+		require.NoError(t, n.Take(t.Context(), 0))
+		s.used.Add(int64(time.Hour))
+		began = time.Now()
+		_, _, _, err := n.GetChunk(t.Context(), &wire.GetChunk{Length: 4096})
+		require.NoError(t, err)
+		require.InDelta(t, 5*time.Second, time.Since(began), float64(100*time.Millisecond))
+		require.NoError(t, (*chunkserver.Neighbour)(nil).Take(t.Context(), 1))
+	})
 }
 
 // Who gives up while it waits takes nothing of --bandwidth-limit: clients that ask

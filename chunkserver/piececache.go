@@ -230,6 +230,9 @@ func (p *pieces) recordOf(ctx context.Context, key pieceKey) (*objectRecord, err
 
 func (p *pieces) readInto(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) error {
 	o := rec.object
+	if err := p.deps.Pace(ctx, int64(len(dst))); err != nil {
+		return err
+	}
 	err := p.deps.Bucket.Get(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, int64(key.number*o.Piece), dst)
 	if err != nil {
 		return err

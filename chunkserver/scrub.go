@@ -147,8 +147,11 @@ func (s *Server) tellScrubbed(ctx context.Context, slice *wire.ReportChunks, bad
 	return uint64(len(bad)) + reply.GetDamaged() + reply.GetMissing(), nil
 }
 
-// paceScrub waits until n more bytes may be read.
+// paceScrub waits until n more bytes may be read, and the process may go on.
 func (s *Server) paceScrub(ctx context.Context, limit *rate.Limiter, n int64) error {
+	if err := s.deps.Pace(ctx, 0); err != nil {
+		return err
+	}
 	if limit == nil {
 		return ctx.Err()
 	}

@@ -19,10 +19,12 @@ const maxStagedPieces = 64
 // and object what it was evicted to, as of the lease. What is in stripes stays.
 // The bytes are read and verified as by a Reader, put under a grant of the
 // client's session, and swapped in stripe by stripe; it may be called again
-// after an error. Stale: the file has another generation by now.
-func (c *Client) StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64) error {
+// after an error. Before each stripe pace, unless it is nil, waits until so many bytes may
+// be got and put. Stale: the file has another generation by now.
+func (c *Client) StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64,
+	pace func(ctx context.Context, n int64) error) error {
 	s := &stager{sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: moraine.NVMe,
-		key: grantKey{tenant: attr.Tenant, scheme: c.cfg.Scheme, dir: moraine.InodeID(attr.Parent)}}, job: job, epoch: epoch, attr: attr, object: object.GetId()}
+		key: grantKey{tenant: attr.Tenant, scheme: c.cfg.Scheme, dir: moraine.InodeID(attr.Parent)}}, job: job, epoch: epoch, attr: attr, object: object.GetId(), pace: pace}
 	return wrap("client.StageRange", s.inode.String(), s.run(ctx, off, min(off+n, int64(attr.Size))))
 }
 
@@ -33,6 +35,7 @@ type stager struct {
 	epoch  uint64
 	attr   *wire.Attr
 	object uint64
+	pace   func(ctx context.Context, n int64) error
 }
 
 func (s *stager) run(ctx context.Context, off, end int64) error {
@@ -111,6 +114,12 @@ func takePart(run []located, size int64) (part, rest []located) {
 func (s *stager) stage(ctx context.Context, t *ticket, part []located) error {
 	off := part[0].Offset
 	length := part[len(part)-1].End() - off
+	if s.pace != nil {
+		if err := s.pace(ctx, length+int64(t.scheme.Chunks())*t.scheme.ChunkLen(length)); err != nil {
+			s.c.grants.settle(t, false)
+			return err
+		}
+	}
 	// All at once, so that nothing waits while it holds some.
 	need := length + int64(t.scheme.M)*(t.scheme.ChunkLen(length)+moraine.BlockSize)
 	if err := s.c.writes.acquire(ctx, need); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,8 +61,19 @@ func TestStageRange(t *testing.T) {
 		const from = 700_000
 		s := c.onStage(data, from)
 		object := &wire.Object{Id: testObject}
-		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1_000_000))
-		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 1_000_000, 64<<20))
+		var paced atomic.Int64
+		pace := func(_ context.Context, n int64) error { paced.Add(n); return nil }
+		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1_000_000, pace))
+		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 1_000_000, 64<<20, nil))
+		moved := int64(0)
+		for _, op := range s.ops {
+			if op.Extents[0].Offset < 1_000_000 {
+				w := op.Stripes[0]
+				scheme := moraine.Scheme{K: uint8(w.Scheme.K), M: uint8(w.Scheme.M)}
+				moved += int64(w.Length) + int64(scheme.Chunks())*scheme.ChunkLen(int64(w.Length))
+			}
+		}
+		require.Equal(t, moved, paced.Load(), "what was got, and put with its parity")
 		slices.SortFunc(s.ops, func(a, b *wire.CommitStage) int { return int(a.Extents[0].Offset) - int(b.Extents[0].Offset) })
 		at := uint64(from)
 		for _, op := range s.ops {
@@ -108,7 +120,7 @@ func TestStageRangeFails(t *testing.T) {
 		s := c.onStage(data, 0)
 		object := &wire.Object{Id: testObject}
 		s.refused = errKind(moraine.Fenced)
-		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30), moraine.Fenced)
+		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Fenced)
 		s.refused = nil
 		for _, h := range c.hosts {
 			h.fail(func(_ context.Context, req any) error {
@@ -119,11 +131,11 @@ func TestStageRangeFails(t *testing.T) {
 			})
 		}
 		before := c.puts()
-		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30), moraine.Lost)
+		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Lost)
 		require.Equal(t, before, c.puts())
 		require.Empty(t, s.ops)
 		next := proto.Clone(a).(*wire.Attr)
 		next.Generation++
-		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, next, object, 0, 1<<30), moraine.Stale)
+		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
 	})
 }

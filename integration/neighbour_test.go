@@ -172,3 +172,77 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 	t.Logf("had %d MiB of memory at most, of which --memory is %d", most>>20, memory>>20)
 	require.LessOrEqual(t, most, uint64(memory+beside))
 }
+
+// moved is how many bytes of chunks and objects a chunkserver has received and sent.
+func moved(t *testing.T, n *procs.Node) (bytes float64) {
+	t.Helper()
+	families := scrape(t, n)
+	for _, name := range []string{"moraine_transport_received_bytes_total", "moraine_transport_sent_bytes_total"} {
+		for _, m := range families[name].GetMetric() {
+			for _, l := range m.Label {
+				if l.GetName() == "class" && l.GetValue() == "bulk" {
+					bytes += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	for _, name := range []string{"moraine_object_received_bytes_total", "moraine_object_sent_bytes_total"} {
+		for _, m := range families[name].GetMetric() {
+			bytes += m.GetCounter().GetValue()
+		}
+	}
+	return bytes
+}
+
+// TestFlushKeepsToTheLimits flushes more than the limits of a chunkserver allow in a while:
+// what its mover gets from it, and sends to the bucket, is within them as well.
+func TestFlushKeepsToTheLimits(t *testing.T) {
+	const (
+		cpus      = 0.1
+		bandwidth = 12 << 20
+		size      = 160 << 20
+		window    = 8 * time.Second
+		// saved is what may be saved up, and begun what was allowed before and is moved in
+		// the window: the mover asks for a piece at a time, once to get and once to send it.
+		saved, begun = 16 << 20, 2 * 16 << 20
+	)
+	for name, args := range map[string][]string{
+		"bandwidth": {"--bandwidth-limit", fmt.Sprint(bandwidth)},
+		"cpus":      {"--cpus", fmt.Sprint(cpus)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, ChunkserverArgs: args})
+			n := c.Node("n1")
+			cl := connect(t, c, client.Config{})
+			f, err := cl.Create(t.Context(), "/file", client.CreateOptions{})
+			require.NoError(t, err)
+			piece := make([]byte, 1<<20)
+			_, _ = rand.NewChaCha8([32]byte{2}).Read(piece)
+			for range size / len(piece) {
+				_, err = f.Write(piece)
+				require.NoError(t, err)
+			}
+			_, err = f.Commit(t.Context())
+			require.NoError(t, err)
+
+			began, bytes, used := time.Now(), moved(t, n), cpuTime(t, n.Pid())
+			flush := command(t, settingsFor(c), "flush", "--wait", "moraine:///")
+			require.NoError(t, flush.Start())
+			time.Sleep(window)
+			bytes, used = moved(t, n)-bytes, cpuTime(t, n.Pid())-used
+			took := time.Since(began)
+			require.NoError(t, flush.Process.Kill())
+			_ = flush.Wait()
+			t.Logf("moved %.0f MiB with %v of a processor in %v", bytes/(1<<20), used, took.Round(time.Millisecond))
+			require.Positive(t, bytes)
+			if name == "bandwidth" {
+				require.LessOrEqual(t, bytes, took.Seconds()*bandwidth+saved+begun)
+				requireHeldBack(t, n, "bandwidth", bytes >= took.Seconds()*bandwidth)
+				return
+			}
+			const unasked = 500 * time.Millisecond // and a piece that was begun
+			require.LessOrEqual(t, used, time.Duration(float64(took)*cpus*5/4)+unasked)
+			requireHeldBack(t, n, "cpus", used >= time.Duration(float64(took)*cpus)+unasked)
+		})
+	}
+}

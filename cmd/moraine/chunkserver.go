@@ -84,8 +84,8 @@ counts.`,
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
 	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
 	o.scrubBandwidth = 32 << 20
-	f.Var(&o.bandwidthLimit, "bandwidth-limit", "bytes a second of chunks and objects that are received and sent, in all (default: no limit)")
-	f.Float64Var(&o.cpus, "cpus", 0, "processors that the process may use, such as 1.5; 0: all")
+	f.Var(&o.bandwidthLimit, "bandwidth-limit", "bytes a second of chunks and objects that are received and sent, in all, 1MiB or more (default: no limit)")
+	f.Float64Var(&o.cpus, "cpus", 0, "processors that the process may use, such as 1.5, 0.05 or more; 0: all")
 	f.DurationVar(&o.service.ScrubInterval, "scrub-interval", 7*24*time.Hour, "how often all that a device holds is read and verified; negative: only by `moraine scrub start`")
 	f.Var(&o.scrubBandwidth, "scrub-bandwidth", "bytes a second that the scrub of a device reads")
 	f.IntVar(&o.service.CorruptLimit, "corrupt-limit", 16, "chunks of a device that may be found corrupt within a day before it is given up; negative: any number")
@@ -131,11 +131,6 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	s.MemoryBytes, s.MemoryNode, s.Prefault = int64(o.memory), o.memoryNode+1, true
 	s.ScrubBytesPerSecond = int64(o.scrubBandwidth)
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)
-	if o.bandwidthLimit > 0 {
-		// A chunk that is rebuilt has several read: what repair here asks of others
-		// is to stay within the limit too.
-		o.mover.BytesPerSecond = min(o.mover.BytesPerSecond, max(int64(o.bandwidthLimit)/8, 1<<20))
-	}
 	if o.cpus < 0 {
 		return usageError("--cpus %v: write a number of processors, such as 1.5", o.cpus)
 	}
@@ -173,14 +168,21 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		deps.Bucket, moves.Bucket = bucket, bucket
 		o.service.Bucket, o.service.PieceBytes = bucket.URL(), int64(o.bucket.pieces)
 	}
+	var bounded *chunkserver.Neighbour
+	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
+	deps.Pace, moves.Pace = take, take
 	service, err := chunkserver.New(o.service, deps)
 	if err != nil {
 		return err
 	}
 	if o.cpus > 0 {
+		// What is begun is finished, however much processor time it takes: the fewer
+		// processors, the less is begun at a time.
+		o.mover.Stripes = max(1, min(4, int(4*o.cpus)))
+		o.mover.UploadBytes = int64(max(1, min(8, int(8*o.cpus)))) << 24
 		runtime.GOMAXPROCS(max(min(runtime.NumCPU(), int(math.Ceil(o.cpus))), 1))
 	}
-	bounded, err := chunkserver.NewNeighbour(service, chunkserver.Limits{BytesPerSecond: int64(o.bandwidthLimit), CPUs: o.cpus},
+	bounded, err = chunkserver.NewNeighbour(service, chunkserver.Limits{BytesPerSecond: int64(o.bandwidthLimit), CPUs: o.cpus},
 		chunkserver.NeighbourDeps{Metrics: deps.Metrics})
 	if err != nil {
 		return err
@@ -202,7 +204,8 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	}
 	defer pool.Close()
 	return runAll(ctx, adm.run, server.Run, whenReady(server, func(ctx context.Context) error {
-		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory, CacheEntries: -1},
+		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
+			StripesInFlight: o.mover.Stripes},
 			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
 		if err != nil {
 			return ignoreEnd(ctx, err)

@@ -103,7 +103,13 @@ func (f *flushing) sumsOf(ctx context.Context, info object.Info, in *wire.Object
 	whole := uint32(0)
 	for off := int64(0); off < info.Size; off += pieceBytes {
 		piece := buf[:min(pieceBytes, info.Size-off)]
-		if err := f.again(ctx, tries, func() error { return f.deps.Bucket.Get(ctx, info.Ref, off, piece) }); err != nil {
+		get := func() error {
+			if err := f.pace(ctx, int64(len(piece))); err != nil {
+				return err
+			}
+			return f.deps.Bucket.Get(ctx, info.Ref, off, piece)
+		}
+		if err := f.again(ctx, tries, get); err != nil {
 			return nil, err
 		}
 		sum := crc.Sum(piece)

@@ -213,6 +213,9 @@ func moveName(k wire.JobKind) string {
 }
 
 func (w *work) do(ctx context.Context) error {
+	if err := w.pace(ctx, 0); err != nil {
+		return err
+	}
 	switch w.job.GetKind() {
 	case wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_REBALANCE:
 		return w.repair(ctx)

@@ -145,7 +145,7 @@ func (w *work) stage(ctx context.Context, task *wire.MoveTask) error {
 	w.total.Store(uint64(size))
 	for off := int64(0); off < size; off += stageStep {
 		n := min(stageStep, size-off)
-		err := w.deps.Stage(ctx, w.job, off, n)
+		err := w.deps.Stage(ctx, w.job, off, n, w.pace)
 		if errors.Is(err, moraine.Stale) {
 			return nil // the file has other content now
 		}

@@ -107,12 +107,17 @@ type Deps struct {
 	// Open opens a file's present content. Default: OpenInode of Client.
 	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
 	// Stage brings the evicted ranges within [off, off+n) of the file of a STAGE
-	// job back to stripes. Default: StageRange of Client, where it has that.
-	Stage func(ctx context.Context, job *wire.Job, off, n int64) error
+	// job back to stripes; it asks pace before it moves so many bytes. Default:
+	// StageRange of Client, where it has that.
+	Stage func(ctx context.Context, job *wire.Job, off, n int64, pace func(ctx context.Context, n int64) error) error
 	// Rewrite puts what the file of a REWRITE job names of the job's stripes into new
 	// ones, at the pace that is given, and returns how many bytes that were. Default:
 	// RewriteStripes of Client, where it has that.
 	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (client.Rewritten, error)
+	// Pace waits until the process may receive or send so many bytes more of chunks and
+	// objects, and go on working; it is asked before each piece of work. Default: without
+	// limits.
+	Pace    func(ctx context.Context, bytes int64) error
 	Clock   clock.Clock
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -122,8 +127,10 @@ type Deps struct {
 type stager interface {
 	// StageRange reads the pieces of the evicted ranges within [off, off+n),
 	// verified, writes them as stripes and has them swapped in under the job's
-	// lease. Stale where the file has other content by now.
-	StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64) error
+	// lease; before each stripe it asks pace for the bytes that it moves. Stale where
+	// the file has other content by now.
+	StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64,
+		pace func(ctx context.Context, n int64) error) error
 }
 
 // Mover runs leased jobs.
@@ -133,6 +140,7 @@ type Mover struct {
 	limit *rate.Limiter // bytes; nil: none
 	// uploads bounds the memory of parts under way.
 	uploads *semaphore.Weighted
+	turn    chan struct{} // of one place: who has it asks Deps.Pace
 }
 
 // New checks cfg and fills in defaults. It starts nothing.
@@ -150,8 +158,8 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 		}
 	}
 	if s, ok := deps.Client.(stager); ok && deps.Stage == nil {
-		deps.Stage = func(ctx context.Context, job *wire.Job, off, n int64) error {
-			return s.StageRange(ctx, moraine.JobID(job.GetId()), job.GetLeaseEpoch(), job.GetMove().GetAttr(), job.GetMove().GetObject(), off, n)
+		deps.Stage = func(ctx context.Context, job *wire.Job, off, n int64, pace func(context.Context, int64) error) error {
+			return s.StageRange(ctx, moraine.JobID(job.GetId()), job.GetLeaseEpoch(), job.GetMove().GetAttr(), job.GetMove().GetObject(), off, n, pace)
 		}
 	}
 	if c, ok := deps.Client.(*client.Client); ok && deps.Rewrite == nil {
@@ -175,11 +183,27 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	m := &Mover{cfg: cfg, deps: deps, uploads: semaphore.NewWeighted(cfg.UploadBytes)}
+	m := &Mover{cfg: cfg, deps: deps, uploads: semaphore.NewWeighted(cfg.UploadBytes), turn: make(chan struct{}, 1)}
 	if cfg.BytesPerSecond > 0 {
 		m.limit = rate.NewLimiter(rate.Limit(cfg.BytesPerSecond), 2*moraine.MaxChunkSize)
 	}
 	return m, nil
+}
+
+// pace waits until the process may receive and send so many bytes more. One piece of
+// work asks after the other: what has been given to many would all go at once, and their
+// waiting beside each other would leave little to the clients of the process.
+func (m *Mover) pace(ctx context.Context, n int64) error {
+	if m.deps.Pace == nil {
+		return ctx.Err()
+	}
+	select {
+	case m.turn <- struct{}{}:
+		defer func() { <-m.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return m.deps.Pace(ctx, n)
 }
 
 // throttle waits until n more bytes may be rebuilt.

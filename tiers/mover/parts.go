@@ -73,6 +73,9 @@ func (f *flushing) sendPart(ctx context.Context, content Content, id string, p *
 	sum := uint32(0)
 	for at := int64(0); at < n; at += pieceBytes {
 		piece := data[at:min(at+pieceBytes, n)]
+		if err := f.pace(ctx, int64(len(piece))); err != nil {
+			return err
+		}
 		if err := content.ReadRange(ctx, piece, off+at); err != nil {
 			return err
 		}
@@ -81,6 +84,9 @@ func (f *flushing) sendPart(ctx context.Context, content Content, id string, p *
 		sum = crc.Combine(sum, s, int64(len(piece)))
 	}
 	err := f.again(ctx, tries, func() (err error) {
+		if err := f.pace(ctx, n); err != nil {
+			return err
+		}
 		p.list[i], err = f.deps.Bucket.PutPart(ctx, f.key, id, i+1, data, sum)
 		return err
 	})

@@ -139,7 +139,11 @@ func (r *repairs) chunk(ctx context.Context, stripe *wire.Stripe, in *wire.Inten
 		return 0, &moraine.Error{Op: "mover.repair", Kind: moraine.Internal,
 			Err: fmt.Errorf("intent for chunk %d of stripe %x, in a task for %x", in.GetIndex(), in.GetStripe(), stripe.GetId())}
 	}
-	if err := r.throttle(ctx, scheme.ChunkLen(int64(stripe.GetLength()))); err != nil {
+	length := scheme.ChunkLen(int64(stripe.GetLength()))
+	if err := r.throttle(ctx, length); err != nil {
+		return 0, err
+	}
+	if err := r.pace(ctx, r.moved(scheme, length)); err != nil {
 		return 0, err
 	}
 	data, _, release, err := r.deps.Client.RebuildChunk(ctx, stripe, int(in.GetIndex()))
@@ -148,6 +152,16 @@ func (r *repairs) chunk(ctx context.Context, stripe *wire.Stripe, in *wire.Inten
 	}
 	defer release()
 	return int64(len(data)), r.deps.Client.PutRepaired(ctx, stripe, in, data)
+}
+
+// moved is how many bytes are got and put for a chunk of that length: it is put, and it is
+// got where it still is, or else as many as it takes to rebuild it. Which of the two is
+// known once it was tried, so that of a repair it is the most.
+func (r *repairs) moved(scheme moraine.Scheme, length int64) int64 {
+	if r.job.GetKind() == wire.JobKind_JOB_KIND_REBALANCE {
+		return 2 * length
+	}
+	return int64(scheme.K+1) * length
 }
 
 // commit publishes filled intents once there are enough, or all that are left.

@@ -6,6 +6,10 @@ import (
 	"github.com/morainefs/moraine"
 )
 
+// rewrittenTimes is how many bytes are counted as moved for one that is rewritten: it is got,
+// and put with what protects it, as three copies at most.
+const rewrittenTimes = 4
+
 // rewrite puts what a file names of stripes that are mostly dead into new ones, or small files
 // beside each other, at the
 // bound on bytes a second that repairs have. If we stop half way, what was swapped in is;
@@ -20,6 +24,9 @@ func (w *work) rewrite(ctx context.Context) error {
 	}
 	done, err := w.deps.Rewrite(ctx, w.job, func(ctx context.Context, n int64) error {
 		err := w.throttle(ctx, n)
+		if err == nil {
+			err = w.pace(ctx, rewrittenTimes*n)
+		}
 		if err == nil {
 			w.done.Add(uint64(n))
 		}
