@@ -147,8 +147,10 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, er
 	if err != nil {
 		return nil, err
 	}
+	reads := &readTimings{}
 	tier, err := disk.Open(disk.Config{Dir: cfg.Dir, Cluster: cluster, CapacityBytes: cfg.CapacityBytes, SegmentBytes: cfg.SegmentBytes}, disk.Deps{
 		FS: s.deps.FS, Clock: s.deps.Clock, Pool: f.memory.Arena(), Log: s.deps.Log, Metrics: s.deps.DiskMetrics,
+		ReadTook: func(bytes int, took time.Duration) { reads.add(s.deps.Clock.Now(), bytes, took) },
 	})
 	switch {
 	case errors.Is(err, moraine.IOError):
@@ -156,7 +158,9 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, er
 	case err != nil:
 		return nil, err
 	}
-	return s.newDevice(f, cfg.Dir, identity.Device, tier), nil
+	d := s.newDevice(f, cfg.Dir, identity.Device, tier)
+	d.watch.reads = reads
+	return d, nil
 }
 
 // newDevice puts the watch over a disk, and the host's memory over both.
@@ -177,7 +181,8 @@ func (d *device) describe() *wire.Device {
 		w.State, w.Reason = wire.DeviceState_DEVICE_STATE_OUT, err.Error()
 	}
 	w.Distrusted = d.watch.distrust.Load() != nil
-	w.PutMicros, w.CorruptChunks = d.watch.putMicros(), d.watch.corrupts.Load()
+	now := d.watch.clock.Now()
+	w.PutMicros, w.ReadMicros, w.CorruptChunks = d.watch.puts.micros(now), d.watch.reads.micros(now), d.watch.corrupts.Load()
 	w.Scrub, w.Health = d.scrub.describe(), d.health.Load()
 	return w
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -81,9 +82,13 @@ type fakeDisk struct {
 	put time.Duration
 }
 
-func (d *fakeDisk) Put(context.Context, tiers.Header, []byte, []uint32) error {
-	time.Sleep(d.put)
-	return nil
+func (d *fakeDisk) Put(ctx context.Context, _ tiers.Header, _ []byte, _ []uint32) error {
+	select {
+	case <-time.After(d.put):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (d *fakeDisk) Err() error { return nil }
@@ -109,15 +114,46 @@ func TestCorruptChunksAreCountedOnce(t *testing.T) {
 	require.ErrorContains(t, w.Err(), "not to be trusted")
 }
 
+// The median of a device's puts is that of those which ended of late, and of those that
+// their deadline ended.
 func TestMedianPut(t *testing.T) {
-	d := &fakeDisk{}
-	w := watch(d, clock.System{}, -1)
-	for range putLeast - 1 {
-		require.NoError(t, w.Put(t.Context(), tiers.Header{}, nil, nil))
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDisk{}
+		w := watch(d, clock.System{}, -1)
+		for i := range timedLeast {
+			require.Zero(t, w.puts.micros(time.Now()), "too few to say")
+			d.put = time.Duration(i+1) * time.Millisecond
+			require.NoError(t, w.Put(t.Context(), tiers.Header{}, nil, nil))
+		}
+		require.EqualValues(t, 9000, w.puts.micros(time.Now()), "of 1 to 16 ms")
+		d.put = 2 * time.Second
+		for range timedLeast / 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.ErrorIs(t, w.Put(ctx, tiers.Header{}, nil, nil), context.DeadlineExceeded)
+			cancel()
+		}
+		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "with eight that took a second or more")
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, w.Put(canceled, tiers.Header{}, nil, nil))
+		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "who gave up says nothing")
+		time.Sleep(timedWindow + time.Second)
+		require.Zero(t, w.puts.micros(time.Now()), "it has done nothing of late")
+	})
+}
+
+// Reads are held against reads of about their length.
+func TestMedianReads(t *testing.T) {
+	r, now := &readTimings{}, time.Unix(1000, 0)
+	require.Nil(t, r.micros(now))
+	for i, n := range []int{1, 64 << 10, 64<<10 + 1, 4 << 20, 4<<20 + 1, 16 << 20} {
+		for range timedLeast / 2 {
+			r.add(now, n, time.Duration(i/2+1)*time.Millisecond)
+		}
 	}
-	require.Zero(t, w.putMicros(), "too few to say")
-	require.NoError(t, w.Put(t.Context(), tiers.Header{}, nil, nil))
-	require.NotZero(t, w.putMicros())
+	// 64 KiB and 1 byte more, and 4 MiB, are of two classes.
+	require.Equal(t, []uint64{1000, 0, 0, 3000}, r.micros(now))
+	require.Nil(t, r.micros(now.Add(timedWindow+1)))
 }
 
 // The log page of a disk is read as the specification says.

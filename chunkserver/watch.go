@@ -17,14 +17,19 @@ import (
 const (
 	// corruptWindow is over how long corrupt chunks are counted.
 	corruptWindow = 24 * time.Hour
-	// putSamples is of how many puts the median is taken, putLeast how many there
-	// must be within putWindow for it to say anything.
-	putSamples, putLeast = 128, 16
-	putWindow            = 30 * time.Second
+	// timedSamples is of how many operations the median is taken, timedLeast how many there
+	// must be within timedWindow for it to say anything: of a device that does nothing, or
+	// has just begun, nothing is said.
+	timedSamples, timedLeast = 128, 16
+	timedWindow              = 30 * time.Second
 )
 
+// readClasses are up to how many bytes reads have that are held against each other; a last
+// class has the longer ones. A short read here is not to be held against a long one there.
+var readClasses = [...]int{64 << 10, 512 << 10, 4 << 20}
+
 // watched is a device's tier that notes how the device does: how long its puts
-// take, and which chunks it gives back wrong. One with too many of these is
+// and reads take, and which chunks it gives back wrong. One with too many of these is
 // distrusted: it takes nothing more, and the service has all that it holds rebuilt
 // from others. What it still holds is served meanwhile, each byte against its sum.
 type watched struct {
@@ -33,32 +38,86 @@ type watched struct {
 	limit    int // corrupt chunks within corruptWindow; negative: any number
 	distrust atomic.Pointer[moraine.Error]
 	corrupts atomic.Uint64
+	puts     timings
+	// reads are those of the medium itself: what a read waits for beside it, memory above
+	// all, is no fault of the device.
+	reads *readTimings
 
 	mu      sync.Mutex // guards what follows
 	corrupt map[moraine.ChunkID]time.Time
-	puts    [putSamples]timedPut
-	next    int
 }
 
-type timedPut struct {
+// timings are how long the last operations of a kind took. The zero value has none. Safe
+// for concurrent use.
+type timings struct {
+	mu   sync.Mutex // guards what follows
+	last [timedSamples]timed
+	next int
+}
+
+type timed struct {
 	at   time.Time
 	took time.Duration
 }
 
+func (t *timings) add(now time.Time, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last[t.next] = timed{now, took}
+	t.next = (t.next + 1) % timedSamples
+}
+
+// micros is the median of late, 0 where there were too few.
+func (t *timings) micros(now time.Time) uint64 {
+	t.mu.Lock()
+	var took []time.Duration
+	for _, p := range t.last {
+		if !p.at.IsZero() && now.Sub(p.at) <= timedWindow {
+			took = append(took, p.took)
+		}
+	}
+	t.mu.Unlock()
+	if len(took) < timedLeast {
+		return 0
+	}
+	slices.Sort(took)
+	return max(uint64(took[len(took)/2].Microseconds()), 1)
+}
+
+// readTimings are timings of reads, by their length.
+type readTimings [len(readClasses) + 1]timings
+
+func (r *readTimings) add(now time.Time, bytes int, took time.Duration) {
+	class, _ := slices.BinarySearch(readClasses[:], bytes)
+	r[class].add(now, took)
+}
+
+// micros are the medians of late; nil where there is none.
+func (r *readTimings) micros(now time.Time) []uint64 {
+	out := make([]uint64, len(r))
+	some := false
+	for i := range r {
+		out[i] = r[i].micros(now)
+		some = some || out[i] > 0
+	}
+	if !some {
+		return nil
+	}
+	return out
+}
+
 func watch(tier keeper, c clock.Clock, limit int) *watched {
-	return &watched{keeper: tier, clock: c, limit: limit, corrupt: make(map[moraine.ChunkID]time.Time)}
+	return &watched{keeper: tier, clock: c, limit: limit, reads: &readTimings{}, corrupt: make(map[moraine.ChunkID]time.Time)}
 }
 
 // Put implements tiers.Tier.
 func (w *watched) Put(ctx context.Context, h tiers.Header, data []byte, sums []uint32) error {
 	began := w.clock.Now()
 	err := w.keeper.Put(ctx, h, data, sums)
-	if err == nil {
+	// One that its deadline ended would have taken longer.
+	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		now := w.clock.Now()
-		w.mu.Lock()
-		w.puts[w.next] = timedPut{now, now.Sub(began)}
-		w.next = (w.next + 1) % putSamples
-		w.mu.Unlock()
+		w.puts.add(now, now.Sub(began))
 	}
 	return err
 }
@@ -109,22 +168,4 @@ func (w *watched) note(id moraine.ChunkID, err error) {
 		w.distrust.CompareAndSwap(nil, &moraine.Error{Op: "chunkserver", Ref: id.String(), Kind: moraine.IOError,
 			Err: fmt.Errorf("%d chunks were corrupt within a day: the device is not to be trusted", len(w.corrupt))})
 	}
-}
-
-// putMicros is the median time of the puts of late, 0 where there were too few.
-func (w *watched) putMicros() uint64 {
-	now := w.clock.Now()
-	w.mu.Lock()
-	var took []time.Duration
-	for _, p := range w.puts {
-		if !p.at.IsZero() && now.Sub(p.at) <= putWindow {
-			took = append(took, p.took)
-		}
-	}
-	w.mu.Unlock()
-	if len(took) < putLeast {
-		return 0
-	}
-	slices.Sort(took)
-	return max(uint64(took[len(took)/2].Microseconds()), 1)
 }

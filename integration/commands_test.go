@@ -58,7 +58,7 @@ var listings = []listing{
 	{args: "cluster lost", keys: "path inode ranges", empty: true},
 	{args: "cluster quarantine", keys: "device host stripe index bytes incarnation", empty: true},
 	{args: "cluster upgrade", keys: "feature_level can_be_raised_to servers", inner: map[string]string{"servers": "id release level leader"}},
-	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason health model worn_percent celsius media_errors put_micros corrupt_chunks"},
+	{args: "device ls", keys: "id host uuid state alive capacity_bytes used_bytes chunks", optional: "reason health model worn_percent celsius media_errors put_micros read_micros corrupt_chunks"},
 	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},
 	{args: "ckpt ls moraine:///runs", keys: "name attempt launch committed_steps"},

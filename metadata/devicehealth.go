@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	// A device whose puts take slowTimes as long as those of its peers, and at
-	// least slowMicros, for slowFor, is taken out, where there are slowPeers to hold
-	// it against. Another one is not judged before slowRest has passed: what makes
+	// readClasses is how many kinds of reads a device's server tells the times of.
+	readClasses = 4
+	// A device whose puts, or whose reads of one length, take slowTimes as long as those of
+	// its peers, and at least slowMicros, for slowFor, is taken out, where there are
+	// slowPeers to hold it against. Another one is not judged before slowRest has passed: what makes
 	// several devices slow at once is not the devices.
 	slowTimes  = 10
 	slowMicros = 20_000
@@ -37,11 +39,7 @@ type slowness struct {
 
 // judge returns the device that is to be taken out for being slow, 0 for none.
 func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
-	type timed struct {
-		device uint32
-		micros uint64
-	}
-	var all []timed
+	var times [1 + readClasses][]timed // of puts, and of reads
 	out, disks := 0, 0
 	for _, h := range hosts {
 		for _, d := range h.record.Devices {
@@ -51,31 +49,28 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
 			if d.State == deviceOut && d.Reason == reasonSlow {
 				out++
 			}
-			if u, ok := h.usage[d.Id]; ok && h.alive && d.State == deviceIn && !u.failed && u.putMicros > 0 {
-				all = append(all, timed{d.Id, u.putMicros})
+			u, ok := h.usage[d.Id]
+			if !ok || !h.alive || d.State != deviceIn || u.failed {
+				continue
+			}
+			for kind, micros := range append([]uint64{u.putMicros}, u.readMicros[:]...) {
+				if micros > 0 {
+					times[kind] = append(times[kind], timed{d.Id, micros})
+				}
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b timed) int { return cmp.Compare(a.micros, b.micros) })
 	since := make(map[uint32]time.Time)
 	var worst uint32
-	for i, d := range all {
-		if len(all)-1 < slowPeers || d.micros < slowMicros {
-			continue
-		}
-		peers := (len(all) - 1) / 2 // the median of the others
-		if i <= peers {
-			peers++
-		}
-		if d.micros < slowTimes*all[min(peers, len(all)-1)].micros {
-			continue
-		}
-		since[d.device] = now
-		if at, was := s.since[d.device]; was {
-			since[d.device] = at
-		}
-		if now.Sub(since[d.device]) >= slowFor {
-			worst = d.device
+	for _, all := range times {
+		for _, device := range slowOf(all) {
+			since[device] = now
+			if at, was := s.since[device]; was {
+				since[device] = at
+			}
+			if now.Sub(since[device]) >= slowFor {
+				worst = device
+			}
 		}
 	}
 	s.since = since
@@ -86,10 +81,35 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
 	return worst
 }
 
+// timed is how long the operations of one kind take on a device.
+type timed struct {
+	device uint32
+	micros uint64
+}
+
+// slowOf returns the devices that are much slower than the median of the others. It sorts.
+func slowOf(all []timed) (slow []uint32) {
+	if len(all)-1 < slowPeers {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b timed) int { return cmp.Compare(a.micros, b.micros) })
+	for i, d := range all {
+		peers := (len(all) - 1) / 2 // the median of the others
+		if i <= peers {
+			peers++
+		}
+		if d.micros >= slowMicros && d.micros >= slowTimes*all[min(peers, len(all)-1)].micros {
+			slow = append(slow, d.device)
+		}
+	}
+	return slow
+}
+
 // usageOf is what a heartbeat says of a device.
 func usageOf(d *wire.Device) usage {
 	u := usage{capacity: d.Capacity, used: d.Used, chunks: d.Chunks, failed: d.State == deviceOut, distrusted: d.Distrusted,
 		putMicros: d.PutMicros, corrupt: d.CorruptChunks}
+	copy(u.readMicros[:], d.ReadMicros)
 	if u.failed {
 		u.why = d.Reason[:min(len(d.Reason), moraine.MaxNameLen)]
 	}
@@ -110,6 +130,10 @@ func usageOf(d *wire.Device) usage {
 func (u *usage) describe(d *wire.Device) {
 	d.Capacity, d.Used, d.Chunks = u.capacity, u.used, u.chunks
 	d.PutMicros, d.CorruptChunks, d.Distrusted = u.putMicros, u.corrupt, u.distrusted
+	d.ReadMicros = nil
+	if u.readMicros != [readClasses]uint64{} {
+		d.ReadMicros = slices.Clone(u.readMicros[:])
+	}
 	if u.scrub != (scrubbed{}) {
 		s := u.scrub
 		d.Scrub = &wire.Scrub{LastDone: s.lastDone, LastBytes: s.lastBytes, LastBad: s.lastBad, Running: s.running, Started: s.started,

@@ -243,6 +243,38 @@ func TestDevicesThatAreOutCountToADrain(t *testing.T) {
 	})
 }
 
+// A device that is slow to read only is taken out as well; one that has done nothing, or too
+// little to say, is not, nor one whose reads are longer than those of its peers.
+func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		beat := func(odd, others []uint64, d time.Duration) {
+			for range int(d / time.Second) {
+				for i, n := range nodes {
+					dev, reads := n.devices[0], others
+					if i == 3 {
+						reads = odd
+					}
+					_, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{
+						Devices: []*wire.Device{{Id: dev.Id, Epoch: dev.Epoch, Capacity: dev.Capacity, State: in, PutMicros: 3000, ReadMicros: reads}}}}})
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+		}
+		id := nodes[3].devices[0].Id
+		beat(nil, []uint64{900, 0, 0, 9000}, time.Minute)
+		require.Equal(t, in, c.device(id).State, "it has read nothing")
+		beat([]uint64{0, 0, 0, 60_000}, []uint64{900}, time.Minute)
+		require.Equal(t, in, c.device(id).State, "nobody else reads so much at a time")
+		beat([]uint64{60_000, 1, 1, 1, 1, 1}, []uint64{60_000}, time.Minute)
+		require.Equal(t, in, c.device(id).State, "all are slow")
+		beat([]uint64{800, 0, 60_000}, []uint64{900, 0, 5000}, 40*time.Second)
+		require.Equal(t, out, c.device(id).State)
+	})
+}
+
 // A device that is ten times slower than its peers for half a minute is taken out,
 // for good; one that is slow with all the others is not.
 func TestSlowDeviceIsTakenOut(t *testing.T) {

@@ -37,7 +37,9 @@ type deviceRow struct {
 	MediaErrors uint64 `json:"media_errors,omitempty"`
 	// PutMicros is the median time of its puts of late.
 	PutMicros uint64 `json:"put_micros,omitempty"`
-	Corrupt   uint64 `json:"corrupt_chunks,omitempty"`
+	// ReadMicros are those of reads of its medium: of up to 64 KiB, 512 KiB, 4 MiB, and more.
+	ReadMicros []uint64 `json:"read_micros,omitempty"`
+	Corrupt    uint64   `json:"corrupt_chunks,omitempty"`
 }
 
 // healthOf says in words what a disk says of itself.
@@ -169,7 +171,7 @@ func (a *app) deviceListCommand() *cobra.Command {
 					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Alive: h.Alive, Reason: d.Reason,
 						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks, Health: healthOf(d.Health), Model: d.Health.GetModel(),
 						Worn: d.Health.GetWornPercent(), Celsius: d.Health.GetCelsius(), MediaErrors: d.Health.GetMediaErrors(),
-						PutMicros: d.PutMicros, Corrupt: d.CorruptChunks}
+						PutMicros: d.PutMicros, ReadMicros: d.ReadMicros, Corrupt: d.CorruptChunks}
 					if len(d.Uuid) == len(moraine.UUID{}) {
 						row.UUID = moraine.UUID(d.Uuid).String()
 					}

@@ -1,12 +1,15 @@
 package heal_test
 
 import (
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -95,6 +98,41 @@ func TestDeviceThatLiesIsGivenUp(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.True(t, out(), "a start does not mend a disk")
 		w.Kill("n6", "n7")
+		w.readAll()
+	})
+}
+
+// TestDeviceThatIsSlowToReadIsTakenOut: one whose reads alone take long is taken out, and
+// what it held is rebuilt. Before, while nothing is done, and after a start, none is.
+func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
+	var slow atomic.Bool
+	rule := func(node string, op vfs.Op) error {
+		if node == "n2" && op.Kind == vfs.OpRead && strings.Contains(op.Path, "segments") && slow.Load() {
+			time.Sleep(60 * time.Millisecond)
+		}
+		return nil
+	}
+	inWorld(t, incluster.Options{Chunkservers: 7, Rule: rule}, func(w *world) {
+		w.write(20)
+		out := func() bool { return w.host("n2").Devices[0].State == wire.DeviceState_DEVICE_STATE_OUT }
+		slow.Store(true)
+		w.StopNode("n2")
+		require.NoError(t, w.Restart("n2"))
+		require.NoError(t, w.WaitReady(w.ctx))
+		time.Sleep(2 * time.Minute)
+		require.False(t, out(), "it has begun, and does nothing")
+		slow.Store(false)
+		for range 20 {
+			w.scrubAll()
+		}
+		require.False(t, out(), "it reads as the others do")
+		require.NotEmpty(t, w.host("n3").Devices[0].ReadMicros)
+		slow.Store(true)
+		w.until("the device is out", func() bool { w.scrubAll(); return out() })
+		require.Contains(t, w.host("n2").Devices[0].Reason, "slower than its peers")
+		w.sound()
+		w.StopNode("n2")
+		w.Kill("n7")
 		w.readAll()
 	})
 }

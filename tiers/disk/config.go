@@ -82,6 +82,9 @@ type Deps struct {
 	Random  io.Reader
 	Log     *slog.Logger
 	Metrics *Metrics
+	// ReadTook, unless it is nil, hears how long the medium took for each read of a chunk
+	// or a part of it. It may be called concurrently.
+	ReadTook func(bytes int, took time.Duration)
 }
 
 // Pool is what a Device needs of a *bufpool.Pool, or of another lender.

@@ -171,7 +171,11 @@ func (r *reading) readSums(ctx context.Context) error {
 
 // readAt reads all of p; a file that ends before is Corrupt.
 func (d *Device) readAt(f vfs.File, p []byte, off int64) error {
+	began := d.deps.Clock.Now()
 	n, err := f.ReadAt(p, off)
+	if d.deps.ReadTook != nil {
+		d.deps.ReadTook(n, d.deps.Clock.Now().Sub(began))
+	}
 	d.deps.Metrics.ReadBytes.Add(float64(n))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):

@@ -759,7 +759,10 @@ type Device struct {
 	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros,proto3" json:"put_micros,omitempty"`             // median time of a durable put of late; 0: too few
 	CorruptChunks uint64      `protobuf:"varint,453,opt,name=corrupt_chunks,json=corruptChunks,proto3" json:"corrupt_chunks,omitempty"` // found by reads and scrubs since its server started
 	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted,proto3" json:"distrusted,omitempty"`                            // with state OUT: what it answers is not to be believed, its server's next start does not change that
-	Claimed       uint64      `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"`                                  // of one that is draining or out, in ClusterReply: chunks that stripes have on it, 4,096 at most
+	// Median times of reads of its medium of late, of up to 64 KiB, 512 KiB, 4 MiB, and more;
+	// 0: too few.
+	ReadMicros    []uint64 `protobuf:"varint,456,rep,packed,name=read_micros,json=readMicros,proto3" json:"read_micros,omitempty"`
+	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"` // of one that is draining or out, in ClusterReply: chunks that stripes have on it, 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -897,6 +900,13 @@ func (x *Device) GetDistrusted() bool {
 		return x.Distrusted
 	}
 	return false
+}
+
+func (x *Device) GetReadMicros() []uint64 {
+	if x != nil {
+		return x.ReadMicros
+	}
+	return nil
 }
 
 func (x *Device) GetClaimed() uint64 {
@@ -1412,7 +1422,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x1e\n" +
 	"\n" +
 	"many_links\x18\xc8\x01 \x01(\bR\tmanyLinks\x12\x17\n" +
-	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xe0\x03\n" +
+	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\x82\x04\n" +
 	"\x06Device\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x12\n" +
@@ -1432,7 +1442,9 @@ const file_common_proto_rawDesc = "" +
 	"\x0ecorrupt_chunks\x18\xc5\x03 \x01(\x04R\rcorruptChunks\x12\x1f\n" +
 	"\n" +
 	"distrusted\x18\xc6\x03 \x01(\bR\n" +
-	"distrusted\x12\x19\n" +
+	"distrusted\x12 \n" +
+	"\vread_micros\x18\xc8\x03 \x03(\x04R\n" +
+	"readMicros\x12\x19\n" +
 	"\aclaimed\x18\xc7\x03 \x01(\x04R\aclaimed\"\xfb\x01\n" +
 	"\n" +
 	"DiskHealth\x12\x14\n" +
