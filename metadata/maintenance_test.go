@@ -320,3 +320,23 @@ func TestSlowDeviceIsTakenOut(t *testing.T) {
 		require.Equal(t, out, c.device(nodes[5].devices[0].Id).State)
 	})
 }
+
+// A scrub of a device that is not there, or of none to be scrubbed, is refused by its name.
+func TestScrubOfNoDeviceIsRefused(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		first, second := nodes[0].devices[0].Id, nodes[1].devices[0].Id
+		start := func(host string, devices ...uint32) error {
+			_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{
+				StartScrub: &wire.StartScrub{Host: host, Devices: devices}}})
+			return err
+		}
+		require.NoError(t, start("", first, second))
+		require.NoError(t, start(nodes[0].id, first))
+		err := start("", first, 99)
+		require.ErrorIs(t, err, moraine.NotFound)
+		require.ErrorContains(t, err, "device 99")
+		require.ErrorIs(t, start(nodes[0].id, second), moraine.InvalidArgument)
+		require.ErrorIs(t, start("nobody"), moraine.NotFound)
+	})
+}

@@ -2,6 +2,8 @@ package metadata
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -28,6 +30,17 @@ func (l *leader) startScrub(ctx context.Context, c *call) (*wire.MetaResponse, e
 	v := l.topology.view()
 	if asked.Host != "" && v.hosts[asked.Host] == nil {
 		return nil, &moraine.Error{Ref: asked.Host, Kind: moraine.NotFound}
+	}
+	for _, id := range asked.Devices {
+		d, ok := v.devices[id]
+		switch {
+		case !ok:
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.NotFound}
+		case d.State == deviceRetired:
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: errors.New("it is retired: nothing of it is read any more")}
+		case asked.Host != "" && d.Host != asked.Host:
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: fmt.Errorf("it is not of host %s, but of %s", asked.Host, d.Host)}
+		}
 	}
 	l.scrubs.mu.Lock()
 	defer l.scrubs.mu.Unlock()
