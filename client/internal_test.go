@@ -150,6 +150,46 @@ func TestWindowIsBounded(t *testing.T) {
 	})
 }
 
+// TestDevicesThatLag: reads pass over a device that is late again and again and answers
+// nothing, of one host at a time; writes do not.
+func TestDevicesThatLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(clock.System{})
+		lag := func(id moraine.DeviceID, host string, times int) {
+			for range times {
+				h.lagged(id, host)
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		for range 10 { // at once
+			h.lagged(1, "a")
+		}
+		require.False(t, h.avoided(1))
+		h.answered(1)
+		lag(1, "a", 3)
+		require.False(t, h.avoided(1), "for 200 ms")
+		lag(1, "a", 1)
+		require.True(t, h.avoided(1))
+		require.Empty(t, h.all(), "writes go there")
+		lag(2, "b", 9)
+		require.False(t, h.avoided(2), "another host is passed over")
+		lag(3, "a", 4)
+		require.True(t, h.avoided(3))
+		time.Sleep(6 * time.Second)
+		require.False(t, h.avoided(1))
+		lag(2, "b", 4)
+		require.True(t, h.avoided(2))
+
+		lag(4, "b", 2)
+		h.answered(4)
+		lag(4, "b", 2)
+		require.False(t, h.avoided(4), "it has answered in between")
+		time.Sleep(lagMemory)
+		lag(4, "b", 2)
+		require.False(t, h.avoided(4), "that was long ago")
+	})
+}
+
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHealth(clock.System{})

@@ -349,7 +349,10 @@ func (r *stripeRead) useRebuilt(rebuilt []*chunkWant, results <-chan wantResult)
 	for _, w := range r.wants {
 		if w.state == late {
 			w.cancel()
-			r.c.health.lagged(r.s.Chunks[w.index].Device)
+			dev := r.s.Chunks[w.index].Device
+			if d, known := r.c.topology.lookup(dev); known {
+				r.c.health.lagged(dev, d.host)
+			}
 		}
 	}
 	for r.waiting() > 0 {

@@ -160,7 +160,7 @@ func tensorFile(t *testing.T) string {
 // one another and out again.
 func permissionsAreCopied(t *testing.T, env []string) {
 	dir := t.TempDir()
-	for name, mode := range map[string]os.FileMode{"run.sh": 0o755, "fixed": 0o444} {
+	for name, mode := range map[string]os.FileMode{"run.sh": 0o755, "fixed": 0o444, "private": 0o600} {
 		local, back := filepath.Join(dir, name), filepath.Join(dir, "back-"+name)
 		require.NoError(t, os.WriteFile(local, []byte("#!/bin/true\n"), 0o644))
 		require.NoError(t, os.Chmod(local, mode))

@@ -63,6 +63,7 @@ type copier struct {
 	app      *app
 	sessions *sessions
 	opts     copyOptions
+	umask    fs.FileMode
 	group    *errgroup.Group
 	bar      *bar
 
@@ -99,7 +100,7 @@ func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err er
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(copiesAtOnce)
-	c := &copier{app: a, sessions: s, opts: o, group: group}
+	c := &copier{app: a, sessions: s, opts: o, umask: readUmask(), group: group}
 	from, to := locations[:len(locations)-1], locations[len(locations)-1]
 	toDir, err := c.isDir(ctx, to)
 	if err != nil {
@@ -275,30 +276,35 @@ func (c *copier) copyFile(ctx context.Context, from, to location) error {
 // mode returns the permissions that a copy gets: those of the file, as far as the umask
 // lets it, as with cp(1). What is no regular file, such as a pipe, has none to pass on.
 func (c *copier) mode(ctx context.Context, from location) (fs.FileMode, error) {
+	mode := fs.FileMode(0o666)
 	if from.remote {
 		conn, err := c.sessions.of(ctx, from)
 		if err != nil {
 			return 0, err
 		}
 		attr, err := conn.Stat(ctx, from.path)
-		return fs.FileMode(attr.GetMode()) & fs.ModePerm &^ umask(), err
-	}
-	st, err := os.Stat(from.path)
-	if err != nil {
+		if err != nil {
+			return 0, err
+		}
+		mode = fs.FileMode(attr.GetMode()) & fs.ModePerm
+	} else if st, err := os.Stat(from.path); err != nil {
 		return 0, err
+	} else if st.Mode().IsRegular() {
+		mode = st.Mode().Perm()
 	}
-	if !st.Mode().IsRegular() {
-		return 0o666 &^ umask(), nil
+	if mode &^= c.umask; mode == 0 {
+		mode = 0o400 // to a cluster 0 says nothing, and gets the usual ones
 	}
-	return st.Mode().Perm() &^ umask(), nil
+	return mode, nil
 }
 
-// umask is the process's: it can only be read by being set.
-var umask = sync.OnceValue(func() fs.FileMode {
+// readUmask returns the process's umask, which can only be read by being set: before
+// anything is made at the same time.
+func readUmask() fs.FileMode {
 	m := unix.Umask(0)
 	unix.Umask(m)
 	return fs.FileMode(m)
-})
+}
 
 // say tells scripts of a file that was copied; people see the bar.
 func (c *copier) say(done copied) error {
