@@ -13,37 +13,41 @@ const (
 	// maxWaits bounds the stripes of the repair queue that are counted by what they wait
 	// for, maxPlans those of them for which it is found out why nothing moves.
 	maxWaits, maxPlans = 4096, 512
-	// waitsAge is how old such a count may be that is told again.
-	waitsAge = time.Second
+	// waitsAge is how old such a count may be that is told again, waitsRetry after how long
+	// one that failed is tried again, which is logged.
+	waitsAge, waitsRetry = time.Second, time.Minute
 )
 
 // repairWaits is the last count of what the repair queue is of.
 type repairWaits struct {
 	mu    sync.Mutex
-	at    time.Time
-	count *wire.RepairWaits
+	until time.Time         // it is told again
+	count *wire.RepairWaits // nil where it failed
 }
 
 // waitsNow says of what the repair queue is, and why what does not move waits; nil where
-// the queue is empty.
-func (l *leader) waitsNow(r state.Reader, queued uint64) (*wire.RepairWaits, error) {
+// the queue is empty, or cannot be looked through: that is logged, for how full the cluster
+// is, which is asked for at the same time, must be told all the same.
+func (l *leader) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
 	if queued == 0 {
-		return nil, nil
+		return nil
 	}
 	w := &l.waits
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := l.deps.Clock.Now()
-	if w.count != nil && now.Sub(w.at) < waitsAge {
-		return w.count, nil
+	if now.Before(w.until) {
+		return w.count
 	}
 	items, more, err := l.machine.QueuedStripes(r, maxWaits)
 	if err != nil {
-		return nil, err
+		l.deps.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
+		w.until, w.count = now.Add(waitsRetry), nil
+		return nil
 	}
-	w.at, w.count = now, countWaits(l.topology.view(), items)
+	w.until, w.count = now.Add(waitsAge), countWaits(l.topology.view(), items)
 	w.count.More = more
-	return w.count, nil
+	return w.count
 }
 
 func countWaits(v *topologyView, items []state.QueuedStripe) *wire.RepairWaits {

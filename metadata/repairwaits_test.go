@@ -65,3 +65,29 @@ func TestRepairWaitsAreTold(t *testing.T) {
 		require.ErrorContains(t, err, "though 6 answer: they are draining, out of service or announced to be away")
 	})
 }
+
+// A queue that cannot be looked through, as one of its stripes has no record, takes nothing
+// else down: mounts ask for how full the cluster is by the same request.
+func TestBrokenRepairQueueDoesNotHideTheCluster(t *testing.T) {
+	bubbleSeen(t, func(c *cluster, seen *seenReads) {
+		nodes := c.fleet(6)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		s := k.write("f", nil)
+		_, err := k.do(badChunk(s, 2))
+		require.NoError(t, err)
+		c.pass(2*time.Second, nodes...)
+		require.EqualValues(t, 1, c.cluster().Waits.GetCorrupt())
+		broken := stripeKey(s.Id)
+		seen.set(func(key []byte) bool { return string(key) == broken })
+		c.pass(2*time.Second, nodes...)
+		for range 2 {
+			now := c.cluster()
+			require.Nil(t, now.Waits)
+			require.EqualValues(t, 1, now.RepairQueued)
+			require.Len(t, now.Topology.Hosts, 6)
+		}
+		seen.set(nil)
+		c.pass(2*time.Minute, nodes...)
+		require.EqualValues(t, 1, c.cluster().Waits.GetCorrupt())
+	})
+}

@@ -1,0 +1,78 @@
+package metadata_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/state"
+)
+
+// seenReads has a test see what the service reads of the state.
+type seenReads struct {
+	mu sync.Mutex
+	// get is called with the key of each read, and returns whether there is to be nothing.
+	get func(key []byte) (hidden bool)
+}
+
+func (s *seenReads) set(get func(key []byte) (hidden bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.get = get
+}
+
+type seenStore struct {
+	metadata.Store
+	seen *seenReads
+}
+
+type seenReader struct {
+	state.Reader
+	seen *seenReads
+}
+
+func (s seenStore) View(fn func(state.Reader, uint64) error) error {
+	return s.Store.View(func(r state.Reader, applied uint64) error { return fn(seenReader{r, s.seen}, applied) })
+}
+
+func (r seenReader) Get(key []byte) ([]byte, bool, error) {
+	r.seen.mu.Lock()
+	get := r.seen.get
+	r.seen.mu.Unlock()
+	if get != nil && get(key) {
+		return nil, false, nil
+	}
+	return r.Reader.Get(key)
+}
+
+// bubbleSeen is bubble of servers whose reads of the state are seen.
+func bubbleSeen(t *testing.T, fn func(c *cluster, seen *seenReads)) {
+	t.Helper()
+	seen := &seenReads{}
+	bubbleWith(t, func(_ *metadata.Config, deps *metadata.Deps) {
+		open := deps.NewStore
+		deps.NewStore = func(fsm metadata.FSM) (metadata.Store, error) {
+			s, err := open(fsm)
+			return seenStore{s, seen}, err
+		}
+	}, func(c *cluster) { fn(c, seen) })
+}
+
+// keyReader notes the key that is asked for.
+type keyReader struct {
+	state.Reader
+	key string
+}
+
+func (k *keyReader) Get(key []byte) ([]byte, bool, error) {
+	k.key = string(key)
+	return nil, false, nil
+}
+
+// stripeKey is the key of a stripe's record.
+func stripeKey(id uint64) string {
+	var k keyReader
+	_, _ = state.New(0).StripeByID(&k, moraine.StripeID(id))
+	return k.key
+}
