@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/testseed"
 )
 
 // A read of a part of one chunk, which its caller makes by himself, ends as any other
@@ -27,8 +28,12 @@ func TestSmallReadOfAHostInTrouble(t *testing.T) {
 		"shuts down":       {func(context.Context, any) error { return errKind(moraine.Unavailable) }, false},
 		"finds corruption": {func(context.Context, any) error { return errKind(moraine.Corrupt) }, false},
 	}
+	runs := testseed.Sample(t, 2)
 	for name, row := range rows {
 		for _, scheme := range []moraine.Scheme{{K: 4, M: 2}, moraine.Copies(3)} {
+			if !runs() {
+				continue
+			}
 			t.Run(name+"/"+scheme.String(), func(t *testing.T) {
 				inCluster(t, 6, func(c *cluster) {
 					cfg := config()
