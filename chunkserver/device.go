@@ -150,7 +150,7 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, er
 	reads := &readTimings{}
 	tier, err := disk.Open(disk.Config{Dir: cfg.Dir, Cluster: cluster, CapacityBytes: cfg.CapacityBytes, SegmentBytes: cfg.SegmentBytes}, disk.Deps{
 		FS: s.deps.FS, Clock: s.deps.Clock, Pool: f.memory.Arena(), Log: s.deps.Log, Metrics: s.deps.DiskMetrics,
-		ReadTook: func(bytes int, took time.Duration) { reads.add(s.deps.Clock.Now(), bytes, took) },
+		ReadTook: func(bytes, others int, took time.Duration) { reads.add(s.deps.Clock.Now(), bytes, others, took) },
 	})
 	switch {
 	case errors.Is(err, moraine.IOError):

@@ -127,18 +127,24 @@ func TestMedianPut(t *testing.T) {
 		}
 		require.EqualValues(t, 9000, w.puts.micros(time.Now()), "of 1 to 16 ms")
 		d.put = 2 * time.Second
-		for range timedLeast / 2 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			require.ErrorIs(t, w.Put(ctx, tiers.Header{}, nil, nil), context.DeadlineExceeded)
-			cancel()
+		late := func(deadline time.Duration) {
+			for range timedLeast / 2 {
+				ctx, cancel := context.WithTimeout(t.Context(), deadline)
+				require.ErrorIs(t, w.Put(ctx, tiers.Header{}, nil, nil), context.DeadlineExceeded)
+				cancel()
+			}
 		}
-		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "with eight that took a second or more")
+		late(9 * time.Millisecond)
+		require.EqualValues(t, 9000, w.puts.micros(time.Now()), "a short deadline says nothing of how long it takes")
+		late(500 * time.Millisecond)
+		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "with eight that took half a second or more")
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.Error(t, w.Put(canceled, tiers.Header{}, nil, nil))
 		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "who gave up says nothing")
 		time.Sleep(timedWindow + time.Second)
 		require.Zero(t, w.puts.micros(time.Now()), "it has done nothing of late")
+		require.Less(t, 5*timedWindow, 30*time.Second, "a burst is not told of for half a minute")
 	})
 }
 
@@ -146,13 +152,14 @@ func TestMedianPut(t *testing.T) {
 func TestMedianReads(t *testing.T) {
 	r, now := &readTimings{}, time.Unix(1000, 0)
 	require.Nil(t, r.micros(now))
-	for i, n := range []int{1, 64 << 10, 64<<10 + 1, 4 << 20, 4<<20 + 1, 16 << 20} {
+	for i, n := range []int{1, 64<<10 + 8<<10, 512 << 10, 512<<10 + 8<<10, 4 << 20, 4<<20 + 8<<10, 8 << 20, 16 << 20} {
 		for range timedLeast / 2 {
-			r.add(now, n, time.Duration(i/2+1)*time.Millisecond)
+			r.add(now, n, readBeside, time.Duration(i/2+1)*time.Millisecond)
+			r.add(now, n, readBeside+1, time.Minute) // it waits for others, and does not count
 		}
 	}
-	// 64 KiB and 1 byte more, and 4 MiB, are of two classes.
-	require.Equal(t, []uint64{1000, 0, 0, 3000}, r.micros(now))
+	// What is usual is of one class, with a head and without.
+	require.Equal(t, []uint64{1000, 2000, 3000, 4000}, r.micros(now))
 	require.Nil(t, r.micros(now.Add(timedWindow+1)))
 }
 

@@ -19,14 +19,20 @@ const (
 	corruptWindow = 24 * time.Hour
 	// timedSamples is of how many operations the median is taken, timedLeast how many there
 	// must be within timedWindow for it to say anything: of a device that does nothing, or
-	// has just begun, nothing is said.
+	// has just begun, nothing is said. The window is a small part of the time over which the
+	// leader judges: a burst must not be told of for as long as it takes to be judged by it.
 	timedSamples, timedLeast = 128, 16
-	timedWindow              = 30 * time.Second
+	timedWindow              = 5 * time.Second
+	// readBeside is beside how many others of the device a read may begin and count: beside
+	// more it waits for them, which tells what is asked of the device and not what it can.
+	readBeside = 2
 )
 
 // readClasses are up to how many bytes reads have that are held against each other; a last
 // class has the longer ones. A short read here is not to be held against a long one there.
-var readClasses = [...]int{64 << 10, 512 << 10, 4 << 20}
+// The bounds lie between the usual lengths (64 KiB, 512 KiB, a chunk of 4 MiB), with the
+// record's head or without it.
+var readClasses = [...]int{96 << 10, 768 << 10, 6 << 20}
 
 // watched is a device's tier that notes how the device does: how long its puts
 // and reads take, and which chunks it gives back wrong. One with too many of these is
@@ -87,7 +93,11 @@ func (t *timings) micros(now time.Time) uint64 {
 // readTimings are timings of reads, by their length.
 type readTimings [len(readClasses) + 1]timings
 
-func (r *readTimings) add(now time.Time, bytes int, took time.Duration) {
+// add notes a read that was to be of so many bytes and began beside others.
+func (r *readTimings) add(now time.Time, bytes, others int, took time.Duration) {
+	if others > readBeside {
+		return
+	}
 	class, _ := slices.BinarySearch(readClasses[:], bytes)
 	r[class].add(now, took)
 }
@@ -114,10 +124,13 @@ func watch(tier keeper, c clock.Clock, limit int) *watched {
 func (w *watched) Put(ctx context.Context, h tiers.Header, data []byte, sums []uint32) error {
 	began := w.clock.Now()
 	err := w.keeper.Put(ctx, h, data, sums)
-	// One that its deadline ended would have taken longer.
-	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		now := w.clock.Now()
-		w.puts.add(now, now.Sub(began))
+	now := w.clock.Now()
+	took := now.Sub(began)
+	// One that its deadline ended would have taken longer: how much is not known, so that
+	// one with a short deadline says nothing.
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && uint64(took.Microseconds()) > w.puts.micros(now)
+	if err == nil || late {
+		w.puts.add(now, took)
 	}
 	return err
 }

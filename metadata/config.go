@@ -57,6 +57,9 @@ type Config struct {
 	MaxRepairs int
 	// RepairsPerSecond bounds the stripes that are given to repair jobs (256).
 	RepairsPerSecond int
+	// SlowTimes is how many times as long as on its peers puts or reads take on a device that
+	// is drained for it (10; negative: none is).
+	SlowTimes int
 	// RewriteLive is of how many hundredths of a stripe files may name at most for it to be
 	// rewritten (25; negative: none is). To free a byte of such a stripe takes a third of
 	// one that is read and written again; at half a stripe it takes a whole one.
@@ -117,6 +120,7 @@ func (c *Config) setDefaults() {
 	setInt(&c.MinProtection, 1)
 	setInt(&c.MaxRepairs, 16)
 	setInt(&c.RepairsPerSecond, 256)
+	setInt(&c.SlowTimes, 10)
 	setInt(&c.RewriteLive, 25)
 	setDuration(&c.RewriteEvery, time.Hour)
 	setDuration(&c.RewriteGrace, 24*time.Hour)
@@ -155,6 +159,8 @@ func (c *Config) validate() error {
 		return bad("the cluster's identity is needed")
 	case c.SettleTime < time.Second:
 		return bad("a change of the bucket settles in %v: at least a second", c.SettleTime)
+	case c.SlowTimes >= 0 && c.SlowTimes < 2:
+		return bad("devices are drained that are %d times as slow as others: 2 at least, or -1 for none", c.SlowTimes)
 	case c.RepairGrace < c.Suspect:
 		return bad("the grace before a repair (%v) is shorter than the time to be suspect (%v)", c.RepairGrace, c.Suspect)
 	case c.SessionTimeout < 2*tickEvery:

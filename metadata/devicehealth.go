@@ -2,52 +2,73 @@ package metadata
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
 	// readClasses is how many kinds of reads a device's server tells the times of.
 	readClasses = 4
-	// A device whose puts, or whose reads of one length, take slowTimes as long as those of
-	// its peers, and at least slowMicros, for slowFor, is taken out, where there are
+	// A device whose puts, or whose reads of one length, take Config.SlowTimes as long as
+	// those of its peers, and at least slowMicros, for slowFor, is drained, where there are
 	// slowPeers to hold it against. Another one is not judged before slowRest has passed: what makes
 	// several devices slow at once is not the devices.
-	slowTimes  = 10
 	slowMicros = 20_000
 	slowPeers  = 4
 	slowFor    = 30 * time.Second
 	slowRest   = 10 * time.Minute
-	// slowPart is which part of all devices may be out for it at a time: 1 of so
+	// slowTrust is for how long one is not judged that a person has set in.
+	slowTrust = 24 * time.Hour
+	// slowPart is which part of all devices may have been let go for it at a time: 1 of so
 	// many, and one in any case. Of a cluster with disks of two kinds the slower kind
 	// would all go otherwise, one after the other.
 	slowPart = 20
 
-	reasonSlow = "it is ten times slower than its peers"
+	reasonSlow = "it is much slower than its peers"
+	// reasonSlowBefore is what earlier builds said.
+	reasonSlowBefore = "it is ten times slower than its peers"
 )
+
+// slowKind is one of the figures of a device: 0 of its puts, above it of its reads.
+type slowKind struct {
+	device uint32
+	kind   int
+}
 
 // slowness is since when devices have been slow.
 type slowness struct {
-	since map[uint32]time.Time
-	last  time.Time // that one was taken out
+	since  map[slowKind]time.Time
+	byHand map[uint32]time.Time // since when devices were seen to be in by a person's word
+	last   time.Time            // that one was let go
+	told   time.Time            // that a host was found slow as a whole
 }
 
-// judge returns the device that is to be taken out for being slow, 0 for none.
-func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
+// judge returns the device that is to be let go for being slow, 0 for none, and a host all
+// of whose devices are slow alike, "" for none: that is the host, and no disk of it. A device
+// is judged by figures that were slow all the while, of peers that were there all the while.
+func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64) (worst uint32, alike string) {
 	var times [1 + readClasses][]timed // of puts, and of reads
-	out, disks := 0, 0
+	gone, disks := 0, 0
+	byHand := make(map[uint32]time.Time)
 	for _, h := range hosts {
 		for _, d := range h.record.Devices {
 			if d.State != deviceRetired {
 				disks++
 			}
-			if d.State == deviceOut && d.Reason == reasonSlow {
-				out++
+			if d.State != deviceIn && d.State != deviceRetired && (d.Reason == reasonSlow || d.Reason == reasonSlowBefore) {
+				gone++
+			}
+			if at, was := s.byHand[d.Id]; setInByHand(d) && was {
+				byHand[d.Id] = at
+			} else if setInByHand(d) {
+				byHand[d.Id] = now
 			}
 			u, ok := h.usage[d.Id]
 			if !ok || !h.alive || d.State != deviceIn || u.failed {
@@ -55,40 +76,78 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host) uint32 {
 			}
 			for kind, micros := range append([]uint64{u.putMicros}, u.readMicros[:]...) {
 				if micros > 0 {
-					times[kind] = append(times[kind], timed{d.Id, micros})
+					times[kind] = append(times[kind], timed{d.Id, h.record.Id, micros})
 				}
 			}
 		}
 	}
-	since := make(map[uint32]time.Time)
-	var worst uint32
-	for _, all := range times {
-		for _, device := range slowOf(all) {
-			since[device] = now
-			if at, was := s.since[device]; was {
-				since[device] = at
+	s.byHand = byHand
+	since := make(map[slowKind]time.Time)
+	for kind, all := range times {
+		slow, host := apart(all, slowOf(all, slowTimes))
+		if host != "" {
+			alike = host
+		}
+		for _, d := range slow {
+			k := slowKind{d.device, kind}
+			since[k] = now
+			if at, was := s.since[k]; was {
+				since[k] = at
 			}
-			if now.Sub(since[device]) >= slowFor {
-				worst = device
+			at, trusted := byHand[d.device]
+			if now.Sub(since[k]) >= slowFor && (!trusted || now.Sub(at) >= slowTrust) {
+				worst = d.device
 			}
 		}
 	}
 	s.since = since
-	if worst == 0 || out >= max(1, disks/slowPart) || (!s.last.IsZero() && now.Sub(s.last) < slowRest) {
-		return 0
+	if alike != "" && !s.told.IsZero() && now.Sub(s.told) < slowRest {
+		alike = ""
+	} else if alike != "" {
+		s.told = now
 	}
-	s.last = now
-	return worst
+	if gone >= max(1, disks/slowPart) || (!s.last.IsZero() && now.Sub(s.last) < slowRest) {
+		worst = 0
+	}
+	return worst, alike
+}
+
+// setInByHand reports whether a device is in by a person's word: what else takes one in
+// says so.
+func setInByHand(d *wire.Device) bool {
+	return d.State == deviceIn && d.Reason != "" && d.Reason != reasonBack
 }
 
 // timed is how long the operations of one kind take on a device.
 type timed struct {
 	device uint32
+	host   string
 	micros uint64
 }
 
+// apart returns those of the slow devices that have others beside them on their host which
+// are not, or are alone there, and a host of which all are slow.
+func apart(all, slow []timed) (out []timed, alike string) {
+	count := func(of []timed, host string) (n int) {
+		for _, d := range of {
+			if d.host == host {
+				n++
+			}
+		}
+		return n
+	}
+	for _, d := range slow {
+		if n := count(all, d.host); n > 1 && count(slow, d.host) == n {
+			alike = d.host
+			continue
+		}
+		out = append(out, d)
+	}
+	return out, alike
+}
+
 // slowOf returns the devices that are much slower than the median of the others. It sorts.
-func slowOf(all []timed) (slow []uint32) {
+func slowOf(all []timed, slowTimes uint64) (slow []timed) {
 	if len(all)-1 < slowPeers {
 		return nil
 	}
@@ -99,10 +158,69 @@ func slowOf(all []timed) (slow []uint32) {
 			peers++
 		}
 		if d.micros >= slowMicros && d.micros >= slowTimes*all[min(peers, len(all)-1)].micros {
-			slow = append(slow, d.device)
+			slow = append(slow, d)
 		}
 	}
 	return slow
+}
+
+// slowest returns what slowness.judge does, where the fleet is settled: nothing waits for
+// repair, and every host is there. Where it is not, what is measured is also what repairs
+// ask of the devices, and none is to be let go; it is judged from the start afterwards.
+func (t *topology) slowest(now time.Time, settled bool, slowTimes uint64) (device uint32, alike string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !settled || !t.calmLocked() {
+		t.slow.since = nil
+		return 0, ""
+	}
+	return t.slow.judge(now, t.hosts, slowTimes)
+}
+
+// letGo notes that a device was let go for being slow.
+func (t *topology) letGo(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slow.last = now
+}
+
+// judgeSlow drains a device that is much slower than its peers. It is not declared out: its
+// chunks are as good as any, and are what others are made from.
+func (l *leader) judgeSlow(ctx context.Context, now time.Time) error {
+	if l.cfg.SlowTimes < 0 {
+		return nil
+	}
+	settled, err := l.nothingToRepair()
+	if err != nil {
+		return err
+	}
+	device, alike := l.topology.slowest(now, settled, uint64(l.cfg.SlowTimes))
+	if alike != "" {
+		l.deps.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
+	}
+	if device == 0 {
+		return nil
+	}
+	set := &wire.SetDeviceState{Device: device, State: deviceDraining, Reason: reasonSlow, Keep: true}
+	if err := l.setDevice(ctx, set); err != nil {
+		return err
+	}
+	l.topology.letGo(now)
+	return nil
+}
+
+// nothingToRepair reports whether nothing waits for repair, or to be judged.
+func (l *leader) nothingToRepair() (settled bool, err error) {
+	err = l.store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.machine.Counters(r)
+		if err != nil || n.RepairQueued > 0 {
+			return err
+		}
+		scans, err := l.machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
+		settled = err == nil && len(scans) == 0
+		return err
+	})
+	return settled, err
 }
 
 // usageOf is what a heartbeat says of a device.

@@ -193,15 +193,23 @@ func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 	l.deps.Metrics.LiveHosts.Set(float64(v.live))
 	l.deps.Metrics.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
 	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
-		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
-			Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}}})
-		if err != nil {
+		if err := l.setDevice(ctx, set); err != nil {
 			return err
 		}
-		if set.State == wire.DeviceState_DEVICE_STATE_OUT {
-			l.deps.Metrics.DevicesOut.Inc()
-		}
-		l.deps.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
 	}
+	return nil
+}
+
+// setDevice changes the state of a device on the leader's own word.
+func (l *leader) setDevice(ctx context.Context, set *wire.SetDeviceState) error {
+	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
+		Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}}})
+	if err != nil {
+		return err
+	}
+	if set.State == wire.DeviceState_DEVICE_STATE_OUT {
+		l.deps.Metrics.DevicesOut.Inc()
+	}
+	l.deps.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
 	return nil
 }

@@ -270,8 +270,11 @@ func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 		require.Equal(t, in, c.device(id).State, "nobody else reads so much at a time")
 		beat([]uint64{60_000, 1, 1, 1, 1, 1}, []uint64{60_000}, time.Minute)
 		require.Equal(t, in, c.device(id).State, "all are slow")
+		beat([]uint64{800, 60_000, 0}, []uint64{900, 5000, 5000}, 20*time.Second)
+		beat([]uint64{800, 0, 60_000}, []uint64{900, 5000, 5000}, 20*time.Second)
+		require.Equal(t, in, c.device(id).State, "not of one length for long enough")
 		beat([]uint64{800, 0, 60_000}, []uint64{900, 0, 5000}, 40*time.Second)
-		require.Equal(t, out, c.device(id).State)
+		require.Equal(t, draining, c.device(id).State)
 	})
 }
 
@@ -306,18 +309,20 @@ func TestSlowDeviceIsTakenOut(t *testing.T) {
 		beat(map[int]uint64{3: 60_000}, 20*time.Second)
 		require.Equal(t, in, c.device(id).State, "not for long enough")
 		beat(map[int]uint64{3: 60_000}, 20*time.Second)
-		require.Equal(t, out, c.device(id).State)
+		require.Equal(t, draining, c.device(id).State, "and its chunks are still sources")
 		nodes[3].again()
-		require.Equal(t, out, c.device(id).State, "a start does not make it quicker")
+		require.Equal(t, draining, c.device(id).State, "a start does not make it quicker")
 		beat(map[int]uint64{5: 60_000}, 2*time.Minute)
 		require.Equal(t, in, c.device(nodes[5].devices[0].Id).State, "one at a time")
 		beat(map[int]uint64{5: 60_000}, 12*time.Minute)
 		require.Equal(t, in, c.device(nodes[5].devices[0].Id).State, "a second of seven waits until a person has seen to the first")
 		_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
-			SetDeviceState: &wire.SetDeviceState{Device: id, State: in}}})
+			SetDeviceState: &wire.SetDeviceState{Device: id, State: in, Reason: "by hand"}}})
 		require.NoError(t, err)
+		beat(map[int]uint64{3: 60_000}, 2*time.Minute)
+		require.Equal(t, in, c.device(id).State, "a person knows better, for a day")
 		beat(map[int]uint64{5: 60_000}, 40*time.Second)
-		require.Equal(t, out, c.device(nodes[5].devices[0].Id).State)
+		require.Equal(t, draining, c.device(nodes[5].devices[0].Id).State)
 	})
 }
 

@@ -205,6 +205,11 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 func (t *topology) calm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.calmLocked()
+}
+
+// calmLocked is calm. The caller holds mu.
+func (t *topology) calmLocked() bool {
 	for _, h := range t.hosts {
 		used := func(d *wire.Device) bool { return d.State != deviceOut && d.State != deviceRetired }
 		if slices.ContainsFunc(h.record.Devices, used) && (!h.alive || h.record.MaintenanceUntil > t.clusterTime) {
@@ -255,7 +260,6 @@ func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64)
 	var sets []*wire.SetDeviceState
 	changed := t.awayEnded(clusterTime)
 	t.clusterTime = clusterTime
-	slow := t.slow.judge(now, t.hosts)
 	for _, h := range t.hosts {
 		silent := now.Sub(h.heard)
 		if h.alive && silent > t.suspect {
@@ -264,9 +268,6 @@ func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64)
 		away := h.record.MaintenanceUntil > clusterTime
 		for _, d := range h.record.Devices {
 			set := h.judge(d, silent > grace && !away)
-			if set == nil && d.Id == slow && d.State == deviceIn {
-				set = &wire.SetDeviceState{State: deviceOut, Reason: reasonSlow, Keep: true}
-			}
 			if set != nil {
 				set.Device = d.Id
 				sets = append(sets, set)

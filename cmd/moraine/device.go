@@ -37,7 +37,7 @@ type deviceRow struct {
 	MediaErrors uint64 `json:"media_errors,omitempty"`
 	// PutMicros is the median time of its puts of late.
 	PutMicros uint64 `json:"put_micros,omitempty"`
-	// ReadMicros are those of reads of its medium: of up to 64 KiB, 512 KiB, 4 MiB, and more.
+	// ReadMicros are those of reads of its medium: of up to 96 KiB, 768 KiB, 6 MiB, and more.
 	ReadMicros []uint64 `json:"read_micros,omitempty"`
 	Corrupt    uint64   `json:"corrupt_chunks,omitempty"`
 }

@@ -61,6 +61,9 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 			if o.service.RewriteLive == 0 || o.service.RewriteGrace == 0 || o.service.PackAfter == 0 {
 				return usageError("--rewrite-live, --rewrite-grace and --pack-after cannot be 0: -1 of the first turns rewriting off, the least of the second is that of --grace, and -1s of the third turns packing off")
 			}
+			if o.service.SlowTimes == 0 {
+				return usageError("--slow-times cannot be 0: -1 turns it off")
+			}
 			return a.runMetadata(cmd.Context(), o)
 		},
 	}
@@ -81,6 +84,7 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "a change of the bucket whose reply was not seen may still arrive this long after its mover's lease; the same on every server")
 	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must be able to lose while too few are up for its scheme; the same on every server")
 	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "bound of the stripes given to repair jobs")
+	f.IntVar(&o.service.SlowTimes, "slow-times", 10, "a device is drained on which puts or reads take so many times as long as on the others; -1: none")
 	f.IntVar(&o.service.RewriteLive, "rewrite-live", 25, "stripes are rewritten of which files use at most so many percent any more; -1: none")
 	f.DurationVar(&o.service.RewriteEvery, "rewrite-every", time.Hour, "files are looked through for such stripes this often; younger stripes are left alone")
 	f.DurationVar(&o.service.RewriteGrace, "rewrite-grace", 24*time.Hour, "chunks of stripes that were rewritten are kept this long: a backup that is older does not bring back files rewritten since")

@@ -102,8 +102,8 @@ func TestDeviceThatLiesIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestDeviceThatIsSlowToReadIsTakenOut: one whose reads alone take long is taken out, and
-// what it held is rebuilt. Before, while nothing is done, and after a start, none is.
+// TestDeviceThatIsSlowToReadIsTakenOut: one whose reads alone take long is drained, so
+// that what it holds is moved elsewhere while it serves. Before, while nothing is done, and after a start, none is.
 func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 	var slow atomic.Bool
 	rule := func(node string, op vfs.Op) error {
@@ -114,21 +114,25 @@ func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 	}
 	inWorld(t, incluster.Options{Chunkservers: 7, Rule: rule}, func(w *world) {
 		w.write(20)
-		out := func() bool { return w.host("n2").Devices[0].State == wire.DeviceState_DEVICE_STATE_OUT }
+		drained := func() bool { return w.host("n2").Devices[0].State == wire.DeviceState_DEVICE_STATE_DRAINING }
 		slow.Store(true)
 		w.StopNode("n2")
 		require.NoError(t, w.Restart("n2"))
 		require.NoError(t, w.WaitReady(w.ctx))
 		time.Sleep(2 * time.Minute)
-		require.False(t, out(), "it has begun, and does nothing")
+		require.False(t, drained(), "it has begun, and does nothing")
 		slow.Store(false)
-		for range 20 {
-			w.scrubAll()
+		reads := func() {
+			w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{}}})
 		}
-		require.False(t, out(), "it reads as the others do")
+		for range 60 {
+			reads()
+			time.Sleep(time.Second)
+		}
+		require.False(t, drained(), "it reads as the others do")
 		require.NotEmpty(t, w.host("n3").Devices[0].ReadMicros)
 		slow.Store(true)
-		w.until("the device is out", func() bool { w.scrubAll(); return out() })
+		w.until("the device is drained", func() bool { reads(); return drained() })
 		require.Contains(t, w.host("n2").Devices[0].Reason, "slower than its peers")
 		w.sound()
 		w.StopNode("n2")

@@ -134,16 +134,16 @@ func (m *Machine) wentElsewhere(t *tx, d *device, w *wire.Device) (bool, error) 
 	return t.speaks(LevelHosts)
 }
 
-// distrust notes that the leader takes a device out for good: a server that
-// starts anew does not know that the disk lied, and would take it in again. The
+// distrust notes that the leader takes a device out, or drains it, for good: a server that
+// starts anew does not know that the disk lied or lagged, and would take it in again. The
 // caller writes the device.
 func (m *Machine) distrust(t *tx, d *device, op *wire.SetDeviceState) error {
-	if !op.GetKeep() || d.state != deviceOut {
+	if !op.GetKeep() || (d.state != deviceOut && d.state != deviceDraining) {
 		return nil
 	}
 	ok, err := t.speaks(LevelHosts)
 	if err == nil && ok {
-		d.asked = deviceOut
+		d.asked = d.state
 	}
 	return err
 }

@@ -227,3 +227,26 @@ func TestCarriedDiskIsNotTakenBack(t *testing.T) {
 	b.replays()
 	b.keepLog("v4-carried-disk")
 }
+
+// TestSlowDeviceStaysDraining: what the leader drains for good is drained on when its server
+// has started anew, and when it was gone meanwhile.
+func TestSlowDeviceStaysDraining(t *testing.T) {
+	b := newCluster(t, 3)
+	b.ok(b.as("m1", "metadata", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{
+		Device: 1, State: wire.DeviceState_DEVICE_STATE_DRAINING, Reason: "it is slow", Keep: true}}}))
+	b.registerHost("n1", 1)
+	b.ok(b.as("m1", "metadata", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{
+		Device: 1, State: wire.DeviceState_DEVICE_STATE_OUT, Reason: "it failed"}}}))
+	b.registerHost("n1", 1)
+	if have := b.hostOf("n1").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_DRAINING {
+		t.Fatalf("a device that is slow is %v after its server's start", have)
+	}
+	b.ok(b.hostState("admin", "n1", wire.DeviceState_DEVICE_STATE_IN))
+	b.registerHost("n1", 1)
+	if have := b.hostOf("n1").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_IN {
+		t.Fatalf("it was set in, and is %v", have)
+	}
+	b.settleScans()
+	b.check()
+	b.replays()
+}

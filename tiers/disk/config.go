@@ -83,8 +83,9 @@ type Deps struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 	// ReadTook, unless it is nil, hears how long the medium took for each read of a chunk
-	// or a part of it. It may be called concurrently.
-	ReadTook func(bytes int, took time.Duration)
+	// or a part of it, of how many bytes that was to be, and how many others were under
+	// way when it began. It may be called concurrently.
+	ReadTook func(bytes, others int, took time.Duration)
 }
 
 // Pool is what a Device needs of a *bufpool.Pool, or of another lender.

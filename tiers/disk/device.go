@@ -77,6 +77,7 @@ type Device struct {
 	segments map[uint64]*segment
 
 	liveBytes, deadBytes, chunks atomic.Int64
+	reading                      atomic.Int32 // reads of the medium under way
 
 	failure atomic.Pointer[moraine.Error]
 	failed  chan struct{} // closed by the first failure

@@ -172,9 +172,11 @@ func (r *reading) readSums(ctx context.Context) error {
 // readAt reads all of p; a file that ends before is Corrupt.
 func (d *Device) readAt(f vfs.File, p []byte, off int64) error {
 	began := d.deps.Clock.Now()
+	others := d.reading.Add(1) - 1
 	n, err := f.ReadAt(p, off)
+	d.reading.Add(-1)
 	if d.deps.ReadTook != nil {
-		d.deps.ReadTook(n, d.deps.Clock.Now().Sub(began))
+		d.deps.ReadTook(len(p), int(others), d.deps.Clock.Now().Sub(began))
 	}
 	d.deps.Metrics.ReadBytes.Add(float64(n))
 	switch {

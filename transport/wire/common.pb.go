@@ -759,7 +759,7 @@ type Device struct {
 	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros,proto3" json:"put_micros,omitempty"`             // median time of a durable put of late; 0: too few
 	CorruptChunks uint64      `protobuf:"varint,453,opt,name=corrupt_chunks,json=corruptChunks,proto3" json:"corrupt_chunks,omitempty"` // found by reads and scrubs since its server started
 	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted,proto3" json:"distrusted,omitempty"`                            // with state OUT: what it answers is not to be believed, its server's next start does not change that
-	// Median times of reads of its medium of late, of up to 64 KiB, 512 KiB, 4 MiB, and more;
+	// Median times of reads of its medium of late, of up to 96 KiB, 768 KiB, 6 MiB, and more;
 	// 0: too few.
 	ReadMicros    []uint64 `protobuf:"varint,456,rep,packed,name=read_micros,json=readMicros,proto3" json:"read_micros,omitempty"`
 	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"` // of one that is draining or out, in ClusterReply: chunks that stripes have on it, 4,096 at most

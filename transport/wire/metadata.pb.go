@@ -8306,7 +8306,7 @@ type SetDeviceState struct {
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"` // out until an administrator says otherwise, also after its server's next start
+	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"` // out or draining until an administrator says otherwise, also after its server's next start
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
