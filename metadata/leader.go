@@ -42,6 +42,7 @@ type leader struct {
 	balancing balancing
 	rewriting rewriting
 	waits     repairWaits
+	absences  absences
 	scrubs    scrubs
 	lease     *leaseTable
 	holds     []state.Hold // of the state, when the leadership began
@@ -76,7 +77,7 @@ func (s *Server) lead(ctx context.Context) error {
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
 		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),
-		balancing: balancing{from: map[uint32]moraine.StripeID{}},
+		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)
 	g, ctx := errgroup.WithContext(ctx)

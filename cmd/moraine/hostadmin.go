@@ -218,6 +218,10 @@ func etaOf(h *wire.Healing) string {
 	return fmt.Sprintf(", about %v to go", (time.Duration(h.EtaMillis) * time.Millisecond).Round(time.Second))
 }
 
+// maintenancePatience is how long an announcement goes on asking: the stripes of a large
+// host are judged over several attempts.
+const maintenancePatience = 2 * time.Minute
+
 func (a *app) maintenanceCommand() *cobra.Command {
 	var length time.Duration
 	var reason string
@@ -230,7 +234,8 @@ func (a *app) maintenanceCommand() *cobra.Command {
 for its silence, and nothing new is put on it. It ends by itself when the host's
 chunkserver has started anew. Refused where a stripe would be left without a
 chunk to spare: hosts that are down, or away already, count, and so do chunks that
-are lost or corrupt and wait for repair.`,
+are lost or corrupt and wait for repair. Every stripe of the host is looked at; where
+that takes longer than the command waits, give it again: it goes on from there.`,
 		Example: "  moraine maintenance n3 --for 30m && ssh n3 reboot",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -240,7 +245,7 @@ are lost or corrupt and wait for repair.`,
 			if end {
 				length = 0
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := a.dialHosts(cmd.Context(), "", client.Config{Patience: maintenancePatience})
 			if err != nil {
 				return err
 			}

@@ -62,3 +62,32 @@ func (v *view) queued(i *repairItem) (QueuedStripe, error) {
 	h, err := v.healthOf(s, i.bad)
 	return QueuedStripe{Stripe: s, Missing: h.missing, Moving: h.moving, Lost: h.lost, Gone: h.gone, Protects: h.protects, Running: i.job != 0}, err
 }
+
+// BadStripe is a stripe with chunks that are known to be corrupt, or not where they should
+// be: Chunks has a bit for each.
+type BadStripe struct {
+	Stripe moraine.StripeID
+	Chunks uint32
+}
+
+// BadChunks returns the stripes on the repair queue that have such chunks, by number, from
+// one on, of at most limit items that it looks at; and where to go on, 0 at the end.
+func (m *Machine) BadChunks(r Reader, from moraine.StripeID, limit int) (out []BadStripe, next moraine.StripeID, err error) {
+	var bad error
+	seen := 0
+	err = r.Scan(m.k.repairStripe(from), prefixEnd(m.k.table(tabRepairStripe)), func(key, value []byte) bool {
+		i := repairItem{stripe: moraine.StripeID(lastU64(key))}
+		if seen++; seen > limit {
+			next = i.stripe
+			return false
+		}
+		if bad = i.decode(value); bad == nil && i.bad != 0 {
+			out = append(out, BadStripe{i.stripe, i.bad})
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, next, err
+}

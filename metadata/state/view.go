@@ -89,22 +89,6 @@ func (m *Machine) StripeByID(r Reader, id moraine.StripeID) (*moraine.Stripe, er
 	return m.view(r).stripe(id)
 }
 
-// MissingChunks has a bit for each chunk of a stripe that is gone, or known to be corrupt:
-// what repair goes by. Whether hosts answer is not in the state.
-func (m *Machine) MissingChunks(r Reader, s *moraine.Stripe) (uint32, error) {
-	v := m.view(r)
-	item, err := v.repairOf(s.ID)
-	if err != nil {
-		return 0, err
-	}
-	bad := uint32(0)
-	if item != nil {
-		bad = item.bad
-	}
-	h, err := v.healthOf(s, bad)
-	return h.missing, err
-}
-
 // GrantInfo is a live grant.
 type GrantInfo struct {
 	First   moraine.StripeID

@@ -1,0 +1,313 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// awayPage is how many chunks of a host are looked at at once before it is
+	// announced to be away.
+	awayPage = 1024
+	// maxBare is how many stripes without redundancy are found before a judgement ends.
+	maxBare = 100
+	// awayKept is for how long a judgement waits for the next attempt of the
+	// announcement, awayAge how old it may be in all: a chunk that is moved to the host
+	// after its place in the host's index was passed is not seen.
+	awayKept, awayAge = time.Minute, 10 * time.Minute
+)
+
+// absences are the judgements of hosts that are to be announced to be away. A large host
+// takes longer than one attempt of a request: the next one goes on where it ended.
+type absences struct {
+	turn chan struct{} // has room for one: who has put it judges
+	kept map[string]*absence
+}
+
+func newAbsences() absences {
+	return absences{turn: make(chan struct{}, 1), kept: make(map[string]*absence)}
+}
+
+// wait waits for the turn to judge, which whoever has it gives back.
+func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) error {
+	select {
+	case k.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case k.turn <- struct{}{}:
+		return nil
+	case <-c.After(until.Sub(c.Now())):
+		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("another announcement is being judged: try again in a moment; --force goes ahead")}
+	case <-ctx.Done():
+		return contextError("metadata.maintenance", ctx)
+	}
+}
+
+// keep keeps a judgement that has not come to its end, and drops those that nobody came
+// back for.
+func (k *absences) keep(a *absence, now time.Time) {
+	a.left = now
+	k.kept[a.host] = a
+	maps.DeleteFunc(k.kept, func(_ string, a *absence) bool { return a.stale(now) })
+}
+
+// take returns the judgement of a host that was kept, if it is of the same others and of
+// devices that answer; otherwise a new one.
+func (k *absences) take(host string, others []string, works map[uint32]bool, now time.Time) *absence {
+	a := k.kept[host]
+	delete(k.kept, host)
+	if a != nil && !a.stale(now) && slices.Equal(a.others, others) && maps.Equal(a.works, works) {
+		return a
+	}
+	return &absence{host: host, others: others, works: works, began: now}
+}
+
+// absence counts what is left of stripes while some hosts are away. First all chunks of the
+// host's devices are looked at, which costs one look-up each; then the repair queue, for
+// chunks that are known to be bad: so those count too that were found meanwhile.
+type absence struct {
+	host        string
+	others      []string        // that are away already
+	works       map[uint32]bool // the devices whose hosts answer
+	began, left time.Time
+
+	// changes is the state's count of changes of hosts and devices that this goes by: with
+	// another one it begins anew.
+	changes uint64
+	devices map[uint32]*wire.Device // of the state; nil before the first page
+	mine    []moraine.DeviceID      // those of the host
+	at      int                     // which of mine is looked at; len(mine): the queue
+	from    moraine.StripeID
+	ended   bool
+	// bare are the stripes of those seen that would have no chunk to spare, hurt those of
+	// them that miss chunks whoever is away.
+	seen, bare, hurt int
+}
+
+func (a *absence) stale(now time.Time) bool {
+	return now.Sub(a.left) > awayKept || now.Sub(a.began) > awayAge
+}
+
+// mayBeAway returns Conflict where a stripe that has redundancy would have none
+// left without host and those that are away already, and Unavailable where this leader
+// does not know yet whether the other hosts are there, or has not come to the end.
+func (l *leader) mayBeAway(ctx context.Context, host string, others []string) error {
+	until := l.waitUntil(ctx, uint64(maxWait.Milliseconds()))
+	if err := l.absences.wait(ctx, l.deps.Clock, until); err != nil {
+		return err
+	}
+	defer func() { <-l.absences.turn }()
+	for {
+		works, err := l.othersWorking(host, others)
+		if err != nil {
+			return err
+		}
+		a := l.absences.take(host, others, works, l.deps.Clock.Now())
+		if err := l.judgeAbsence(ctx, a, until); err != nil {
+			return err
+		}
+		// Hosts may have fallen silent meanwhile.
+		if now, _ := l.topology.working(l.deps.Clock.Now()); maps.Equal(now, works) {
+			return a.verdict(l.topology.view())
+		}
+	}
+}
+
+// othersWorking returns the devices whose hosts answer.
+func (l *leader) othersWorking(host string, others []string) (map[uint32]bool, error) {
+	if l.topology.view().hosts[host] == nil {
+		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no such host has registered")}
+	}
+	works, unheard := l.topology.working(l.deps.Clock.Now())
+	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
+	if len(unheard) > 0 {
+		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
+			Err: fmt.Errorf("this metadata server leads since a moment ago and has not heard of %s yet, which may be down: try again in a moment; --force goes ahead", strings.Join(unheard, ", "))}
+	}
+	return works, nil
+}
+
+// judgeAbsence brings a judgement to its end, or keeps it for the next attempt.
+func (l *leader) judgeAbsence(ctx context.Context, a *absence, until time.Time) error {
+	for !a.ended && a.bare < maxBare {
+		now := l.deps.Clock.Now()
+		if ctx.Err() != nil {
+			l.absences.keep(a, now)
+			return contextError("metadata.maintenance", ctx)
+		}
+		if !now.Before(until) {
+			l.absences.keep(a, now)
+			return &moraine.Error{Ref: a.host, Kind: moraine.Unavailable,
+				Err: fmt.Errorf("%s that it has chunks of are judged, and there are more: asked again within a minute, it goes on from there; --force goes ahead", stripes(a.seen))}
+		}
+		if err := l.store.View(func(r state.Reader, _ uint64) error { return a.page(l.machine, r) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// page judges what comes next.
+func (a *absence) page(m *state.Machine, r state.Reader) error {
+	if err := a.refresh(m, r); err != nil {
+		return err
+	}
+	if a.at == len(a.mine) {
+		return a.queued(m, r)
+	}
+	page, err := m.ExpectedChunks(r, a.mine[a.at], a.from, 0, awayPage)
+	if err != nil {
+		return err
+	}
+	for _, e := range page {
+		s, err := m.StripeByID(r, e.Chunk.Stripe)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			a.judge(s)
+		}
+	}
+	if len(page) == awayPage {
+		a.from = page[awayPage-1].Chunk.Stripe + 1
+	} else {
+		a.at, a.from = a.at+1, 0
+	}
+	return nil
+}
+
+// refresh reads the devices where they are others than this went by, and begins anew.
+func (a *absence) refresh(m *state.Machine, r state.Reader) error {
+	n, err := m.Counters(r)
+	if err != nil || a.devices != nil && n.Topology == a.changes {
+		return err
+	}
+	all, err := m.Devices(r)
+	if err != nil {
+		return err
+	}
+	*a = absence{host: a.host, others: a.others, works: a.works, began: a.began, left: a.left,
+		changes: n.Topology, devices: make(map[uint32]*wire.Device, len(all))}
+	for _, d := range all {
+		a.devices[d.Id] = d
+		if d.Host == a.host {
+			a.mine = append(a.mine, moraine.DeviceID(d.Id))
+		}
+	}
+	return nil
+}
+
+// queued judges the next stripes of the host with chunks that are known to be bad.
+func (a *absence) queued(m *state.Machine, r state.Reader) error {
+	page, next, err := m.BadChunks(r, a.from, awayPage)
+	if err != nil {
+		return err
+	}
+	for _, bad := range page {
+		s, err := m.StripeByID(r, bad.Stripe)
+		if err != nil {
+			return err
+		}
+		if s != nil && slices.ContainsFunc(s.Chunks, func(c moraine.ChunkState) bool { return slices.Contains(a.mine, c.Device) }) {
+			a.judgeBad(s, bad.Chunks)
+		}
+	}
+	a.from, a.ended = next, next == 0
+	return nil
+}
+
+// judge counts a stripe that would be left with no chunk to spare. One without redundancy
+// has none to lose.
+func (a *absence) judge(s *moraine.Stripe) {
+	a.seen++
+	if spare, whole := a.spare(s, 0); s.Scheme.M > 0 && spare <= 0 {
+		a.bare++
+		if !whole {
+			a.hurt++
+		}
+	}
+}
+
+// judgeBad counts a stripe that was judged before, and has chunks that are known to be bad.
+func (a *absence) judgeBad(s *moraine.Stripe, bad uint32) {
+	before, whole := a.spare(s, 0)
+	if spare, _ := a.spare(s, bad); s.Scheme.M == 0 || spare > 0 {
+		return
+	}
+	if before > 0 {
+		a.bare++
+	}
+	if before > 0 || whole {
+		a.hurt++
+	}
+}
+
+// spare is how many more chunks of a stripe would be left than it needs, and whether none
+// is missing whoever is away: on a device that is out, gone with its host's memory, or bad,
+// of which bad has a bit for each.
+func (a *absence) spare(s *moraine.Stripe, bad uint32) (spare int, whole bool) {
+	left, whole := 0, true
+	for i, c := range s.Chunks {
+		d := a.devices[uint32(c.Device)]
+		switch {
+		case bad&(1<<i) != 0, d == nil, !holds(d), c.Level == moraine.Memory && uint64(c.Epoch) != d.Epoch:
+			whole = false
+		case a.works[d.Id] && d.Host != a.host && !slices.Contains(a.others, d.Host):
+			left++
+		}
+	}
+	return left - int(s.Scheme.K), whole
+}
+
+// verdict says what was found.
+func (a *absence) verdict(v *topologyView) error {
+	if a.bare == 0 {
+		return nil
+	}
+	what, of := stripes(a.bare), fmt.Sprintf("of %d that it has chunks of", a.seen)
+	if !a.ended {
+		what, of = "at least "+what, fmt.Sprintf("of the first %d that it has chunks of", a.seen)
+	}
+	return &moraine.Error{Ref: a.host, Kind: moraine.Conflict,
+		Err: fmt.Errorf("%s would be left without redundancy (%s)%s: wait for repairs (`moraine cluster status --wait`), or drain the host; --force goes ahead",
+			what, of, a.why(v))}
+}
+
+// why names what counts as missing beside the host that is to go: other hosts, and
+// chunks.
+func (a *absence) why(v *topologyView) string {
+	var out []string
+	for id, h := range v.hosts {
+		if !h.Alive {
+			out = append(out, id+" is down")
+		} else if slices.Contains(a.others, id) {
+			out = append(out, id+" is away")
+		}
+	}
+	slices.Sort(out)
+	if a.hurt > 0 {
+		out = append(out, fmt.Sprintf("chunks of %s are lost or corrupt and wait for repair", stripes(a.hurt)))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return ", as " + strings.Join(out, ", ")
+}
+
+func stripes(n int) string {
+	if n == 1 {
+		return "1 stripe"
+	}
+	return fmt.Sprintf("%d stripes", n)
+}

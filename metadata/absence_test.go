@@ -1,0 +1,143 @@
+package metadata_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// writeMany makes files of n stripes in all in the root, and returns the stripes.
+func (k *client) writeMany(n int) (out []*wire.Stripe) {
+	k.c.t.Helper()
+	var left []*wire.Placement
+	for len(out) < n {
+		if len(left) == 0 {
+			g, err := k.grant(state.MaxGrant, nil)
+			require.NoError(k.c.t, err)
+			left = g.Placements
+		}
+		resp, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+			Parent: root, Name: fmt.Sprintf("many%d", len(out)), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}}})
+		require.NoError(k.c.t, err)
+		op := &wire.Commit{Inode: resp.GetEntry().Attr.Inode, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: uint32(moraine.NVMe), Final: true}
+		for _, p := range left[:min(len(left), moraine.MaxCommitStripes, n-len(out))] {
+			s := &wire.Stripe{Id: p.Stripe, Scheme: p.Scheme, Version: 1, Length: 1 << 20}
+			for i, d := range p.Devices {
+				s.Chunks = append(s.Chunks, &wire.ChunkState{Device: d, Crc: uint32(i), Level: uint32(moraine.NVMe)})
+			}
+			op.Extents = append(op.Extents, &wire.Extent{Offset: uint64(len(op.Stripes)) << 20, Length: s.Length, Stripe: s.Id})
+			op.Stripes, out = append(op.Stripes, s), append(out, s)
+		}
+		left = left[len(op.Stripes):]
+		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+		require.NoError(k.c.t, err)
+	}
+	return out
+}
+
+// awayIn is away in an attempt that ends when so many records of stripes were read, not
+// before if that is 0; it returns how many were.
+func (c *cluster) awayIn(seen *seenReads, host string, reads int) (int, error) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var count atomic.Int64
+	table := strings.TrimSuffix(stripeKey(1), string(binary.BigEndian.AppendUint64(nil, 1)))
+	seen.set(func(key []byte) bool {
+		if bytes.HasPrefix(key, []byte(table)) && count.Add(1) == int64(reads) {
+			cancel()
+		}
+		return false
+	})
+	defer seen.set(nil)
+	_, err := c.leader().Do(transport.WithPeer(ctx, peer(transport.RoleAdmin, "ops")), announce(host))
+	return int(count.Load()), err
+}
+
+func announce(host string) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{Host: host, Millis: 60_000}}}
+}
+
+// The stripes of a large host are judged over several attempts of one announcement, each of
+// which goes on where the one before ended, at one look-up for each stripe.
+func TestMaintenanceOfALargeHost(t *testing.T) {
+	const many, attempt = 20_000, 6_000
+	bubbleSeen(t, func(c *cluster, seen *seenReads) {
+		nodes := c.fleet(3)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		all := k.writeMany(many) // 1+2, on all three
+		c.pass(2*time.Second, nodes...)
+		var total, attempts int
+		for {
+			n, err := c.awayIn(seen, "n1", attempt)
+			total, attempts = total+n, attempts+1
+			if err == nil {
+				break
+			}
+			require.ErrorIs(t, err, moraine.Canceled)
+			require.Less(t, attempts, 10, "it does not come to its end")
+			// Where an attempt's time is over it says how far it is.
+			soon, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			_, err = c.leader().Do(transport.WithPeer(soon, peer(transport.RoleAdmin, "ops")), announce("n1"))
+			cancel()
+			require.ErrorIs(t, err, moraine.Unavailable)
+			require.Regexp(t, `[1-9]\d{3,} stripes that it has chunks of are judged, and there are more`, err)
+			c.pass(time.Second, nodes...)
+		}
+		require.Equal(t, 4, attempts)
+		require.GreaterOrEqual(t, total, many)
+		require.Less(t, total, many+many/20)
+		require.NoError(t, c.away("n1", 0, false))
+
+		// What changes meanwhile counts: a chunk behind where it was is found to be bad.
+		broken := func() error {
+			_, err := c.awayIn(seen, "n1", attempt)
+			return err
+		}
+		require.ErrorIs(t, broken(), moraine.Canceled)
+		for i, d := range all[0].Chunks {
+			if d.Device != nodes[0].devices[0].Id {
+				_, err := k.do(badChunk(all[0], i))
+				require.NoError(t, err)
+				break
+			}
+		}
+		n, err := c.awayIn(seen, "n1", 0)
+		require.ErrorIs(t, err, moraine.Conflict)
+		require.ErrorContains(t, err, fmt.Sprintf("1 stripe would be left without redundancy (of %d that it has chunks of), as chunks of 1 stripe are lost or corrupt", many))
+		require.Less(t, n, many-attempt+many/20)
+
+		// So does a change of hosts or devices, and a host that falls silent: it begins anew,
+		// and ends when enough is found.
+		require.ErrorIs(t, broken(), moraine.Canceled)
+		nodes[1].again()
+		c.pass(2*time.Second, nodes...)
+		n, err = c.awayIn(seen, "n1", 0)
+		require.ErrorIs(t, err, moraine.Conflict)
+		require.Greater(t, n, many)
+		require.ErrorIs(t, broken(), moraine.Canceled)
+		c.pass(6*time.Second, nodes[0], nodes[1])
+		err = c.away("n1", time.Minute, false)
+		require.ErrorContains(t, err, "at least 1024 stripes would be left without redundancy (of the first 1024 that it has chunks of), as n3 is down")
+
+		// Nobody came back for a while: it begins anew.
+		c.pass(3*time.Second, nodes...)
+		require.ErrorIs(t, broken(), moraine.Canceled)
+		c.pass(2*time.Minute, nodes...)
+		n, err = c.awayIn(seen, "n1", 0)
+		require.ErrorIs(t, err, moraine.Conflict)
+		require.Greater(t, n, many)
+	})
+}
