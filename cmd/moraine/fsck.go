@@ -11,7 +11,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // fsckFlags are those of `fsck`.
@@ -162,9 +164,7 @@ func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fs
 		if err != nil {
 			return err
 		}
-		if w := describeWaits(cluster.Waits); w != nil {
-			r.Waiting = *w
-		}
+		r.addWaiting(cluster)
 	}
 	if !f.metadata {
 		return nil
@@ -172,6 +172,16 @@ func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fs
 	problems, err := a.checkState(ctx, c)
 	r.Metadata = append(r.Metadata, problems...)
 	return err
+}
+
+// addWaiting adds what waits for repair. A queue of which nothing is told could not be looked
+// through, but by a leader of an earlier build, which never tells.
+func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
+	if w := describeWaits(c.Waits); w != nil {
+		r.Waiting = *w
+	} else if c.RepairQueued > 0 && c.FeatureLevel >= moraine.FeatureLevel {
+		r.Metadata = append(r.Metadata, fmt.Sprintf("the repair queue, of %s, cannot be looked through: the log of the metadata leader says why", countOf(int(c.RepairQueued), "stripe")))
+	}
 }
 
 // addLost adds files that have lost bytes to those that are named already.

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // TestFsckTellsWhatItFoundBeforeItFailed: an error on the way takes away neither what was
@@ -59,4 +61,23 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 	r := describeFsck(&fsck.Report{})
 	r.Clean = true
 	require.NoError(t, (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).fsckEnd(r, false, nil))
+}
+
+// A repair queue of which nothing is told is not taken for an empty one.
+func TestFsckTellsOfAQueueThatCannotBeRead(t *testing.T) {
+	for _, tt := range []struct {
+		c       *wire.ClusterReply
+		wrong   int
+		counted uint64
+	}{
+		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel}, 0, 0},
+		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel, RepairQueued: 3}, 1, 0},
+		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel - 1, RepairQueued: 3}, 0, 0},
+		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel, RepairQueued: 3, Waits: &wire.RepairWaits{Counted: 3}}, 0, 3},
+	} {
+		r := describeFsck(&fsck.Report{})
+		r.addWaiting(tt.c)
+		require.Len(t, r.Metadata, tt.wrong, tt.c)
+		require.Equal(t, tt.counted, r.Waiting.Counted, tt.c)
+	}
 }
