@@ -69,6 +69,7 @@ type Neighbour struct {
 	deps  NeighbourDeps
 	bytes *rate.Limiter // nil: no limit
 	turn  chan struct{} // of one place: who has it takes of bytes
+	floor *bytesFloor   // of repairs; nil: no limit
 	cpu   *cpuBudget    // nil: no limit
 	yield *yielder
 }
@@ -95,6 +96,7 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 	n := &Neighbour{ChunkService: s, deps: deps, turn: make(chan struct{}, 1), yield: newYielder(limits.BackgroundBytesPerSecond, deps.Clock.Now())}
 	if limits.BytesPerSecond > 0 {
 		n.bytes = rate.NewLimiter(rate.Limit(limits.BytesPerSecond), moraine.MaxChunkSize)
+		n.floor = newBytesFloor(limits.BytesPerSecond, deps.Clock.Now())
 	}
 	if limits.CPUs > 0 {
 		n.cpu = &cpuBudget{cpus: limits.CPUs, last: deps.Clock.Now(), used: deps.CPUTime()}
@@ -142,6 +144,16 @@ const takeSlice = 1 << 20
 // objects, and go on working. It is for what nobody asks for at the door: what its mover
 // and its scrub do, and what it reads from the bucket. A nil Neighbour has no limits.
 func (n *Neighbour) Take(ctx context.Context, bytes int64) error {
+	return n.take(ctx, bytes, (*Neighbour).takeBytes)
+}
+
+// TakeForRepair is Take for repairs, which get a floor of the bandwidth however many
+// clients wait for it.
+func (n *Neighbour) TakeForRepair(ctx context.Context, bytes int64) error {
+	return n.take(ctx, bytes, func(n *Neighbour, ctx context.Context, slice int) error { return n.takeForRepair(ctx, slice, false) })
+}
+
+func (n *Neighbour) take(ctx context.Context, bytes int64, slices func(*Neighbour, context.Context, int) error) error {
 	if n == nil {
 		return ctx.Err()
 	}
@@ -150,7 +162,7 @@ func (n *Neighbour) Take(ctx context.Context, bytes int64) error {
 	}
 	for n.bytes != nil && bytes > 0 {
 		slice := min(bytes, takeSlice)
-		if err := n.takeBytes(ctx, int(slice)); err != nil {
+		if err := slices(n, ctx, int(slice)); err != nil {
 			return err
 		}
 		bytes -= slice
@@ -178,7 +190,11 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 		return err
 	}
 	if n.bytes != nil {
-		if err := n.takeBytes(ctx, bytes); err != nil {
+		take := n.takeBytes
+		if isBackground(ctx) {
+			take = func(ctx context.Context, bytes int) error { return n.takeForRepair(ctx, bytes, true) }
+		}
+		if err := take(ctx, bytes); err != nil {
 			return err
 		}
 	}
@@ -206,10 +222,15 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 func (n *Neighbour) takeBytes(ctx context.Context, bytes int) error {
 	select {
 	case n.turn <- struct{}{}:
-		defer func() { <-n.turn }()
+		return n.takeInTurn(ctx, bytes)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// takeInTurn takes bytes and passes the turn on, which its caller has.
+func (n *Neighbour) takeInTurn(ctx context.Context, bytes int) error {
+	defer func() { <-n.turn }()
 	now := n.deps.Clock.Now()
 	r := n.bytes.ReserveN(now, min(bytes, n.bytes.Burst()))
 	err := n.hold(ctx, "bandwidth", r.DelayFrom(now))

@@ -190,6 +190,57 @@ func TestBandwidthLimitHoldsForUnaskedWork(t *testing.T) {
 	})
 }
 
+// Repairs get their floor of --bandwidth-limit however many clients wait, those that this
+// process does and those of others, and the limit holds.
+func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
+	for name, limit := range map[string]int64{"an eighth": 16 << 20, "the most": 64 << 20, "the least": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, peers := &timedService{}, &timedService{}
+				n := neighbour(t, s, chunkserver.Limits{BytesPerSecond: limit})
+				var ended sync.WaitGroup
+				ctx, cancel := context.WithCancel(t.Context())
+				load(ctx, &ended, n, 256, 4<<20)
+				time.Sleep(20 * time.Second) // what was saved up is gone
+				var own atomic.Int64
+				ended.Go(func() {
+					for n.TakeForRepair(ctx, 4<<20) == nil {
+						own.Add(4 << 20)
+					}
+				})
+				clients := s.bytes.Load()
+				time.Sleep(300 * time.Second)
+				sent, alone := s.bytes.Load()-clients, own.Load()
+				repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+				for range 4 {
+					ended.Go(func() {
+						for ctx.Err() == nil {
+							once, done := context.WithTimeout(repair, 10*time.Second) // as their senders do
+							if _, _, _, err := n.GetChunk(once, &wire.GetChunk{Length: 4 << 20}); err == nil {
+								peers.bytes.Add(4 << 20)
+							}
+							done()
+						}
+					})
+				}
+				time.Sleep(300 * time.Second)
+				own2, theirs := own.Load()-alone, peers.bytes.Load()
+				cancel()
+				ended.Wait()
+				t.Logf("in 300 s: %d MiB for clients, %d MiB of its own repairs; beside others' %d MiB, and theirs %d MiB", sent>>20, alone>>20, own2>>20, theirs>>20)
+				floor := min(limit/8, 4<<20) * 300
+				require.GreaterOrEqual(t, alone, floor*9/10-4<<20)
+				require.GreaterOrEqual(t, own2+theirs, floor*3/4-4<<20, "some of others' is taken as they give up")
+				if limit > chunkserver.LeastBandwidth { // a chunk is 32 s of the least floor: who comes through is chance
+					require.Positive(t, theirs)
+				}
+				require.LessOrEqual(t, sent+alone, 300*limit+2*16<<20, "the limit holds")
+				require.Greater(t, sent, 300*limit*3/4, "and clients have the most")
+			})
+		})
+	}
+}
+
 // Unasked work waits for --cpus as requests do, and work that waits for nothing, and used
 // far more than there was, keeps the door shut for some seconds only.
 func TestCPULimitHoldsForUnaskedWork(t *testing.T) {

@@ -171,6 +171,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	var bounded *chunkserver.Neighbour
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
 	deps.Pace, moves.Pace = take, take
+	moves.PaceRepair = func(ctx context.Context, bytes int64) error { return bounded.TakeForRepair(ctx, bytes) }
 	service, err := chunkserver.New(o.service, deps)
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -117,10 +118,12 @@ type Deps struct {
 	// Pace waits until the process may receive or send so many bytes more of chunks and
 	// objects, and go on working; it is asked before each piece of work. Default: without
 	// limits.
-	Pace    func(ctx context.Context, bytes int64) error
-	Clock   clock.Clock
-	Log     *slog.Logger
-	Metrics *Metrics
+	Pace func(ctx context.Context, bytes int64) error
+	// PaceRepair is Pace for repairs. Default: Pace.
+	PaceRepair func(ctx context.Context, bytes int64) error
+	Clock      clock.Clock
+	Log        *slog.Logger
+	Metrics    *Metrics
 }
 
 // stager is a client that can bring evicted ranges back.
@@ -140,7 +143,7 @@ type Mover struct {
 	limit *rate.Limiter // bytes; nil: none
 	// uploads bounds the memory of parts under way.
 	uploads *semaphore.Weighted
-	turn    chan struct{} // of one place: who has it asks Deps.Pace
+	turns   [lanes]chan struct{} // of one place each: who has it asks Deps.Pace
 }
 
 // New checks cfg and fills in defaults. It starts nothing.
@@ -174,6 +177,12 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.CheckStep == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing checks steps")}
 	}
+	if deps.Pace == nil {
+		deps.Pace = func(ctx context.Context, _ int64) error { return ctx.Err() }
+	}
+	if deps.PaceRepair == nil {
+		deps.PaceRepair = deps.Pace
+	}
 	if deps.Clock == nil {
 		deps.Clock = clock.System{}
 	}
@@ -183,27 +192,61 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	m := &Mover{cfg: cfg, deps: deps, uploads: semaphore.NewWeighted(cfg.UploadBytes), turn: make(chan struct{}, 1)}
+	m := &Mover{cfg: cfg, deps: deps, uploads: semaphore.NewWeighted(cfg.UploadBytes)}
+	for i := range m.turns {
+		m.turns[i] = make(chan struct{}, 1)
+	}
 	if cfg.BytesPerSecond > 0 {
 		m.limit = rate.NewLimiter(rate.Limit(cfg.BytesPerSecond), 2*moraine.MaxChunkSize)
 	}
 	return m, nil
 }
 
-// pace waits until the process may receive and send so many bytes more. One piece of
-// work asks after the other: what has been given to many would all go at once, and their
-// waiting beside each other would leave little to the clients of the process.
-func (m *Mover) pace(ctx context.Context, n int64) error {
-	if m.deps.Pace == nil {
-		return ctx.Err()
+// lane is which work waits for which: a long flush must not keep a repair waiting.
+type lane int
+
+const (
+	laneRepair  lane = iota
+	laneBalance      // moves between devices, and out of stripes that are mostly dead
+	laneMove         // the object tier
+	lanes
+)
+
+func laneOf(k wire.JobKind) lane {
+	switch {
+	case slices.Contains(balanceKinds, k):
+		return laneBalance
+	case slices.Contains(moveKinds, k):
+		return laneMove
 	}
+	return laneRepair
+}
+
+// pace waits until the process may receive and send so many bytes more. One piece of
+// work of a lane asks after the other: what has been given to many would all go at once, and
+// their waiting beside each other would leave little to the clients of the process. What
+// moves no bytes waits for no turn, and the commit of a checkpoint, for which people wait and
+// which moves next to nothing, for nothing.
+func (w *work) pace(ctx context.Context, n int64) error {
+	kind := w.job.GetKind()
+	ask := w.deps.Pace
+	if kind == wire.JobKind_JOB_KIND_REPAIR {
+		ask = w.deps.PaceRepair
+	}
+	switch {
+	case kind == wire.JobKind_JOB_KIND_COMMIT_STEP:
+		return ctx.Err()
+	case n == 0:
+		return ask(ctx, 0)
+	}
+	turn := w.turns[laneOf(kind)]
 	select {
-	case m.turn <- struct{}{}:
-		defer func() { <-m.turn }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return m.deps.Pace(ctx, n)
+	return ask(ctx, n)
 }
 
 // throttle waits until n more bytes may be rebuilt.
