@@ -170,16 +170,18 @@ func (n *Neighbour) take(ctx context.Context, bytes int64, slices func(*Neighbou
 	return ctx.Err()
 }
 
-// takeCPU waits until processor time is left.
+// takeCPU waits until processor time is left, for cpuOwed in all: what is used meanwhile by
+// work that waits for nothing may go on for ever.
 func (n *Neighbour) takeCPU(ctx context.Context) error {
-	for n.cpu != nil {
-		wait := n.cpu.wait(n.deps.Clock.Now(), n.deps.CPUTime())
+	for left := cpuOwed; n.cpu != nil && left > 0; {
+		wait := min(n.cpu.wait(n.deps.Clock.Now(), n.deps.CPUTime()), left)
 		if wait <= 0 {
 			break
 		}
 		if err := n.hold(ctx, "cpus", wait); err != nil {
 			return err
 		}
+		left -= wait
 	}
 	return nil
 }
@@ -274,7 +276,8 @@ type cpuBudget struct {
 }
 
 // cpuSaved is how much time of not using anything may be saved up, and cpuOwed the
-// longest that nobody may go on for what was used before. Most of the work waits before
+// longest that nobody may go on for what was used before, and that one who asks waits in
+// all. Most of the work waits before
 // it begins; what does not (compactions of indexes, what the runtime does) must not keep
 // the door shut for so long that callers take the server for a dead one.
 const cpuSaved, cpuOwed = 100 * time.Millisecond, 5 * time.Second

@@ -266,6 +266,35 @@ func TestCPULimitHoldsForUnaskedWork(t *testing.T) {
 	})
 }
 
+// Work that asks for nothing and uses more than --cpus all the time keeps nobody out for
+// longer than 5 s.
+func TestUnaskedWorkDoesNotShutTheDoor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		n := neighbour(t, s, chunkserver.Limits{CPUs: 0.5})
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() {
+			for ctx.Err() == nil { // three quarters of a processor
+				s.used.Add(int64(75 * time.Millisecond))
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+		time.Sleep(time.Minute)
+		for range 3 {
+			began := time.Now()
+			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: 4096})
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(began), 5*time.Second+quick)
+			began = time.Now()
+			require.NoError(t, n.Take(ctx, 1))
+			require.LessOrEqual(t, time.Since(began), 5*time.Second)
+		}
+		cancel()
+		ended.Wait()
+	})
+}
+
 // Who gives up while it waits takes nothing of --bandwidth-limit: clients that ask
 // for more than there is, and wait for a while only, get all that there is.
 func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
