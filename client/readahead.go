@@ -54,7 +54,7 @@ const stripeChunks = 4
 // the next.
 const (
 	wideBlocks  = 4
-	aheadOfWide = 1
+	aheadOfWide = 2
 )
 
 func newReadahead(r *Reader) *readahead {
