@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/tiers"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 // class has the longer ones. A short read here is not to be held against a long one there.
 // The bounds lie between the usual lengths (64 KiB, 512 KiB, a chunk of 4 MiB), with the
 // record's head or without it.
-var readClasses = [...]int{96 << 10, 768 << 10, 6 << 20}
+var readClasses = [wire.ReadClasses - 1]int{96 << 10, 768 << 10, 6 << 20}
 
 // watched is a device's tier that notes how the device does: how long its puts
 // and reads take, and which chunks it gives back wrong. One with too many of these is

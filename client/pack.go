@@ -11,15 +11,6 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-const (
-	// packFewer is how many files are put into one stripe where they are too little for one
-	// that is coded.
-	packFewer = 8
-	// maxPackedChunks bounds the chunks of the stripes that one CommitPack takes away, as the
-	// service does.
-	maxPackedChunks = 384
-)
-
 // packedFile is a file that is to be packed with others.
 type packedFile struct {
 	inode  uint64
@@ -58,7 +49,7 @@ func (w *rewriter) runPack(ctx context.Context) error {
 		var part []packedFile
 		size := int64(t.scheme.K) * w.c.chunkBytes(t.scheme)
 		part, files = takeFiles(slices.DeleteFunc(files, func(f packedFile) bool { return f.lose > t.scheme.M || f.length > size }), size)
-		if len(part) < packFewer && (len(part) < 2 || lengthOf(part) <= w.c.smallBytes()) {
+		if len(part) < wire.LeastPacked && (len(part) < 2 || lengthOf(part) <= w.c.smallBytes()) {
 			w.c.grants.settle(t, false)
 			continue
 		}
@@ -120,7 +111,7 @@ func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, err
 		seen[e.Stripe] = true
 		f.pieces, f.length, f.lose = append(f.pieces, e), f.length+e.Length, max(f.lose, e.stripe.Scheme.M)
 	}
-	if f.length > moraine.SmallRemainder || f.chunks > maxPackedChunks {
+	if f.length > moraine.SmallRemainder || f.chunks > wire.MaxPackChunks {
 		return none, nil
 	}
 	return f, nil
@@ -144,7 +135,7 @@ func takeFiles(files []packedFile, size int64) (part, rest []packedFile) {
 	pieces, chunks := 0, 0
 	for n, f := range files {
 		pieces, chunks = pieces+len(f.pieces), chunks+f.chunks
-		if length >= even || length+f.length > size || pieces > maxRewrittenRuns || chunks > maxPackedChunks {
+		if length >= even || length+f.length > size || pieces > maxRewrittenRuns || chunks > wire.MaxPackChunks {
 			return files[:n:n], files[n:]
 		}
 		length += f.length

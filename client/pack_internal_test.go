@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // TestTakeFiles: files are parted in order, none twice and none left out, in parts that fit
@@ -35,7 +37,7 @@ func TestTakeFiles(t *testing.T) {
 			}
 			require.LessOrEqual(t, lengthOf(part), size)
 			require.LessOrEqual(t, pieces, maxRewrittenRuns)
-			require.LessOrEqual(t, chunks, maxPackedChunks)
+			require.LessOrEqual(t, chunks, wire.MaxPackChunks)
 			parts = append(parts, lengthOf(part))
 		}
 		require.EqualValues(t, len(files), next)

@@ -6,9 +6,12 @@ import (
 	"sync/atomic"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -35,6 +38,44 @@ func TestSequentialReadsOfAnySize(t *testing.T) {
 			require.NoError(t, r.Close())
 			require.LessOrEqual(t, gotten(c)-before, int64(2*len(data)), "reads of %v", sizes)
 		}
+	})
+}
+
+// TestWideReadsAreReadInPlace: of a wide read only what it begins with was fetched ahead, and
+// so is copied; of as many bytes read by small calls it is nearly all.
+func TestWideReadsAreReadInPlace(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		data := bytesOf(7, 8<<20)
+		metrics := client.NewMetrics(nil)
+		d := c.net.Dialer(c.peer(transport.RoleClient, "c1"))
+		defer d.Close()
+		cl, err := client.Dial(c.ctx, config(), client.Deps{Dialer: d, Log: c.log, Metrics: metrics})
+		require.NoError(t, err)
+		defer cl.Close()
+		write(t, c, cl, "/f", data, 1<<30, false)
+		count := func() float64 {
+			var m dto.Metric
+			require.NoError(t, metrics.ReadaheadHits.Write(&m))
+			return m.GetCounter().GetValue()
+		}
+		hits := func(size int) float64 {
+			before := count()
+			r, err := cl.OpenFile(c.ctx, "/f")
+			require.NoError(t, err)
+			defer r.Close()
+			p := make([]byte, size)
+			for off := 0; off < len(data); off += size {
+				_, err := r.ReadAt(c.ctx, p, int64(off))
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(data[off:off+size], p))
+			}
+			return count() - before
+		}
+		const blocks = 32 // of 256 KiB
+		require.Greater(t, hits(256<<10), float64(blocks-4))
+		wide := hits(2 << 20) // 4 calls of 8 blocks
+		require.Positive(t, wide)
+		require.LessOrEqual(t, wide, float64(2*4))
 	})
 }
 

@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// readClasses is how many kinds of reads a device's server tells the times of.
-	readClasses = 4
 	// A device whose puts, or whose reads of one length, take Config.SlowTimes as long as
 	// those of its peers, and at least slowMicros, for slowFor, is drained, where there are
 	// slowPeers to hold it against. Another one is not judged before slowRest has passed: what makes
@@ -54,7 +52,7 @@ type slowness struct {
 // of whose devices are slow alike, "" for none: that is the host, and no disk of it. A device
 // is judged by figures that were slow all the while, of peers that were there all the while.
 func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64) (worst uint32, alike string) {
-	var times [1 + readClasses][]timed // of puts, and of reads
+	var times [1 + wire.ReadClasses][]timed // of puts, and of reads
 	gone, disks := 0, 0
 	byHand := make(map[uint32]time.Time)
 	for _, h := range hosts {
@@ -249,7 +247,7 @@ func (u *usage) describe(d *wire.Device) {
 	d.Capacity, d.Used, d.Chunks = u.capacity, u.used, u.chunks
 	d.PutMicros, d.CorruptChunks, d.Distrusted = u.putMicros, u.corrupt, u.distrusted
 	d.ReadMicros = nil
-	if u.readMicros != [readClasses]uint64{} {
+	if u.readMicros != [wire.ReadClasses]uint64{} {
 		d.ReadMicros = slices.Clone(u.readMicros[:])
 	}
 	if u.scrub != (scrubbed{}) {

@@ -106,7 +106,7 @@ func (s *sweep) endGroup(g packGroup) {
 	in := s.packs.groups[g]
 	delete(s.packs.groups, g)
 	s.packs.order = slices.DeleteFunc(s.packs.order, func(o packGroup) bool { return o == g })
-	if len(in.files) < rewriteFewer && (len(in.files) < 2 || in.bytes <= rewriteSmall) {
+	if len(in.files) < wire.LeastPacked && (len(in.files) < 2 || in.bytes <= rewriteSmall) {
 		s.later(in.due)
 		return
 	}

@@ -73,7 +73,7 @@ type usage struct {
 	distrusted             bool // for good
 	why                    string
 	putMicros, corrupt     uint64
-	readMicros             [readClasses]uint64
+	readMicros             [wire.ReadClasses]uint64
 	scrub                  scrubbed
 	health                 string // encoded
 }

@@ -246,6 +246,19 @@ func (m *Machine) addJob(t *tx, spec jobSpec) (moraine.JobID, error) {
 	return j.id, nil
 }
 
+// addedJob is addJob that returns the job as it is told of.
+func (m *Machine) addedJob(t *tx, spec jobSpec) (*wire.Job, error) {
+	id, err := m.addJob(t, spec)
+	if err != nil {
+		return nil, err
+	}
+	j, err := t.job(id)
+	if err != nil {
+		return nil, err
+	}
+	return j.toWire(), nil
+}
+
 // unindex takes a live job out of the index that it stands in.
 func (t *tx) unindexJob(j *job) {
 	if j.state == wire.JobState_JOB_STATE_PENDING {

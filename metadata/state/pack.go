@@ -18,9 +18,6 @@ import (
 const (
 	// MaxPackFiles is the most files of one REWRITE job, and of one CommitPack.
 	MaxPackFiles = 128
-	// MaxPackChunks bounds the chunks of all stripes that one CommitPack takes away: each is
-	// two records that it writes.
-	MaxPackChunks = 384
 )
 
 // createPack makes a job that packs small files with each other; none where all are gone.
@@ -58,15 +55,7 @@ func (m *Machine) createPack(t *tx, w *wire.Job) (*wire.Job, error) {
 		return nil, nil
 	}
 	spec.subject = fmt.Sprintf("%d small files, %s the first", files, name)
-	id, err := m.addJob(t, spec)
-	if err != nil {
-		return nil, err
-	}
-	j, err := t.job(id)
-	if err != nil {
-		return nil, err
-	}
-	return j.toWire(), nil
+	return m.addedJob(t, spec)
 }
 
 // packTask is what a live REWRITE job that packs has to do; nil for another.
@@ -298,8 +287,8 @@ func (t *tx) boundPack(w *packWork) error {
 			chunks += len(s.Chunks)
 		}
 	}
-	if chunks > MaxPackChunks {
-		return fail(moraine.TooLarge, "commit pack", w.stripe.ID.String(), "stripes of %d chunks are to be taken away, %d at most", chunks, MaxPackChunks)
+	if chunks > wire.MaxPackChunks {
+		return fail(moraine.TooLarge, "commit pack", w.stripe.ID.String(), "stripes of %d chunks are to be taken away, %d at most", chunks, wire.MaxPackChunks)
 	}
 	return nil
 }

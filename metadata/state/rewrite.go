@@ -64,15 +64,7 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 	for _, s := range task.GetStripes() {
 		spec.stripes = append(spec.stripes, moraine.StripeID(s))
 	}
-	id, err := m.addJob(t, spec)
-	if err != nil {
-		return nil, err
-	}
-	j, err := t.job(id)
-	if err != nil {
-		return nil, err
-	}
-	return j.toWire(), nil
+	return m.addedJob(t, spec)
 }
 
 // rewriteCursor is what the record of a job keeps of its task, beside the stripes.
