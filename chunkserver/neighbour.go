@@ -109,7 +109,7 @@ func (n *Neighbour) PutChunk(ctx context.Context, req *wire.PutChunk, p transpor
 	if err := n.admit(ctx, p.Len()); err != nil {
 		return nil, errors.Join(err, p.Discard())
 	}
-	defer n.served(ctx, n.deps.Clock.Now())
+	defer n.served(ctx, true, n.deps.Clock.Now())
 	return n.ChunkService.PutChunk(ctx, req, p)
 }
 
@@ -118,7 +118,7 @@ func (n *Neighbour) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize))); err != nil {
 		return nil, nil, nil, err
 	}
-	defer n.served(ctx, n.deps.Clock.Now())
+	defer n.served(ctx, false, n.deps.Clock.Now())
 	return n.ChunkService.GetChunk(ctx, req)
 }
 
@@ -256,10 +256,10 @@ func (n *Neighbour) hold(ctx context.Context, by string, wait time.Duration) err
 }
 
 // served notes how long a client's request took.
-func (n *Neighbour) served(ctx context.Context, began time.Time) {
+func (n *Neighbour) served(ctx context.Context, write bool, began time.Time) {
 	if !isBackground(ctx) {
 		now := n.deps.Clock.Now()
-		n.yield.foreground(now, now.Sub(began))
+		n.yield.foreground(now, write, now.Sub(began))
 	}
 }
 

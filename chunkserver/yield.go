@@ -1,7 +1,6 @@
 package chunkserver
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -9,16 +8,16 @@ import (
 const (
 	// yieldEvery is how often the rate of repairs is thought over.
 	yieldEvery = time.Second
-	// yieldLeast is how many of the clients' requests there must be in that time to
-	// judge by.
-	yieldLeast = 8
-	// yieldTimes is how much slower than without repairs the slow ones among them
-	// may be before repairs get half as much. Below twice: what is wanted is that
-	// they never take twice as long.
+	// yieldTimes is how much slower than without repairs the slow ones among the
+	// clients' requests may be before repairs get less. Below twice: what is wanted is
+	// that they never take twice as long.
 	yieldTimes = 1.5
+	// yieldStart is what repairs begin with where clients are there, in bytes a second;
+	// it doubles until they feel it.
+	yieldStart = 32 << 20
 	// yieldFloor is what repairs get in any case, in bytes a second: a cluster that
 	// is busy for ever must heal too.
-	yieldFloor = 4 << 20
+	yieldFloor = 16 << 20
 	// yieldWait is about the longest that a request is held back: its sender takes a
 	// server that does not answer for a dead one. Where so many wait that it would be
 	// longer they go more quickly, evenly.
@@ -31,8 +30,8 @@ const (
 // yielder gives repairs as much as clients do not feel. Each second it holds the
 // time that the slow ones (the slowest twentieth) of the clients' requests took
 // against what it is without repairs: where it is half as much again, repairs get
-// half, else a sixteenth more. They go one after the other, with nothing saved up: a
-// burst after a pause is what a client would feel.
+// less by as much, half at least, else a sixteenth more. They go one after the other,
+// with nothing saved up: a burst after a pause is what a client would feel.
 type yielder struct {
 	most float64 // bytes a second
 
@@ -40,17 +39,18 @@ type yielder struct {
 	rate    float64
 	next    time.Time // when the next request may go
 	began   time.Time // of this round
-	took    []time.Duration
-	bytes   int64         // of repairs in this round
-	waiting int64         // bytes of repairs that were told to wait
-	quiet   time.Duration // what the slow ones take without repairs; 0: not known
-	round   int           // since it was learned
-	calm    bool          // the round before was without repairs
-	active  bool          // clients asked in the round before
+	reads   felt
+	writes  felt
+	bytes   int64 // of repairs in this round
+	waiting int64 // bytes of repairs that were told to wait
+	round   int   // since it was learned what requests take without repairs
+	calm    bool  // the round before was without repairs
+	active  bool  // clients asked in the round before
+	unfelt  bool  // no client has felt these repairs so far
 }
 
 func newYielder(most int64, now time.Time) *yielder {
-	return &yielder{most: float64(most), rate: float64(most), began: now, next: now}
+	return &yielder{most: float64(most), rate: float64(most), began: now, next: now, unfelt: true}
 }
 
 // background returns how long a repair's request must wait, and its share: how much
@@ -95,16 +95,18 @@ func (y *yielder) released(now time.Time, bytes int) {
 
 // probing reports whether this round is to be without repairs.
 func (y *yielder) probing() bool {
-	return y.round >= yieldProbe || (y.quiet == 0 && y.active)
+	return y.round >= yieldProbe || (!y.reads.known() && !y.writes.known() && y.active)
 }
 
 // foreground notes a client's request.
-func (y *yielder) foreground(now time.Time, took time.Duration) {
+func (y *yielder) foreground(now time.Time, write bool, took time.Duration) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.turn(now)
-	if len(y.took) < 4096 {
-		y.took = append(y.took, took)
+	if write {
+		y.writes.note(took)
+	} else {
+		y.reads.note(took)
 	}
 }
 
@@ -113,12 +115,7 @@ func (y *yielder) turn(now time.Time) {
 	if now.Sub(y.began) < yieldEvery {
 		return
 	}
-	slices.Sort(y.took)
-	enough := len(y.took) >= yieldLeast
-	var slow time.Duration
-	if enough {
-		slow = y.took[len(y.took)*19/20]
-	}
+	enough := y.reads.enough() || y.writes.enough()
 	switch {
 	case !enough: // nobody is there to mind
 		y.rate *= 2
@@ -126,15 +123,42 @@ func (y *yielder) turn(now time.Time) {
 	case y.bytes == 0:
 		// What began before still has its effect on the first such round.
 		if y.calm {
-			y.quiet, y.round = max(slow, 1), 0
+			y.learn()
 		}
-	case y.quiet > 0 && float64(slow) > yieldTimes*float64(y.quiet):
-		y.rate /= 2
-		y.round++
 	default:
-		y.rate += y.rate / 16
 		y.round++
+		y.adapt()
 	}
 	y.rate = max(min(y.rate, y.most), min(yieldFloor, y.most))
-	y.began, y.took, y.calm, y.active, y.bytes = now, y.took[:0], y.bytes == 0, enough, 0
+	y.reads.end()
+	y.writes.end()
+	y.began, y.calm, y.active, y.bytes = now, y.bytes == 0, enough, 0
+}
+
+// learn takes what requests took in a round without repairs. The caller holds mu.
+func (y *yielder) learn() {
+	if y.round < yieldProbe { // nothing is repaired: it begins anew
+		y.rate, y.unfelt = min(y.rate, yieldStart), true
+	}
+	y.reads.learn()
+	y.writes.learn()
+	y.round = 0
+}
+
+// adapt gives repairs less where clients feel them, and more where they do not. The caller
+// holds mu.
+func (y *yielder) adapt() {
+	times := max(y.reads.times(), y.writes.times())
+	switch {
+	case times == 0: // not known yet
+	case times > yieldTimes:
+		y.rate *= max(yieldTimes/times, 0.5)
+		y.unfelt = false
+		y.reads.forget()
+		y.writes.forget()
+	case y.unfelt:
+		y.rate *= 2
+	default:
+		y.rate += y.rate / 16
+	}
 }

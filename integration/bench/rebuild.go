@@ -39,7 +39,7 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	e.Progress("the disk, before")
-	w, r, err := e.disk(ctx)
+	w, r, err := e.rebuildDisk(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, fmt.Errorf("bench: after the rebuild: %w", err)
 	}
 	e.Progress("the disk, after")
-	w1, r1, err := e.disk(ctx)
+	w1, r1, err := e.rebuildDisk(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -99,10 +99,16 @@ func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err er
 	return c.SetPolicy(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
 }
 
+// rebuildDisk measures the disk with a quarter of what one host holds: all of them lie on it
+// when it is measured again.
+func (e *Env) rebuildDisk(ctx context.Context) (write, read float64, err error) {
+	return Disk(ctx, e.Dir, e.Devices, e.Bytes/4)
+}
+
 // rebuildFits fails where the disk has no room for all hosts, what is rebuilt beside
-// what its host has left, and the foreground.
+// what its host has left, the foreground, and the measurement of the disk.
 func (e *Env) rebuildFits() error {
-	const beside = 2 << 30
+	beside := int64(2<<30) + e.Bytes/4
 	var st unix.Statfs_t
 	if err := unix.Statfs(e.Dir, &st); err != nil {
 		return err

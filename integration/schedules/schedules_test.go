@@ -299,7 +299,8 @@ func total(book *ledger) string {
 			overlapping++
 		}
 		sum.Reads, sum.ReadBytes, sum.Acked, sum.Steps, sum.Evicted = sum.Reads+e.Reads, sum.ReadBytes+e.ReadBytes, sum.Acked+e.Acked, sum.Steps+e.Steps, sum.Evicted+e.Evicted
+		sum.Rewritten, sum.Packed = sum.Rewritten+e.Rewritten, sum.Packed+e.Packed
 	}
-	return fmt.Sprintf("%d schedules of these sources, over all runs (%s): %v; %d with faults at once; %d reads of %d MiB checked; %d MiB acknowledged, 0 lost, 0 wrong; %d checkpoints; %d evictions",
-		len(book.done), book.path, sum.Fired, overlapping, sum.Reads, sum.ReadBytes>>20, sum.Acked>>20, sum.Steps, sum.Evicted)
+	return fmt.Sprintf("%d schedules of these sources, over all runs (%s): %v; %d with faults at once; %d reads of %d MiB checked; %d MiB acknowledged, 0 lost, 0 wrong; %d checkpoints; %d evictions; %d stripes rewritten; %d small files packed",
+		len(book.done), book.path, sum.Fired, overlapping, sum.Reads, sum.ReadBytes>>20, sum.Acked>>20, sum.Steps, sum.Evicted, sum.Rewritten, sum.Packed)
 }
