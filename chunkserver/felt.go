@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	// feltLeast is how many requests of a kind there must be in a round to judge by.
+	// feltLeast is how many requests of a kind there must be to judge by; where a round has
+	// fewer, those of the next ones are added to them.
 	feltLeast = 8
 	// feltMost bounds what is kept of a round.
 	feltMost = 4096
@@ -21,9 +22,11 @@ const (
 // ones without. The kinds are judged each for itself, as else the quick kind might take many
 // times as long before it is as slow as the slow one.
 type felt struct {
-	took []time.Duration   // in this round
-	calm [][]time.Duration // in rounds without repairs, the latest last
-	busy [][]time.Duration // in rounds with repairs
+	took  []time.Duration   // in this round
+	held  []time.Duration   // in rounds before it that had too few, of one kind:
+	quiet bool              // without repairs
+	calm  [][]time.Duration // in rounds without repairs, the latest last
+	busy  [][]time.Duration // in rounds with repairs
 }
 
 func (f *felt) note(took time.Duration) {
@@ -32,26 +35,42 @@ func (f *felt) note(took time.Duration) {
 	}
 }
 
-// enough reports whether there were enough requests in this round to judge by.
-func (f *felt) enough() bool { return len(f.took) >= feltLeast }
+// gather returns what was taken in this round, a quiet one or not, and in those before it
+// that had too few; nil while these are too few.
+func (f *felt) gather(quiet bool) (enough []time.Duration) {
+	if f.quiet != quiet {
+		f.held, f.quiet = nil, quiet
+	}
+	f.held = append(f.held, f.took...)
+	if len(f.held) < feltLeast {
+		return nil
+	}
+	enough, f.held = f.held, nil
+	return enough
+}
 
 // known reports whether it is known what requests take without repairs.
 func (f *felt) known() bool { return len(f.calm) > 0 }
 
-// learn takes this round for one without repairs.
-func (f *felt) learn() {
-	if f.enough() {
-		f.calm = latest(f.calm, f.took)
+// learn takes this round for one without repairs, and reports whether it was enough to
+// learn from.
+func (f *felt) learn() bool {
+	took := f.gather(true)
+	if took == nil {
+		return false
 	}
+	f.calm = latest(f.calm, took)
+	return true
 }
 
 // times takes this round for one with repairs, and returns how many times as long as
 // without repairs the slow requests take; 0: there is not enough to go by.
 func (f *felt) times() float64 {
-	if !f.enough() || !f.known() {
+	took := f.gather(false)
+	if took == nil || !f.known() {
 		return 0
 	}
-	f.busy = latest(f.busy, f.took)
+	f.busy = latest(f.busy, took)
 	if n := len(f.busy); n < 2 || n < feltRounds && count(f.busy) < feltRequests/2 {
 		return 0
 	}

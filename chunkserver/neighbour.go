@@ -200,22 +200,23 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 			return err
 		}
 	}
-	for again := isBackground(ctx); again; {
-		var wait, share time.Duration
-		wait, share, again = n.yield.background(n.deps.Clock.Now(), bytes)
-		err := n.hold(ctx, "clients", wait)
-		switch {
-		case again:
-		case err != nil:
-			n.yield.gaveUp(bytes, share)
-		default:
-			n.yield.released(n.deps.Clock.Now(), bytes)
+	if !isBackground(ctx) {
+		return nil
+	}
+	p := n.yield.background(n.deps.Clock.Now(), bytes)
+	for held := false; ; held = true {
+		wait := n.yield.ahead(n.deps.Clock.Now(), p)
+		if wait > 0 && !held {
+			n.deps.Metrics.HeldBack.WithLabelValues("clients").Inc()
 		}
-		if err != nil {
+		if err := n.sleep(ctx, wait); err != nil {
+			n.yield.gaveUp(p)
 			return err
 		}
+		if wait <= 0 {
+			return nil
+		}
 	}
-	return nil
 }
 
 // takeBytes waits until so many bytes may be sent or received. One after the other
@@ -247,6 +248,14 @@ func (n *Neighbour) hold(ctx context.Context, by string, wait time.Duration) err
 		return ctx.Err()
 	}
 	n.deps.Metrics.HeldBack.WithLabelValues(by).Inc()
+	return n.sleep(ctx, wait)
+}
+
+// sleep waits for as long, unless ctx has ended or ends before.
+func (n *Neighbour) sleep(ctx context.Context, wait time.Duration) error {
+	if wait <= 0 {
+		return ctx.Err()
+	}
 	select {
 	case <-n.deps.Clock.After(wait):
 		return nil

@@ -27,6 +27,7 @@ type timedService struct {
 	used    atomic.Int64
 	served  atomic.Int64
 	bytes   atomic.Int64
+	felt    int // how many times as much as usually a repair is felt; 0: once
 }
 
 const quick = 5 * time.Millisecond
@@ -47,7 +48,7 @@ func (s *timedService) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.
 	s.mu.Unlock()
 	// A request of a repair has 1 MiB: at 100 MiB/s of them others take three times
 	// as long.
-	time.Sleep(quick + quick*time.Duration(busy)/5)
+	time.Sleep(quick + quick*time.Duration(busy*max(s.felt, 1))/5)
 	return &wire.GetChunkReply{}, nil, func() {}, nil
 }
 
@@ -191,6 +192,97 @@ func TestRepairsDoNotYieldToChance(t *testing.T) {
 		ended.Wait()
 		t.Logf("repairs: %d MiB/s", with>>20)
 		require.Greater(t, with, int64(200<<20))
+	})
+}
+
+// Repairs that clients feel at any rate wait no longer than their senders do, however many
+// they are, also while it is learned what requests take without them.
+func TestRepairsWaitNoLongerThanTheirSenders(t *testing.T) {
+	for _, at := range []int{16, 64} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &timedService{felt: 20} // of 4 MiB/s
+			n := neighbour(t, s, chunkserver.Limits{})
+			var ended sync.WaitGroup
+			ctx, cancel := context.WithCancel(t.Context())
+			load(ctx, &ended, n, 1, 4096)
+			time.Sleep(20 * time.Second)
+			repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+			var late, done atomic.Int64
+			for range at {
+				ended.Go(func() {
+					for ctx.Err() == nil {
+						once, end := context.WithTimeout(repair, 10*time.Second)
+						_, _, _, err := n.GetChunk(once, &wire.GetChunk{Length: 4 << 20})
+						end()
+						if err == nil {
+							done.Add(1)
+						} else if ctx.Err() == nil {
+							late.Add(1)
+						}
+					}
+				})
+			}
+			time.Sleep(120 * time.Second)
+			cancel()
+			ended.Wait()
+			t.Logf("%d at once: %d MiB/s, %d late", at, done.Load()*4/120, late.Load())
+			require.Zero(t, late.Load())
+			require.Greater(t, done.Load(), int64(120*16/4*3/4), "less than their floor")
+		})
+	}
+}
+
+// Clients that ask now and then are left room too, and clients that come back find no more
+// of repairs than those begin with.
+func TestRepairsYieldToFewClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 400 << 20})
+		var ended sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		load(transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver}), &ended, n, 16, 1<<20)
+		time.Sleep(60 * time.Second)
+		before := s.bytes.Load()
+		time.Sleep(10 * time.Second)
+		alone := (s.bytes.Load() - before) / 10
+		require.Greater(t, alone, int64(200<<20))
+
+		var took []time.Duration
+		ask := func() {
+			began := time.Now()
+			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: 4096})
+			require.NoError(t, err)
+			took = append(took, time.Since(began))
+			time.Sleep(time.Second / 3)
+		}
+		ask()
+		time.Sleep(time.Second)
+		ask()
+		before = s.bytes.Load()
+		for range 6 {
+			ask()
+		}
+		back := (s.bytes.Load() - before) / 2
+		for range 180 {
+			ask()
+		}
+		took = nil
+		before = s.bytes.Load()
+		for range 180 {
+			ask()
+		}
+		with := (s.bytes.Load() - before) / 60
+		cancel()
+		ended.Wait()
+		over := 0
+		for _, d := range took {
+			if d > 2*quick {
+				over++
+			}
+		}
+		t.Logf("repairs: %d MiB/s alone, %d as clients come, %d beside them; %d of %d of their requests took twice as long", alone>>20, back>>20, with>>20, over, len(took))
+		require.LessOrEqual(t, back, int64(40<<20))
+		require.Less(t, over, len(took)/10)
 	})
 }
 
