@@ -88,9 +88,10 @@ type Deps struct {
 	// without limits.
 	Pace func(ctx context.Context, bytes int64) error
 	FS   vfs.FS // default: the machine's
-	// DiskHealth asks the disk below a directory how it is; nil where it does not
-	// tell. Default: the machine's disks, where FS is.
-	DiskHealth func(dir string) *wire.DiskHealth
+	// DiskHealth asks the disks below a directory how they are; nil where they do not
+	// tell, and not whole where one of them sleeps or does not get to answering. It may
+	// hang as a disk does. Default: the machine's disks, where FS is.
+	DiskHealth func(dir string) (h *wire.DiskHealth, whole bool)
 	Clock      clock.Clock
 	Log        *slog.Logger
 	Metrics    *Metrics
@@ -164,7 +165,7 @@ func (c *Config) validate() error {
 
 func (d *Deps) setDefaults() {
 	if d.DiskHealth == nil {
-		d.DiskHealth = func(string) *wire.DiskHealth { return nil }
+		d.DiskHealth = func(string) (*wire.DiskHealth, bool) { return nil, true }
 		if d.FS == nil {
 			d.DiskHealth = diskHealth
 		}

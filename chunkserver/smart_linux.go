@@ -34,22 +34,59 @@ const (
 )
 
 // diskHealth asks the disks that a directory lies on how they are: nil where none of them
-// is one that tells, or the process may not ask.
-func diskHealth(dir string) *wire.DiskHealth {
+// is one that tells, or the process may not ask. Not whole where one of them sleeps, or has
+// trouble with answering. It may take as long as the disks do.
+func diskHealth(dir string) (h *wire.DiskHealth, whole bool) {
 	var all []*wire.DiskHealth
-	for _, name := range blockDevices("/sys", dir) {
-		if h := nvmeHealth(name); h != nil {
+	whole = true
+	for _, name := range distinct("/sys", blockDevices("/sys", dir)) {
+		h, err := oneHealth("/sys", "/dev", name)
+		if h != nil {
 			all = append(all, h)
 		}
+		whole = whole && err == nil
 	}
-	return worstHealth(all)
+	return worstHealth(all), whole
+}
+
+// distinct leaves out the further paths to a disk that has several, by its worldwide name:
+// its errors are to be counted once.
+func distinct(sys string, names []string) []string {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(names, func(name string) bool {
+		wwid, _ := os.ReadFile(filepath.Join(sys, "block", name, "device", "wwid"))
+		again := len(wwid) > 0 && seen[string(wwid)]
+		seen[string(wwid)] = true
+		return again
+	})
+}
+
+// oneHealth asks one disk, by its name in sysfs. NVMe disks, and what is a SCSI disk for the
+// kernel: SAS ones, and SATA ones, by whatever adapter.
+func oneHealth(sys, dev, name string) (*wire.DiskHealth, error) {
+	if strings.HasPrefix(name, "nvme") {
+		return nvmeHealth(name), nil
+	}
+	d, ok := findSCSI(sys, name)
+	switch {
+	case !ok:
+		return nil, nil
+	case d.suspended:
+		return nil, errAsleep
+	}
+	f, err := openSG(filepath.Join(dev, name))
+	if err != nil {
+		return nil, nil
+	}
+	defer f.Close()
+	if d.ata {
+		return askATA(f.do, d.model)
+	}
+	return askSCSI(f.do, d.model)
 }
 
 // nvmeHealth reads the log page of one disk.
 func nvmeHealth(name string) *wire.DiskHealth {
-	if !strings.HasPrefix(name, "nvme") {
-		return nil
-	}
 	f, err := os.Open("/dev/" + name)
 	if err != nil {
 		return nil

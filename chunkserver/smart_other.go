@@ -5,4 +5,4 @@ package chunkserver
 import "github.com/morainefs/moraine/transport/wire"
 
 // diskHealth asks nobody: only Linux is known to answer.
-func diskHealth(string) *wire.DiskHealth { return nil }
+func diskHealth(string) (*wire.DiskHealth, bool) { return nil, true }

@@ -52,7 +52,14 @@ func healthOf(h *wire.DiskHealth) string {
 	case h.Text != "":
 		return h.Text
 	}
-	return fmt.Sprintf("ok, %d%% worn, %d C", h.WornPercent, h.Celsius)
+	text := "ok"
+	if !h.WearUntold {
+		text += fmt.Sprintf(", %d%% worn", h.WornPercent)
+	}
+	if h.Celsius != 0 {
+		text += fmt.Sprintf(", %d C", h.Celsius)
+	}
+	return text
 }
 
 // deviceStates are the states as they are written on command lines.
