@@ -34,7 +34,9 @@ type gatherer struct {
 	s       *moraine.Stripe
 	exclude func(index int) bool // chunks not to ask for
 	last    func(index int) bool // chunks to ask for only after all others
-	free    []source             // ranges at hand already
+	// wrong returns what is known to be wrong with a chunk; nil knows of none.
+	wrong   func(index int) (error, bool)
+	free    []source // ranges at hand already
 	buffers *lease
 }
 
@@ -55,13 +57,27 @@ func (g *gatherer) gather(ctx context.Context, lo int64, n int) ([][]byte, error
 	}
 	candidates := g.candidates(have)
 	if len(candidates) < need {
-		return nil, g.tooFew(nil)
+		return nil, g.tooFew(g.known())
 	}
 	bufs, err := g.buffers.get(ctx, min(need+1, len(candidates)), n)
 	if err != nil {
 		return nil, err
 	}
 	return have, g.fetch(ctx, lo, need, candidates, bufs, have)
+}
+
+// known returns what is known to be wrong with the chunks that are not to be asked
+// for: where they are too many, nothing is asked.
+func (g *gatherer) known() (errs []error) {
+	for i := range g.s.Chunks {
+		if g.wrong == nil || !g.exclude(i) {
+			continue
+		}
+		if err, ok := g.wrong(i); ok {
+			errs = append(errs, err)
+		}
+	}
+	return errs
 }
 
 // candidates returns the chunks that may be asked for, the best first: after
@@ -152,22 +168,24 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 // themselves are lost or wrong, Unavailable where servers did not answer, and
 // what they answered where they refused.
 func (g *gatherer) tooFew(errs []error) error {
-	unsure := 0
+	unsure, bad := len(errs) == 0, 0
 	for i := range g.s.Chunks {
-		if !g.exclude(i) && g.last(i) {
-			unsure++
+		unsure = unsure || !g.exclude(i) && g.last(i)
+	}
+	for _, err := range errs {
+		if isBad(moraine.KindOf(err)) {
+			bad++
+		} else {
+			unsure = true
 		}
 	}
 	kind := moraine.Lost
-	if unsure > 0 || len(errs) == 0 {
+	if unsure && bad <= int(g.s.Scheme.M) { // with more, no answer of the others helps
 		kind = moraine.Unavailable
 	}
 	for _, err := range errs {
-		switch k := moraine.KindOf(err); {
-		case isRefusal(k):
+		if k := moraine.KindOf(err); isRefusal(k) {
 			kind = k
-		case !isBad(k) && kind == moraine.Lost:
-			kind = moraine.Unavailable
 		}
 	}
 	short := fmt.Errorf("fewer than %d of %d chunks can be read", g.s.Scheme.K, len(g.s.Chunks))

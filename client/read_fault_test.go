@@ -163,6 +163,32 @@ func TestReadWithThreeHostsDamaged(t *testing.T) {
 	}
 }
 
+// A range over more chunks of a stripe than may be lost, all of which are, is lost, as one
+// over few of them is: there is nobody left to ask for more, and nothing to wait for.
+func TestReadOverChunksThatAreAllLost(t *testing.T) {
+	for _, name := range []string{"lost", "flipped bit", "other chunk"} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 6, func(c *cluster) {
+				cl := c.dial("c1", config())
+				defer cl.Close()
+				write(t, c, cl, "/f", bytesOf(7, 256<<10), 1<<30, false)
+				for _, h := range c.hosts {
+					damages[name](h)
+				}
+				r, err := cl.OpenFile(c.ctx, "/f")
+				require.NoError(t, err)
+				defer r.Close()
+				for chunks := 1; chunks <= 4; chunks++ {
+					for off := 0; off+chunks<<16 <= 256<<10; off += 64 << 10 {
+						err := r.ReadRange(c.ctx, make([]byte, chunks<<16), int64(off))
+						require.ErrorIs(t, err, moraine.Lost, "%d chunks from %d on", chunks, off)
+					}
+				}
+			})
+		})
+	}
+}
+
 // Bytes that became others in a server's memory, or on their way, are asked for again: the
 // chunk is not given up for them, nor rebuilt, nor reported.
 func TestBytesThatDoNotHaveTheirSumAreAskedForAgain(t *testing.T) {

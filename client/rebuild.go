@@ -70,6 +70,7 @@ func (r *stripeRead) rebuild(ctx context.Context, missing []*chunkWant, spare ma
 	}
 	g := &gatherer{c: r.c, s: r.s, free: free, buffers: l,
 		exclude: func(i int) bool { return gone[i] },
+		wrong:   r.wrongWith,
 		last: func(i int) bool {
 			_, bad := r.wrongWith(i)
 			return bad || !r.usable(i)
