@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"testing"
@@ -315,22 +314,5 @@ func TestTruncatedPages(t *testing.T) {
 			_, err := askSCSI((&fakeSAS{pages: saved}).do, "")
 			require.NoError(t, err)
 		}
-	}
-}
-
-// TestWhatIsKnownOfASleepingDisk stands; that another one fails is told.
-func TestWhatIsKnownOfASleepingDisk(t *testing.T) {
-	s, d := &Server{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, &device{}
-	well, fails := &wire.DiskHealth{Model: "well"}, &wire.DiskHealth{Failing: true}
-	for _, step := range []struct {
-		said  *wire.DiskHealth
-		whole bool
-		known *wire.DiskHealth
-	}{
-		{nil, false, nil}, {well, false, well}, {nil, false, well}, {&wire.DiskHealth{}, false, well},
-		{fails, false, fails}, {well, false, fails}, {well, true, well}, {nil, true, nil},
-	} {
-		s.keepHealth(d, step.said, step.whole)
-		require.Same(t, step.known, d.health.Load())
 	}
 }
