@@ -82,13 +82,6 @@ func (t *tx) raiseGeneration(i *inode) error {
 		return err
 	}
 	i.generation = moraine.Generation(uint64(c.incarnation)<<56 | (uint64(i.generation)+1)&(1<<56-1))
-	if i.level <= moraine.NVMe {
-		return nil
-	}
-	i.level = moraine.NVMe // no object holds this one yet
-	_, ok, err := t.Get(t.k.unsafeFile(i.id))
-	if ok {
-		i.level = moraine.Memory // what it has beside the object was not seen to be safer
-	}
+	i.level, err = t.levelBeside(i) // no object holds this one yet
 	return err
 }

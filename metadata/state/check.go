@@ -19,7 +19,7 @@ func (m *Machine) Check(r Reader) ([]string, error) {
 	c := &checker{view: m.view(r), inodes: make(map[moraine.InodeID]*inode), names: make(map[moraine.InodeID]int),
 		content: make(map[uint64]*inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
 		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
-		chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool),
+		unsafe: make(map[moraine.TableID]bool), chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool),
 		objectUses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
 	passes := []func() error{
 		c.sum, c.allSessions, c.allInodes, c.dentries, c.nameRows, c.attributes, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.holds, c.counts, c.usages, c.quotas, c.inMemory, c.unsafeRows,
@@ -43,7 +43,8 @@ type checker struct {
 	base     map[moraine.TableID]int64 // length of the range of one reference
 	stripes  map[moraine.StripeID]*moraine.Stripe
 	uses     map[moraine.StripeID]uint32
-	chunks   map[string]bool // keys of the index of devices that must be
+	unsafe   map[moraine.TableID]bool // tables that name stripes of which chunks are, or were, in memory alone
+	chunks   map[string]bool          // keys of the index of devices that must be
 	sessions map[moraine.SessionID]bool
 	rows     map[string]bool // keys of names that must be
 	doomed   int

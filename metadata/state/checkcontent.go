@@ -126,6 +126,11 @@ func (c *checker) table(id moraine.TableID, h tableHead) error {
 			}
 			c.stripes[e.Stripe] = s
 		}
+		for n := range s.Chunks {
+			if inMemory(&s.Chunks[n]) || void(&s.Chunks[n]) {
+				c.unsafe[id] = true
+			}
+		}
 		if e.StripeOffset+e.Length > s.Length || named[e.Stripe] > s.LiveBytes {
 			c.problem("table %s names %d bytes of stripe %s, which has %d, %d of them live", id, named[e.Stripe], e.Stripe, s.Length, s.LiveBytes)
 		}

@@ -37,21 +37,43 @@ func (c *checker) inMemory() error {
 	return nil
 }
 
-// unsafeRows finds files below nvme that have no row, and so would stay so.
+// unsafeRows finds files below nvme that have no row, and so would stay so; and files
+// whose stripes are not at the level that the file is said to be at, or beside whose
+// object they would not be looked at.
 func (c *checker) unsafeRows() error {
 	level, err := c.cluster()
 	if err != nil || level.featureLevel < LevelMemory {
 		return nil //nolint:nilerr // a partition without an identity has no files
 	}
-	for _, i := range c.inodes {
-		if i.typ != typeFile || i.content == 0 || i.level >= moraine.NVMe || i.level == levelLost {
+	for _, i := range c.sorted() {
+		if i.typ != typeFile || i.content == 0 || i.level == levelLost {
 			continue // a clone under way has no level yet, as what is lost
 		}
-		if _, ok, err := c.r.Get(c.k.unsafeFile(i.id)); err != nil {
+		_, row, err := c.r.Get(c.k.unsafeFile(i.id))
+		if err != nil {
 			return err
-		} else if !ok {
+		}
+		if i.level < moraine.NVMe && !row {
 			c.problem("file %s is at level %s, and nothing raises it", i.id, i.level)
+		}
+		if i.level == moraine.NVMe || i.level > moraine.NVMe && !row {
+			if err := c.safe(i); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// safe holds the tables of a file against what is, or was, in memory alone.
+func (c *checker) safe(i *inode) error {
+	if len(c.unsafe) == 0 {
+		return nil
+	}
+	return c.refsFrom(i.content, -1, func(r ref) (bool, error) {
+		if c.unsafe[r.table] {
+			c.problem("file %s is at level %s, and table %s has chunks below nvme", i.id, i.level, r.table)
+		}
+		return true, nil
+	})
 }

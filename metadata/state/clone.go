@@ -102,7 +102,11 @@ func (w *cloneWork) take(t *tx, r *wire.CloneRange) error {
 		return fail(moraine.TooLarge, "clone", w.i.id.String(), "more than %d bytes", int64(MaxFileSize))
 	}
 	if src.stored > 0 {
-		w.level = min(w.level, src.level)
+		level, err := t.levelBeside(src)
+		if err != nil {
+			return err
+		}
+		w.level = min(w.level, level)
 		w.degraded += src.degraded
 	}
 	err = t.refsFrom(src.content, from, func(f ref) (bool, error) {
@@ -175,7 +179,11 @@ func (m *Machine) layClone(t *tx, w *cloneWork) error {
 		i.mtime = w.op.GetMtime()
 	}
 	if len(w.pieces) > 0 {
-		i.level = min(i.level, w.level)
+		level, err := t.levelBeside(i)
+		if err != nil {
+			return err
+		}
+		i.level = min(level, w.level)
 		i.degraded += w.degraded
 	}
 	if err := t.watchLevel(i); err != nil {

@@ -210,7 +210,10 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 		return nil
 	}
 	i.size, i.mtime = src.size, src.mtime
-	i.level, i.degraded = min(src.level, moraine.NVMe), src.degraded
+	if i.level, err = t.levelBeside(src); err != nil {
+		return err
+	}
+	i.degraded = src.degraded
 	c.from, c.into, c.generation, c.upTo = 0, 0, 0, 0
 	if err := t.watchLevel(i); err != nil {
 		return err

@@ -56,7 +56,9 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if err := m.judgeStripes(t, w); err != nil {
 		return nil, err
 	}
-	m.stampCommit(t, w)
+	if err := m.stampCommit(t, w); err != nil {
+		return nil, err
+	}
 	if err := t.watchLevel(w.i); err != nil {
 		return nil, err
 	}
@@ -411,7 +413,7 @@ func (m *Machine) measure(t *tx, w *commitWork) error {
 }
 
 // stampCommit sets what the commit says about the content as a whole.
-func (m *Machine) stampCommit(t *tx, w *commitWork) {
+func (m *Machine) stampCommit(t *tx, w *commitWork) error {
 	i := w.i
 	i.mtime, i.ctime = t.now, t.now
 	if w.op.GetMtime() != 0 {
@@ -421,9 +423,14 @@ func (m *Machine) stampCommit(t *tx, w *commitWork) {
 		i.level, i.degraded = moraine.NVMe, 0 // nothing is left of what was there before
 	}
 	if len(w.stripes) > 0 {
-		i.level = min(i.level, w.level)
+		level, err := t.levelBeside(i)
+		if err != nil {
+			return err
+		}
+		i.level = min(level, w.level)
 	}
 	i.degraded += uint64(w.degraded)
+	return nil
 }
 
 // linkCommitted gives an unlinked file of the session its name.

@@ -234,13 +234,21 @@ func (p *concatPiece) take(j *job) error {
 	if err != nil {
 		return err
 	}
+	if src.stored > 0 && length > 0 {
+		// Also where only a part of the range is laid: by the next piece the source may be
+		// evicted, and have nothing in memory any more.
+		level, err := p.levelBeside(src)
+		if err != nil {
+			return err
+		}
+		p.i.level = min(p.i.level, level)
+	}
 	if p.full {
 		p.i.size, p.c.generation = lo+p.c.taken+to, src.generation
 		return nil
 	}
 	p.i.size = hi + to
 	if src.stored > 0 && length > 0 {
-		p.i.level = min(p.i.level, src.level)
 		p.i.degraded += src.degraded
 	}
 	p.c.next, p.c.taken, p.c.generation = p.c.next+1, 0, 0

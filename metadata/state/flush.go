@@ -397,11 +397,20 @@ func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, 
 	if !w.i.clean() && len(w.stripes) > 0 {
 		w.i.level = min(w.i.level, w.level)
 	}
-	if err := t.watchLevel(w.i); err != nil {
+	if err := t.watchStaged(w); err != nil {
 		return nil, err
 	}
 	t.putInode(w.i)
 	return m.commitReply(t, w)
+}
+
+// watchStaged gives a file a row that needs one for what is staged: also one that an
+// object holds all of, for the time when it does not any more.
+func (t *tx) watchStaged(w *commitWork) error {
+	if w.level < moraine.NVMe {
+		return t.watch(w.i)
+	}
+	return t.watchLevel(w.i)
 }
 
 // mayStage fails with Stale unless the ranges of the extents are of the object,

@@ -307,14 +307,16 @@ func (b *bench) healMemory() {
 	}
 }
 
-// TestRandomMemory: saves, clones, removals, reboots with and without loss, settling
-// by halves, in any order: no file is at nvme with a chunk that is not, none is called
-// lost that has enough chunks, and none that has not is called safe, once the leader has looked.
+// TestRandomMemory: saves, appends, clones, concatenations, flushes, evictions, staging to
+// memory, removals, reboots with and without loss, settling by halves, in any order: no file
+// is at nvme with a chunk that is not, none is called lost that has enough chunks, and none
+// that has not is called safe, once the leader has looked.
 func TestRandomMemory(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 6, 60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			b := newCluster(t, 5)
-			c := b.open(nil)
+			y := newTierOf(t, 5)
+			b, c := y.bench, y.c
+			y.stagedIn = b.inRAM
 			rng := rand.New(rand.NewPCG(seed, 1))
 			files, names := []uint64{c.save("first", []uint32{1, 2})}, map[uint64]string{}
 			pick := func() uint64 { return files[rng.IntN(len(files))] }
@@ -326,7 +328,7 @@ func TestRandomMemory(t *testing.T) {
 			for step := range 150 {
 				name := fmt.Sprint("f", step)
 				device := uint32(1 + rng.IntN(5))
-				switch rng.IntN(9) {
+				switch rng.IntN(15) {
 				case 0, 1:
 					var stripes [][]uint32
 					for range 1 + rng.IntN(5) {
@@ -336,8 +338,8 @@ func TestRandomMemory(t *testing.T) {
 					names[files[len(files)-1]] = name
 				case 2:
 					g := c.mkfile(c.root, name)
-					files, names[g] = append(files, g), name
 					c.ok(c.clone(&wire.Clone{Inode: g, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: pick()}}}))
+					files, names[g] = append(files, g), name
 				case 3:
 					if n := rng.IntN(len(files)); n > 0 {
 						c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: c.root, Name: names[files[n]]}}}))
@@ -349,6 +351,20 @@ func TestRandomMemory(t *testing.T) {
 					c.lay(pick(), some())
 				case 6:
 					b.raise()
+					b.check()
+				case 7, 8:
+					y.queue([]wire.JobKind{flushJob, flushJob, evictJob, stageJob}[rng.IntN(4)], pick())
+					for y.mover("n1").work() {
+					}
+				case 9:
+					y.write(pick(), 10)
+				case 10:
+					f := pick()
+					c.ok(c.clone(&wire.Clone{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Ranges: []*wire.CloneRange{{Inode: pick(), Length: 1}}}))
+				case 11:
+					g := c.unnamed()
+					c.ok(c.concat(&wire.Concat{Inode: g, Ranges: []*wire.CloneRange{{Inode: pick()}, {Inode: pick()}}, Link: &wire.LinkTarget{Parent: c.root, Name: name}}))
+					files, names[g] = append(files, g), name
 				default:
 					b.ok(b.tell(device, b.epochOf(device), func(*wire.SettledChunk) bool { return rng.IntN(6) == 0 }))
 				}
@@ -369,6 +385,12 @@ func TestRandomMemory(t *testing.T) {
 // holdLevel holds a file's level against its chunks, of which all are settled.
 func (c *client) holdLevel(f uint64) {
 	c.t.Helper()
+	if a := c.attr(f); a.Clean {
+		if a.Level != uint32(moraine.Object) {
+			c.t.Errorf("file %x is in an object, and at %s", f, moraine.Level(a.Level))
+		}
+		return
+	}
 	want := moraine.NVMe
 	for _, s := range c.ok(c.extents(f, 0, 1000)).GetExtents().Stripes {
 		void := 0

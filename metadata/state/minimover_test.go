@@ -35,6 +35,8 @@ type tier struct {
 	meanwhile func()
 	// staged, if set, hears what an object's bytes were staged to.
 	staged func(stripe uint64, o *wire.Object, off, n uint64)
+	// stagedIn makes the stripes that objects are staged to; nil: on devices.
+	stagedIn func(id, length uint64, devices ...uint32) *wire.Stripe
 }
 
 // crash stops a mover at its nth operation: before it, after it, or with the
@@ -78,8 +80,11 @@ func (y *tier) op(what string, do func()) {
 	panic(stopped{})
 }
 
-func newTier(t testing.TB) *tier {
-	b := newCluster(t, 3)
+func newTier(t testing.TB) *tier { return newTierOf(t, 3) }
+
+// newTierOf is a tier of so many hosts.
+func newTierOf(t testing.TB, hosts int) *tier {
+	b := newCluster(t, hosts)
 	b.settle = 60_000
 	return &tier{bench: b, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: b.open(nil)}
 }
@@ -245,6 +250,10 @@ func (mv *miniMover) stage(j *wire.Job) string {
 	defer func() { mv.bench.node = old }()
 	ex := s.extents(j.Inode, 0, 0).GetExtents()
 	var stripes []*wire.Stripe
+	in := stripe
+	if mv.stagedIn != nil {
+		in = mv.stagedIn
+	}
 	for _, e := range ex.GetExtents() {
 		if e.Object == 0 {
 			continue
@@ -255,7 +264,7 @@ func (mv *miniMover) stage(j *wire.Job) string {
 			mv.staged(g, ex.Objects[at], e.StripeOffset, e.Length)
 		}
 		op := &wire.CommitStage{Job: j.Id, LeaseEpoch: j.LeaseEpoch, Inode: j.Inode, Generation: ex.Attr.Generation, Object: e.Object,
-			Stripes: append(stripes, stripe(g, e.Length, 1, 2, 3)), Extents: []*wire.Extent{extent(e.Offset, e.Length, g, 0)}}
+			Stripes: append(stripes, in(g, e.Length, 1, 2, 3)), Extents: []*wire.Extent{extent(e.Offset, e.Length, g, 0)}}
 		req := s.request(&wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: op}})
 		mv.pending = &wire.MetaRequest{Op: req.Op}
 		var resp *wire.MetaResponse

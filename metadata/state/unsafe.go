@@ -53,11 +53,29 @@ func (t *tx) watchLevel(i *inode) error {
 	if i.content == 0 || i.level >= moraine.NVMe {
 		return nil
 	}
+	return t.watch(i)
+}
+
+// watch gives a file a row, whatever its level is.
+func (t *tx) watch(i *inode) error {
 	if ok, err := t.speaks(LevelMemory); !ok || err != nil {
 		return err
 	}
 	t.put(t.k.unsafeFile(i.id), unsafeFile{}.encode())
 	return nil
+}
+
+// levelBeside is the level of what a file has beside an object that holds all of it:
+// of content that shares its stripes, or that is to follow it.
+func (v *view) levelBeside(i *inode) (moraine.Level, error) {
+	if i.level <= moraine.NVMe {
+		return i.level, nil
+	}
+	_, ok, err := v.r.Get(v.k.unsafeFile(i.id))
+	if ok {
+		return moraine.Memory, err // it was not seen to be safer
+	}
+	return moraine.NVMe, err
 }
 
 // raiseLevels looks at files with rows, as far as its budget goes.
