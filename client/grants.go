@@ -215,14 +215,26 @@ func (p *grantPool) endIfDone(g *grant) {
 func (p *grantPool) settle(t *ticket, committed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g := t.grant
-	g.open--
+	t.grant.open--
 	if !committed {
-		g.doomed = true
-		q := p.queue(g.key)
-		q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
+		p.takeNoMore(t.grant)
 	}
-	p.endIfDone(g)
+	p.endIfDone(t.grant)
+}
+
+// doom has nothing more be taken from the grant of a ticket, which is settled later.
+func (p *grantPool) doom(t *ticket) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.takeNoMore(t.grant)
+}
+
+// takeNoMore takes a grant out of its queue; endIfDone must follow, now or later. The mutex
+// is held.
+func (p *grantPool) takeNoMore(g *grant) {
+	g.doomed = true
+	q := p.queue(g.key)
+	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
 }
 
 // truncate gives back, in the background, the space of an unlinked file that

@@ -32,13 +32,18 @@ func mostAnew(sent []sentStripe) int {
 // nothing is there twice.
 func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
 	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
-	// First: no more is taken from their grants, whose places were chosen before.
-	f.giveUp(sent)
+	// No more is taken from their grants, whose places were chosen before. They do not end
+	// before what was put under them is read: from then on it is garbage.
+	for i := range sent {
+		f.c.grants.doom(sent[i].ticket)
+	}
 	f.c.topology.doubt()
 	var out []sentStripe
 	for i := range sent {
 		again, err := f.putOneAnew(ctx, &sent[i], send)
+		f.giveUp(sent[i : i+1])
 		if err != nil {
+			f.giveUp(sent[i+1:])
 			f.giveUp(out)
 			return nil, err
 		}
@@ -49,18 +54,18 @@ func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
 
 func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
 	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.c.cfg.Patience)
-	defer cancel()
 	s, err := stripeFromWire(old.record)
 	if err != nil {
 		return nil, err
 	}
 	// One at a time, beside the budget of what is written, which may all be held by those
-	// who wait for this commit.
+	// who wait for this commit. Those before it have their patience each.
 	if err := f.c.anew.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer f.c.anew.unlock()
+	ctx, cancel := context.WithTimeout(ctx, f.c.cfg.Patience)
+	defer cancel()
 	st := &stripe{}
 	defer st.free()
 	if err := f.readBack(ctx, s, st); err != nil {

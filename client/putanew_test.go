@@ -229,25 +229,49 @@ func TestPutAnewGoesOnWhileItGetsOn(t *testing.T) {
 		cfg.Level, cfg.Patience = moraine.Memory, 30*time.Second
 		cl := c.dial("c1", cfg)
 		defer cl.Close()
-		count := beforeCommits(c, func(n int, op *wire.Commit) {
-			if n > 0 {
-				return
+		var mu sync.Mutex
+		commits, ended, old, readBack := 0, false, map[uint64]bool{}, map[uint64]bool{}
+		slow := func(_ context.Context, req any) error {
+			switch req := req.(type) {
+			case *wire.PutChunk:
+				time.Sleep(6 * time.Second)
+			case *wire.GetChunk:
+				mu.Lock()
+				defer mu.Unlock()
+				if old[req.Stripe] { // one of the first commit
+					readBack[req.Stripe] = true
+				}
+			}
+			return nil
+		}
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			op := req.GetCommit()
+			mu.Lock()
+			if req.GetEndGrant() != nil && commits == 1 && len(readBack) < 8 {
+				ended = true
+			}
+			commits += min(1, len(op.GetStripes()))
+			first := commits == 1 && len(op.GetStripes()) > 0
+			for _, s := range op.GetStripes() {
+				old[s.Id] = old[s.Id] || first
+			}
+			mu.Unlock()
+			if !first {
+				return nil, nil
 			}
 			c.loseMemory(devicesOf(op)[:1])
 			for _, h := range c.hosts {
-				h.fail(func(_ context.Context, req any) error {
-					if _, put := req.(*wire.PutChunk); put {
-						time.Sleep(6 * time.Second)
-					}
-					return nil
-				})
+				h.fail(slow)
 			}
+			return nil, nil
 		})
 		data := bytesOf(3, 2<<20) // eight stripes, and one commit
 		began := time.Now()
 		require.NoError(t, doors["file"](c, cl, "/f", data))
+		require.Len(t, readBack, 8)
+		require.False(t, ended, "a grant ended before what was put under it was read: it is garbage from then on")
 		require.Greater(t, time.Since(began), cfg.Patience)
-		require.Equal(t, 2, count())
+		require.Equal(t, 2, commits)
 		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 	})
 }
