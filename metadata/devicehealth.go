@@ -188,11 +188,15 @@ func (l *leader) judgeSlow(ctx context.Context, now time.Time) error {
 	if l.cfg.SlowTimes < 0 {
 		return nil
 	}
-	settled, err := l.nothingToRepair()
+	busy := true
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		busy, err = l.repairing(r)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	device, alike := l.topology.slowest(now, settled, uint64(l.cfg.SlowTimes))
+	device, alike := l.topology.slowest(now, !busy, uint64(l.cfg.SlowTimes))
 	if alike != "" {
 		l.deps.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
 	}
@@ -205,20 +209,6 @@ func (l *leader) judgeSlow(ctx context.Context, now time.Time) error {
 	}
 	l.topology.letGo(now)
 	return nil
-}
-
-// nothingToRepair reports whether nothing waits for repair, or to be judged.
-func (l *leader) nothingToRepair() (settled bool, err error) {
-	err = l.store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.machine.Counters(r)
-		if err != nil || n.RepairQueued > 0 {
-			return err
-		}
-		scans, err := l.machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
-		settled = err == nil && len(scans) == 0
-		return err
-	})
-	return settled, err
 }
 
 // usageOf is what a heartbeat says of a device.
