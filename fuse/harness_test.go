@@ -67,6 +67,7 @@ func startCluster(t *testing.T, opts incluster.Options) *incluster.Cluster {
 		opts.Chunkservers = 3
 	}
 	opts.Metadata = 1
+	opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
 	if os.Getenv("MORAINE_TEST_LOG") != "" {
 		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}

@@ -98,6 +98,7 @@ func startWorld(t *testing.T, o worldOptions) *world {
 		Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Region: "us-east-1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
+	o.SnapshotEntries, o.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
 	w.Cluster, err = incluster.Start(ctx, o.Options)
 	require.NoError(t, err)
 	t.Cleanup(func() {

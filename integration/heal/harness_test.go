@@ -39,6 +39,9 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		opts.Seed = 7
+		if opts.SnapshotEntries == 0 {
+			opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+		}
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()

@@ -61,6 +61,9 @@ type Options struct {
 	// SnapshotEntries is after how many entries a metadata server takes a
 	// snapshot (200); the log before it is not kept.
 	SnapshotEntries uint64
+	// MemTableBytes is what the database of a metadata server has in memory (256 KiB).
+	// The race detector's build of it pays dearly for each table that is read.
+	MemTableBytes int64
 	// Rule is asked before each call of a node's file system, after it was
 	// counted; nil: none.
 	Rule func(node string, op vfs.Op) error
@@ -81,6 +84,7 @@ func (o *Options) setDefaults() {
 	def(&o.SegmentBytes, 1<<20)
 	def(&o.CapacityBytes, 1<<30)
 	def(&o.SnapshotEntries, 200)
+	def(&o.MemTableBytes, 256<<10)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

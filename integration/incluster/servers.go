@@ -38,7 +38,7 @@ func (s raftStream) Dial(addr string, timeout time.Duration) (net.Conn, error) {
 func (n *node) raftConfig() raftstore.Config {
 	cfg := raftstore.Config{
 		Dir: "/metadata", Cluster: clusterID, Node: n.id,
-		SegmentBytes: 256 << 10, MemTableBytes: 256 << 10, CacheBytes: 1 << 20, BallastBytes: -1,
+		SegmentBytes: 256 << 10, MemTableBytes: n.c.opts.MemTableBytes, CacheBytes: 1 << 20, BallastBytes: -1,
 		SnapshotInterval: 2 * time.Second, SnapshotEntries: n.c.opts.SnapshotEntries, LogRetention: time.Nanosecond,
 		LogStall: time.Minute, // these disks do not hang, but the machine of a test may be busy
 	}

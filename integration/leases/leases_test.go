@@ -49,6 +49,7 @@ func inClusterWith(t *testing.T, opts incluster.Options, fn func(ctx context.Con
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
+		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
