@@ -339,7 +339,7 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 // TestADayOfTrees runs minutes of cluster time, in the long form a day, or as many hours
 // as MORAINE_TEST_RUNS says.
 func TestADayOfTrees(t *testing.T) {
-	seed, length, hours := powerSeed(t), 5*time.Minute, testseed.Runs(t, 0, 24)
+	seed, length, hours := powerSeed(t), 3*time.Minute, testseed.Runs(t, 0, 24)
 	if hours > 0 {
 		length = time.Duration(hours) * time.Hour
 	}

@@ -102,7 +102,7 @@ func (a *tally) String() string {
 // against the records; everything is removed, and the bucket is empty but for
 // what the records say is still to be deleted.
 func TestEveryDoorAtOnce(t *testing.T) {
-	runs := testseed.Runs(t, 2, 120)
+	runs := testseed.Runs(t, 1, 120)
 	seed := firstSeed(t)
 	total := tally{ops: map[string]int{}}
 	t.Parallel()

@@ -270,7 +270,7 @@ func playOne(t *testing.T, o options) (out outcome) {
 // TestEverythingIsLinearizable plays histories of everything that may go wrong;
 // porcupine finds an order for each.
 func TestEverythingIsLinearizable(t *testing.T) {
-	count, lasts := testseed.Runs(t, 8, 500), testseed.Of(6*time.Second, 14*time.Second)
+	count, lasts := testseed.Runs(t, 6, 500), testseed.Of(6*time.Second, 14*time.Second)
 	first := testseed.First(t)
 	var hits uint64
 	var ops, unknown, undecided int

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -345,9 +346,13 @@ func (s *smalls) cloneOf(from, to string) {
 // each takes effect once while its answer is lost. In the end the bytes are right and the files
 // are packed, by this job or by that of a later look.
 func TestPackFaults(t *testing.T) {
+	runs := testseed.Sample(t, 3)
 	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitPack", "FinishJob"} {
 		for _, kind := range []moraine.Kind{moraine.Unavailable, moraine.Internal} {
 			for _, lost := range []bool{false, true} {
+				if !runs() {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s %s lost=%v", op, kind, lost), func(t *testing.T) {
 					inCluster(t, packs, func(t *testing.T, c *memcluster.Cluster) {
 						s := newSmalls(t, c)

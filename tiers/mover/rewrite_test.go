@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -189,9 +190,13 @@ func TestPacksSmallStripes(t *testing.T) {
 // once, and each takes effect once while its answer is lost. In the end the bytes are
 // right and the stripes are rewritten, by this job or by that of the next look.
 func TestRewriteFaults(t *testing.T) {
+	runs := testseed.Sample(t, 3)
 	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitRewrite", "RenewJob", "FinishJob"} {
 		for _, kind := range []moraine.Kind{moraine.Unavailable, moraine.Internal} {
 			for _, lost := range []bool{false, true} {
+				if !runs() {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s %s lost=%v", op, kind, lost), func(t *testing.T) {
 					inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 						w := newWorn(t, c)
