@@ -20,8 +20,15 @@ type reporter struct {
 	mu      sync.Mutex
 	waiting map[moraine.ChunkID]*wire.BadChunk
 	// told remembers what was reported lately, so that a file read a thousand
-	// times reports once a minute.
-	told map[moraine.ChunkID]time.Time
+	// times reports once a minute. What a newer record has is another matter: the
+	// service passes over what is told of by an old one.
+	told map[toldChunk]time.Time
+}
+
+// toldChunk is a chunk by a record of its stripe.
+type toldChunk struct {
+	moraine.ChunkID
+	version moraine.LayoutVersion
 }
 
 const (
@@ -33,24 +40,26 @@ const (
 
 func newReporter(c *Client) *reporter {
 	return &reporter{c: c, wake: make(chan struct{}, 1), waiting: map[moraine.ChunkID]*wire.BadChunk{},
-		told: map[moraine.ChunkID]time.Time{}}
+		told: map[toldChunk]time.Time{}}
 }
 
-// add reports a chunk as the record s has it.
+// add reports a chunk as the record s has it. The record may be one that the reader kept
+// while the chunk was rebuilt in its place, and is not to be rebuilt again for that.
 func (r *reporter) add(s *moraine.Stripe, index int, kind moraine.Kind) {
 	id := moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}
+	told := toldChunk{id, s.Version}
 	now := r.c.clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at, ok := r.told[id]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
+	if at, ok := r.told[told]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
 		return
 	}
 	if len(r.told) >= maxTold {
 		clear(r.told)
 	}
-	r.told[id] = now
+	r.told[told] = now
 	r.waiting[id] = &wire.BadChunk{Stripe: uint64(s.ID), Index: uint32(index), Device: uint32(s.Chunks[index].Device),
-		Version: uint32(s.Version), Kind: uint32(kind)}
+		Version: uint32(s.Version), AtVersion: true, Kind: uint32(kind)}
 	select {
 	case r.wake <- struct{}{}:
 	default:
