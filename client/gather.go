@@ -150,7 +150,7 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 			if len(candidates) > 0 {
 				next()
 			} else if under < need {
-				return g.tooFew(errs)
+				return g.tooFew(append(g.known(), errs...))
 			}
 		case <-hedge:
 			hedge = nil

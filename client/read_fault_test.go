@@ -189,6 +189,39 @@ func TestReadOverChunksThatAreAllLost(t *testing.T) {
 	}
 }
 
+// Chunks that are lost are no loss of the stripe while a host that may come back has enough
+// of the others, also where it was found out before that it does not answer.
+func TestReadOfAHostThatMayComeBackIsNotLost(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cfg := config()
+		cfg.Patience = 20 * time.Second
+		cl := c.dial("c1", cfg)
+		defer cl.Close()
+		data := bytesOf(7, 256<<10)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		var away *chunkHost
+		for _, h := range c.hosts {
+			h.change(func(id moraine.ChunkID, _ *heldChunk) bool {
+				if id.Index == 0 {
+					away = h
+				}
+				return id.Index != 2 && id.Index != 4 // these two are lost
+			})
+		}
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		away.kill()
+		err = r.ReadRange(c.ctx, make([]byte, 64<<10), 0)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, moraine.Lost)
+		away.start()
+		got := make([]byte, len(data))
+		require.NoError(t, r.ReadRange(c.ctx, got, 0))
+		require.True(t, bytes.Equal(data, got))
+	})
+}
+
 // Bytes that became others in a server's memory, or on their way, are asked for again: the
 // chunk is not given up for them, nor rebuilt, nor reported.
 func TestBytesThatDoNotHaveTheirSumAreAskedForAgain(t *testing.T) {
