@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -192,12 +193,22 @@ func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 	}
 	l.deps.Metrics.LiveHosts.Set(float64(v.live))
 	l.deps.Metrics.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
+	if slices.ContainsFunc(changes, v.endsDrain) && l.speaks(ctx, state.LevelSilentDrains) != nil {
+		changes = slices.DeleteFunc(changes, v.endsDrain)
+	}
 	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
 		if err := l.setDevice(ctx, set); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// endsDrain reports whether a change takes a device out that is drained, for the silence of
+// its host.
+func (v *topologyView) endsDrain(set *wire.SetDeviceState) bool {
+	d := v.devices[set.Device]
+	return d != nil && d.State == deviceDraining && set.Reason == reasonSilent
 }
 
 // setDevice changes the state of a device on the leader's own word.

@@ -253,7 +253,7 @@ func (t *topology) boots(id string) {
 // date, and returns the devices whose state must change: those of hosts that
 // have been silent for longer than grace, and those that their server took out,
 // go out of service; those that went out for silence alone come back with their
-// host.
+// host, and those of them that were draining as such.
 func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64) []*wire.SetDeviceState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -306,9 +306,9 @@ const (
 func (h *host) judge(d *wire.Device, gone bool) *wire.SetDeviceState {
 	u, heard := h.usage[d.Id]
 	switch {
-	case gone && d.State == deviceIn:
+	case gone && holds(d):
 		return &wire.SetDeviceState{State: deviceOut, Reason: reasonSilent}
-	case heard && u.failed && (d.State == deviceIn || d.State == deviceDraining):
+	case heard && u.failed && holds(d):
 		set := &wire.SetDeviceState{State: deviceOut, Reason: reasonFailed, Keep: u.distrusted}
 		if u.why != "" {
 			set.Reason = (reasonFailed + ": " + u.why)[:min(len(reasonFailed)+2+len(u.why), moraine.MaxNameLen)]

@@ -140,7 +140,9 @@ func (a *app) drainCommand() *cobra.Command {
 		Short:   "Move everything off a host, so that it can be removed",
 		Long: `Have all that a host holds moved to others, while it goes on to serve; nothing
 new is put on it. It stays so, also when its chunkserver starts anew, until
---undo. When it is empty, take it out by "moraine host rm HOST".`,
+--undo. Where it is dead, or dies meanwhile, what it held is rebuilt from the
+others after the grace of repairs, and it is drained on if it comes back. When it
+is empty, take it out by "moraine host rm HOST".`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())

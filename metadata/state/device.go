@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -34,7 +35,10 @@ type device struct {
 	// asked is the state that an administrator set: out or draining. It holds
 	// until an administrator sets another one, whatever the device's host says
 	// or leaves unsaid meanwhile. 0: nobody asked for anything.
-	asked    deviceState
+	asked deviceState
+	// was is why it is drained, of a device that is out for as long as its host is
+	// silent; a record with it is of version 2.
+	was      string
 	capacity uint64 // bytes, as of its last registration
 	// epoch is raised by the first registration of each boot of its host.
 	epoch  moraine.Epoch
@@ -48,11 +52,19 @@ type device struct {
 	scan moraine.JobID
 }
 
-const deviceVersion = 1
+// The identities of devices are of version 1.
+const (
+	deviceVersion  = 2
+	deviceVersion1 = 1
+)
 
 func (d *device) encode() []byte {
-	b := make([]byte, 0, 64+len(d.host)+len(d.reason))
-	b = append(b, deviceVersion)
+	b := make([]byte, 0, 64+len(d.host)+len(d.reason)+len(d.was))
+	if d.was != "" {
+		b = append(b, deviceVersion)
+	} else {
+		b = append(b, deviceVersion1)
+	}
 	b = append(b, d.uuid[:]...)
 	b = putString(b, d.host)
 	b = append(b, byte(d.state)|byte(d.asked)<<4)
@@ -62,12 +74,16 @@ func (d *device) encode() []byte {
 	b = putUvarint(b, d.passed)
 	b = putUvarint(b, d.unknownBytes)
 	b = putUvarint(b, d.unknownChunks)
-	return putFixed64(b, uint64(d.scan))
+	b = putFixed64(b, uint64(d.scan))
+	if d.was != "" {
+		b = putString(b, d.was)
+	}
+	return b
 }
 
 func (d *device) decode(b []byte) error {
 	r := dec{b: b}
-	r.version(deviceVersion)
+	version := r.version(deviceVersion)
 	for i := range d.uuid {
 		d.uuid[i] = r.byte()
 	}
@@ -81,6 +97,11 @@ func (d *device) decode(b []byte) error {
 	d.unknownBytes = r.uvarint()
 	d.unknownChunks = r.uvarint()
 	d.scan = moraine.JobID(r.fixed64())
+	if version > deviceVersion1 {
+		if d.was = r.string(); d.was == "" {
+			r.fail(errors.New("version 2 without need"))
+		}
+	}
 	return r.end("device")
 }
 
@@ -206,12 +227,8 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.epoch {
 		d.epoch++
 	}
-	back, reason := deviceIn, ""
-	if d.asked != 0 {
-		back, reason = d.asked, reasonAsked
-	}
-	if d.state == deviceOut && w.GetState() != deviceOut && back != deviceOut {
-		d.state, d.reason = back, reason
+	if back, why := d.comesBack(); d.state == deviceOut && w.GetState() != deviceOut && back != deviceOut {
+		d.state, d.reason, d.was = back, why, ""
 		if err := m.scanDevice(t, d); err != nil {
 			return nil, err
 		}
@@ -228,7 +245,7 @@ func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID) (*device, error) {
 	}
 	if ok {
 		r := dec{b: b}
-		r.version(deviceVersion)
+		r.version(deviceVersion1)
 		id := moraine.DeviceID(r.u32())
 		if err := r.end("device identity"); err != nil {
 			return nil, err
@@ -240,7 +257,7 @@ func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID) (*device, error) {
 		return d, err
 	}
 	d := &device{id: moraine.DeviceID(t.next(cDevice)), uuid: uuid, state: deviceIn}
-	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion}, uint64(d.id)))
+	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion1}, uint64(d.id)))
 	return d, nil
 }
 
@@ -264,14 +281,6 @@ func (m *Machine) moveDevice(t *tx, d *device, h *host) error {
 	h.devices = append(h.devices, d.id)
 	return t.addLive(h, 1)
 }
-
-// ReasonSilent is the reason of a device that the leader took out as its host was silent
-// for longer than the grace of repairs.
-const ReasonSilent = "its host is silent"
-
-// reasonAsked is the reason of a device that is back in the state that an
-// administrator had set before it went out.
-const reasonAsked = "as an administrator set it before it went out"
 
 // missingDevices declares out what the host had and did not name.
 func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named []*wire.Device) error {
@@ -314,7 +323,7 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return nil, fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	case t.caller.GetRole() != roleAdmin && op.GetState() == deviceIn && d.asked != 0:
-		return done(), nil // the leader finds its host back: that does not undo the word of a person
+		return done(), m.backFromSilence(t, d) // the leader finds its host back: that does not undo the word of a person
 	}
 	if m.ask(t, d, op) {
 		t.putDevice(d)
@@ -339,6 +348,9 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 		}
 		t.putHost(h)
 	}
+	if err := m.noteSilence(t, d, op); err != nil {
+		return nil, err
+	}
 	d.state, d.reason = op.GetState(), op.GetReason()
 	if t.caller.GetRole() == roleAdmin {
 		d.asked = m.asks(t, d.state)
@@ -360,7 +372,7 @@ func (m *Machine) ask(t *tx, d *device, op *wire.SetDeviceState) bool {
 	if asked == 0 || op.GetState() != d.state || d.asked == asked {
 		return false
 	}
-	d.asked, d.reason = asked, op.GetReason()
+	d.asked, d.reason, d.was = asked, op.GetReason(), ""
 	return true
 }
 
@@ -378,7 +390,7 @@ func (m *Machine) asks(t *tx, to deviceState) deviceState {
 //
 //	from       in    out   draining  retired
 //	in               yes   yes       if empty
-//	out        yes         no        yes: what it held is given up
+//	out        yes         no        yes: what it held is given up (see drainsOn)
 //	draining   yes   yes             if empty
 //	retired    no    no    no
 func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
@@ -391,12 +403,14 @@ func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
 		return no("it is retired, for good: format it to use the disk again")
 	case d.state == deviceOut && to == deviceDraining:
 		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
-	case to == deviceRetired && d.state != deviceOut:
+	case to == deviceRetired && (d.state != deviceOut || d.drainsOn()):
 		keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if len(keys) > 0 {
+		case len(keys) > 0 && d.drainsOn():
+			return no("its host is silent, and not all that it held is rebuilt elsewhere: wait, or declare it out to give that up")
+		case len(keys) > 0:
 			return no("it still holds chunks: drain it first, or declare it out")
 		}
 	}

@@ -38,6 +38,9 @@ func (m *Machine) setHostState(t *tx, op *wire.SetHostState) (*wire.MetaResponse
 		}
 		// A device that is out is being emptied already.
 		if d.state == deviceOut && op.GetState() == deviceDraining {
+			if err := m.drainOnReturn(t, d, op); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		if _, err := m.setDeviceState(t, &wire.SetDeviceState{Device: uint32(id), State: op.GetState(), Reason: op.GetReason()}); err != nil {

@@ -76,6 +76,10 @@ const (
 	// levelToldAt: a bad chunk that is told of by a certain record of its stripe is passed
 	// over where there is another one (BadChunk.at_version).
 	levelToldAt = 4
+	// LevelSilentDrains: a device that is drained goes out while its host is silent, and is
+	// drained on when it is back. A leader takes none out for silence below it: it would
+	// not come back with its host.
+	LevelSilentDrains = 4
 	// LevelRewrite: what files name of stripes that are mostly dead is put into new ones
 	// (REWRITE jobs, CommitRewrite).
 	LevelRewrite = 4

@@ -333,9 +333,18 @@ func (w *world) fencedOrOK(resp *wire.MetaResponse, also ...moraine.Kind) {
 	w.ok(resp)
 }
 
-// device takes a device out, drains it, or brings it back.
+// device takes a device out, drains it, or brings it back; or its host falls silent, or is
+// heard again.
 func (w *world) device() {
 	d := uint32(w.rng.IntN(9) + 1)
+	if w.rng.IntN(4) == 0 {
+		if now := w.stateOf(d); now == drainingState || now == inState && len(w.in()) > 6 {
+			w.fallsSilent(d)
+		} else {
+			w.isHeard(d)
+		}
+		return
+	}
 	to := wire.DeviceState_DEVICE_STATE_IN
 	if w.stateOf(d) == to && len(w.in()) > 6 {
 		to = wire.DeviceState_DEVICE_STATE_OUT
