@@ -156,3 +156,26 @@ func TestConcatOfMemoryThatIsEvictedMeanwhile(t *testing.T) {
 		y.check()
 	}
 }
+
+// TestEvictionMendsWhatAnObjectHas: where the memory is lost of what is in an object, the file
+// is not lost, and names the object alone once it is evicted.
+func TestEvictionMendsWhatAnObjectHas(t *testing.T) {
+	y := newTier(t)
+	f := y.c.save("f", []uint32{1, 2}, []uint32{2, 3})
+	y.queue(flushJob, f)
+	y.drain()
+	y.loseMemory()
+	y.c.wantLevel(f, moraine.Object)
+	if have := y.c.lostFiles(); have != nil {
+		t.Errorf("lost: %q", have)
+	}
+	y.evictAll([]uint64{f})
+	y.c.wantLevel(f, moraine.Object)
+	for _, e := range y.c.ok(y.c.extents(f, 0, 100)).GetExtents().Extents {
+		if e.Object == 0 {
+			t.Errorf("evicted it has %v", e)
+		}
+	}
+	y.sound(f)
+	y.replays()
+}
