@@ -34,7 +34,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	req := proto.CloneOf(c.req)
 	req.GetRegisterHost().Host.Id = host
 	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // nothing that the log needs
-	l.topology.boots(host)
+	l.topology.boots(host, asked.GetHost().GetDevices())
 	resp, err := l.propose(ctx, c.caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err

@@ -261,6 +261,29 @@ func TestSilentHostGoesOutAndComesBack(t *testing.T) {
 	})
 }
 
+// A disk that its host comes back without stays out: what was heard of it before says nothing.
+func TestSilentHostComesBackWithoutADisk(t *testing.T) {
+	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
+		nodes := append(c.fleet(6), c.register("n7", 2))
+		c.pass(3*time.Second, nodes...)
+		n := nodes[6]
+		there, missing := n.devices[0], n.devices[1]
+		c.pass(40*time.Second, without(nodes, 6)...)
+		require.Equal(t, out, c.device(there.Id).State)
+		require.Equal(t, out, c.device(missing.Id).State)
+		n.devices = n.devices[:1]
+		n.again()
+		c.pass(5*time.Second, nodes...)
+		require.Equal(t, in, c.device(there.Id).State)
+		require.Equal(t, out, c.device(missing.Id).State)
+
+		n.devices = append(n.devices, missing)
+		n.again()
+		c.pass(3*time.Second, nodes...)
+		require.Equal(t, in, c.device(missing.Id).State)
+	})
+}
+
 func TestNewLeaderDeclaresNobodyOutEarly(t *testing.T) {
 	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
 		nodes := c.fleet(6)

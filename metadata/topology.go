@@ -236,16 +236,25 @@ func (t *topology) answers(device uint32, now time.Time) bool {
 	return told && !u.failed && h.alive && now.Sub(h.heard) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
 
-// boots forgets that devices of a host had failed: what an earlier boot said of
-// them must not take them out again before the first heartbeat of this one.
-func (t *topology) boots(id string) {
+// boots forgets what an earlier boot of a host said of its devices: that some had failed,
+// which must not take them out again before the first heartbeat of this one, and all of
+// those that it registers without, which must not take these in again.
+func (t *topology) boots(id string, with []*wire.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if h := t.hosts[id]; h != nil {
-		for d, u := range h.usage {
-			u.failed = false
-			h.usage[d] = u
+	h := t.hosts[id]
+	if h == nil {
+		return
+	}
+	for d, u := range h.usage {
+		if !slices.ContainsFunc(with, func(w *wire.Device) bool { return w.Id == d }) {
+			delete(h.usage, d)
+			delete(h.freed, d)
+			t.stale = true
+			continue
 		}
+		u.failed = false
+		h.usage[d] = u
 	}
 }
 
