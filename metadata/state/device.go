@@ -396,6 +396,13 @@ func (m *Machine) asks(t *tx, to deviceState) deviceState {
 func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
 	ref := "device " + utoa(uint64(d.id))
 	no := func(why string) error { return fail(moraine.Conflict, "set device state", ref, "%s", why) }
+	drainsOn := false // which earlier builds do not know of
+	if d.drainsOn() {
+		var err error
+		if drainsOn, err = t.speaks(LevelSilentDrains); err != nil {
+			return err
+		}
+	}
 	switch {
 	case to != deviceIn && to != deviceOut && to != deviceDraining && to != deviceRetired:
 		return fail(moraine.InvalidArgument, "set device state", ref, "state %d", to)
@@ -403,12 +410,12 @@ func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
 		return no("it is retired, for good: format it to use the disk again")
 	case d.state == deviceOut && to == deviceDraining:
 		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
-	case to == deviceRetired && (d.state != deviceOut || d.drainsOn()):
+	case to == deviceRetired && (d.state != deviceOut || drainsOn):
 		keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
 		switch {
 		case err != nil:
 			return err
-		case len(keys) > 0 && d.drainsOn():
+		case len(keys) > 0 && drainsOn:
 			return no("its host is silent, and not all that it held is rebuilt elsewhere: wait, or declare it out to give that up")
 		case len(keys) > 0:
 			return no("it still holds chunks: drain it first, or declare it out")

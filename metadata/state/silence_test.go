@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/morainefs/moraine"
@@ -150,6 +151,14 @@ func TestSlowDeviceFallsSilent(t *testing.T) {
 	old.wantDevice("n1", outState, state.ReasonSilent)
 	old.registerHost("n1", 1)
 	old.wantDevice("n1", drainingState, "as an administrator set it before it went out")
+
+	// Nor is it held back from being retired with what it has: earlier builds do not.
+	for n := 2; n <= 6; n++ {
+		old.registerHost(fmt.Sprintf("n%d", n), 1)
+	}
+	old.open(nil).save("f", []uint32{1, 2, 3, 4, 5, 6})
+	old.fallsSilent(1)
+	old.ok(old.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: 1, State: wire.DeviceState_DEVICE_STATE_RETIRED}}}))
 }
 
 // TestDrainedMemoryIsLost: chunks that are in the memory of drained hosts alone are lost
