@@ -80,6 +80,16 @@ func (g *gatherer) known() (errs []error) {
 	return errs
 }
 
+// isLate reports whether a chunk that is not to be asked for has been, and nothing is known
+// to be wrong with it: its server has not answered yet, and may.
+func (g *gatherer) isLate(index int) bool {
+	if g.wrong == nil {
+		return false
+	}
+	_, ok := g.wrong(index)
+	return !ok
+}
+
 // candidates returns the chunks that may be asked for, the best first: after
 // the stripe's number in the ring of chunks, so that the load spreads.
 func (g *gatherer) candidates(have [][]byte) []int {
@@ -170,7 +180,11 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 func (g *gatherer) tooFew(errs []error) error {
 	unsure, bad := len(errs) == 0, 0
 	for i := range g.s.Chunks {
-		unsure = unsure || !g.exclude(i) && g.last(i)
+		if g.exclude(i) {
+			unsure = unsure || g.isLate(i)
+		} else {
+			unsure = unsure || g.last(i)
+		}
 	}
 	for _, err := range errs {
 		if isBad(moraine.KindOf(err)) {

@@ -192,13 +192,28 @@ func TestReadOverChunksThatAreAllLost(t *testing.T) {
 // Chunks that are lost are no loss of the stripe while a host that may come back has enough
 // of the others, also where it was found out before that it does not answer.
 func TestReadOfAHostThatMayComeBackIsNotLost(t *testing.T) {
+	t.Run("it refuses", func(t *testing.T) {
+		readOfAHostThatComesBack(t, (*chunkHost).kill, (*chunkHost).start)
+	})
+	t.Run("it hangs", func(t *testing.T) {
+		readOfAHostThatComesBack(t, damages["hangs"], func(h *chunkHost) { h.fail(nil) })
+	})
+}
+
+func readOfAHostThatComesBack(t *testing.T, goAway, comeBack func(*chunkHost)) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
-		cfg.Patience = 20 * time.Second
+		cfg.Patience = time.Minute
 		cl := c.dial("c1", cfg)
 		defer cl.Close()
 		data := bytesOf(7, 256<<10)
 		write(t, c, cl, "/f", data, 1<<30, false)
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		for range 100 { // so that late chunks may be hedged
+			require.NoError(t, r.ReadRange(c.ctx, make([]byte, 64<<10), 0))
+		}
 		var away *chunkHost
 		for _, h := range c.hosts {
 			h.change(func(id moraine.ChunkID, _ *heldChunk) bool {
@@ -208,14 +223,11 @@ func TestReadOfAHostThatMayComeBackIsNotLost(t *testing.T) {
 				return id.Index != 2 && id.Index != 4 // these two are lost
 			})
 		}
-		r, err := cl.OpenFile(c.ctx, "/f")
-		require.NoError(t, err)
-		defer r.Close()
-		away.kill()
+		goAway(away)
 		err = r.ReadRange(c.ctx, make([]byte, 64<<10), 0)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, moraine.Lost)
-		away.start()
+		comeBack(away)
 		got := make([]byte, len(data))
 		require.NoError(t, r.ReadRange(c.ctx, got, 0))
 		require.True(t, bytes.Equal(data, got))

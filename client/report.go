@@ -18,7 +18,7 @@ type reporter struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	waiting map[moraine.ChunkID]*wire.BadChunk
+	waiting map[toldChunk]*wire.BadChunk
 	// told remembers what was reported lately, so that a file read a thousand
 	// times reports once a minute. What a newer record has is another matter: the
 	// service passes over what is told of by an old one.
@@ -39,15 +39,14 @@ const (
 )
 
 func newReporter(c *Client) *reporter {
-	return &reporter{c: c, wake: make(chan struct{}, 1), waiting: map[moraine.ChunkID]*wire.BadChunk{},
+	return &reporter{c: c, wake: make(chan struct{}, 1), waiting: map[toldChunk]*wire.BadChunk{},
 		told: map[toldChunk]time.Time{}}
 }
 
 // add reports a chunk as the record s has it. The record may be one that the reader kept
 // while the chunk was rebuilt in its place, and is not to be rebuilt again for that.
 func (r *reporter) add(s *moraine.Stripe, index int, kind moraine.Kind) {
-	id := moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}
-	told := toldChunk{id, s.Version}
+	told := toldChunk{moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}, s.Version}
 	now := r.c.clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +57,7 @@ func (r *reporter) add(s *moraine.Stripe, index int, kind moraine.Kind) {
 		clear(r.told)
 	}
 	r.told[told] = now
-	r.waiting[id] = &wire.BadChunk{Stripe: uint64(s.ID), Index: uint32(index), Device: uint32(s.Chunks[index].Device),
+	r.waiting[told] = &wire.BadChunk{Stripe: uint64(s.ID), Index: uint32(index), Device: uint32(s.Chunks[index].Device),
 		Version: uint32(s.Version), AtVersion: true, Kind: uint32(kind)}
 	select {
 	case r.wake <- struct{}{}:
