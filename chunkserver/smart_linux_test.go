@@ -63,3 +63,19 @@ func TestHealthOfSeveralDisks(t *testing.T) {
 	require.True(t, h.Failing)
 	require.Equal(t, "it has become read-only", h.Text)
 }
+
+// A disk that the process may not ask does not tell, and is no reason to pass over what
+// others tell: it will not be asked with more luck.
+func TestDiskThatMayNotBeAskedDoesNotTell(t *testing.T) {
+	for _, refused := range []error{unix.EPERM, unix.EACCES} {
+		for _, ata := range []bool{false, true} {
+			h, err := askOne(func(_, _ []byte) (scsiAnswer, error) { return scsiAnswer{}, refused }, scsiDisk{ata: ata})
+			if h != nil || err != nil {
+				t.Errorf("%v, ata %v: %v, %v", refused, ata, h, err)
+			}
+		}
+	}
+	if _, err := askOne(func(_, _ []byte) (scsiAnswer, error) { return scsiAnswer{}, unix.EIO }, scsiDisk{}); err == nil {
+		t.Error("trouble is no refusal")
+	}
+}
