@@ -22,11 +22,10 @@ const (
 // ones without. The kinds are judged each for itself, as else the quick kind might take many
 // times as long before it is as slow as the slow one.
 type felt struct {
-	took  []time.Duration   // in this round
-	held  []time.Duration   // in rounds before it that had too few, of one kind:
-	quiet bool              // without repairs
-	calm  [][]time.Duration // in rounds without repairs, the latest last
-	busy  [][]time.Duration // in rounds with repairs
+	took []time.Duration          // in this round
+	held map[bool][]time.Duration // in rounds before it that had too few: with repairs, and without
+	calm [][]time.Duration        // in rounds without repairs, the latest last
+	busy [][]time.Duration        // in rounds with repairs
 }
 
 func (f *felt) note(took time.Duration) {
@@ -38,15 +37,20 @@ func (f *felt) note(took time.Duration) {
 // gather returns what was taken in this round, a quiet one or not, and in those before it
 // that had too few; nil while these are too few.
 func (f *felt) gather(quiet bool) (enough []time.Duration) {
-	if f.quiet != quiet {
-		f.held, f.quiet = nil, quiet
-	}
-	f.held = append(f.held, f.took...)
-	if len(f.held) < feltLeast {
+	took := append(f.held[quiet], f.took...)
+	if len(took) < feltLeast {
+		f.hold(quiet, took)
 		return nil
 	}
-	enough, f.held = f.held, nil
-	return enough
+	f.hold(quiet, nil)
+	return took
+}
+
+func (f *felt) hold(quiet bool, took []time.Duration) {
+	if f.held == nil {
+		f.held = map[bool][]time.Duration{}
+	}
+	f.held[quiet] = took
 }
 
 // known reports whether it is known what requests take without repairs.
@@ -78,7 +82,10 @@ func (f *felt) times() float64 {
 }
 
 // forget drops the rounds with repairs: they were with more than there is from now on.
-func (f *felt) forget() { f.busy = nil }
+func (f *felt) forget() {
+	f.busy = nil
+	f.hold(false, nil)
+}
 
 // end ends a round.
 func (f *felt) end() { f.took = nil }

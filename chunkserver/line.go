@@ -38,9 +38,9 @@ type place struct {
 // clock is the time of the line.
 func (l *line) clock() time.Time { return l.at.Add(-l.paused) }
 
-// join puts a request behind the others.
-func (l *line) join(bytes int) *place {
-	p := &place{bytes: int64(bytes), deadline: l.clock().Add(lineWait)}
+// join puts a request behind the others, which has waited elsewhere before.
+func (l *line) join(bytes int, waited time.Duration) *place {
+	p := &place{bytes: int64(bytes), deadline: l.clock().Add(lineWait - waited)}
 	l.places = append(l.places, p)
 	return p
 }

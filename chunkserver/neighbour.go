@@ -188,6 +188,7 @@ func (n *Neighbour) takeCPU(ctx context.Context) error {
 
 // admit waits until a request of so many bytes may be served.
 func (n *Neighbour) admit(ctx context.Context, bytes int) error {
+	began := n.deps.Clock.Now()
 	if err := n.takeCPU(ctx); err != nil {
 		return err
 	}
@@ -203,7 +204,8 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 	if !isBackground(ctx) {
 		return nil
 	}
-	p := n.yield.background(n.deps.Clock.Now(), bytes)
+	now := n.deps.Clock.Now()
+	p := n.yield.background(now, bytes, now.Sub(began))
 	for held := false; ; held = true {
 		wait := n.yield.ahead(n.deps.Clock.Now(), p)
 		if wait > 0 && !held {

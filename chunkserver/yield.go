@@ -23,6 +23,9 @@ const (
 	yieldProbe = 30
 	// yieldPause is how many rounds that takes at most: repairs wait meanwhile.
 	yieldPause = 3
+	// yieldAway is after how many rounds without a request of theirs clients are away: who
+	// asks again after that comes back.
+	yieldAway = 10
 )
 
 // yielder gives repairs as much as clients do not feel. Each second it holds the
@@ -42,22 +45,22 @@ type yielder struct {
 	round  int  // since it was learned what requests take without repairs
 	paused int  // rounds for which repairs have been waiting for that
 	calm   bool // the round before was without repairs
-	active bool // clients asked in the round before
+	idle   int  // rounds since clients asked
 	unfelt bool // no client has felt these repairs so far
 }
 
 func newYielder(most int64, now time.Time) *yielder {
-	return &yielder{most: float64(most), rate: float64(most), began: now, line: line{at: now}, unfelt: true}
+	return &yielder{most: float64(most), rate: float64(most), began: now, line: line{at: now}, unfelt: true, idle: yieldAway}
 }
 
-// background puts a repair's request in line. ahead must follow, until the request may go
-// on or is given up.
-func (y *yielder) background(now time.Time, bytes int) *place {
+// background puts a repair's request in line that has waited for other things already. ahead
+// must follow, until the request may go on or is given up.
+func (y *yielder) background(now time.Time, bytes int, waited time.Duration) *place {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.turn(now)
 	y.advance(now)
-	return y.line.join(bytes)
+	return y.line.join(bytes, waited)
 }
 
 // ahead returns after what time a request in line is to ask again, 0 when it may go on.
@@ -66,8 +69,11 @@ func (y *yielder) ahead(now time.Time, p *place) time.Duration {
 	defer y.mu.Unlock()
 	y.turn(now)
 	y.advance(now)
-	if p.gone {
+	switch {
+	case p.gone:
 		return 0
+	case y.pausing():
+		return lineLook
 	}
 	return y.line.wait(p, y.rate)
 }
@@ -106,9 +112,10 @@ func (y *yielder) turn(now time.Time) {
 	y.advance(now)
 	repaired := y.line.went > 0
 	switch {
-	case y.asked == 0: // nobody is there to mind
+	case y.asked == 0 && y.idle >= yieldAway: // nobody is there to mind
 		y.rate *= 2
-		y.round = 0
+		y.round, y.paused = 0, 0
+	case y.asked == 0:
 	case repaired:
 		y.round++
 		y.adapt()
@@ -116,8 +123,13 @@ func (y *yielder) turn(now time.Time) {
 		y.learn()
 	default: // what began before still has its effect
 	}
-	if y.asked > 0 && !y.active {
-		y.begin()
+	if y.asked == 0 {
+		y.idle++
+	} else {
+		if y.idle >= yieldAway {
+			y.begin()
+		}
+		y.idle = 0
 	}
 	if y.pausing() {
 		y.paused++
@@ -128,21 +140,28 @@ func (y *yielder) turn(now time.Time) {
 	y.rate = max(min(y.rate, y.most), min(yieldFloor, y.most))
 	y.reads.end()
 	y.writes.end()
-	y.began, y.calm, y.active, y.asked, y.line.went = now, !repaired, y.asked > 0, 0, 0
+	y.began, y.calm, y.asked, y.line.went = now, !repaired, 0, 0
 }
 
 // begin has repairs begin anew, gently. The caller holds mu.
 func (y *yielder) begin() {
-	y.rate, y.unfelt = min(y.rate, yieldStart), true
+	y.start()
 	if !y.reads.known() && !y.writes.known() {
 		y.round = yieldProbe
 	}
 }
 
+// start is how repairs begin. The caller holds mu.
+func (y *yielder) start() {
+	y.rate, y.unfelt = min(y.rate, yieldStart), true
+	y.reads.forget()
+	y.writes.forget()
+}
+
 // learn takes what requests took in a round without repairs. The caller holds mu.
 func (y *yielder) learn() {
 	if !y.pausing() && len(y.line.places) == 0 { // nothing is repaired
-		y.rate, y.unfelt = min(y.rate, yieldStart), true
+		y.start()
 	}
 	reads, writes := y.reads.learn(), y.writes.learn()
 	if reads || writes {
