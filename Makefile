@@ -8,7 +8,7 @@ RACE_ENV := CGO_ENABLED=1
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # How long one package's tests may take, beside three others. The whole of `make test`
-# is meant to stay under 15 minutes on 2 cores, and takes 25.
+# is meant to stay under 15 minutes on 2 cores, and takes 20.
 TEST_TIMEOUT ?= 45m
 # How many packages are tested at once: much of what they do is waiting, for elections,
 # leases and processes.

@@ -268,11 +268,13 @@ func TestPutAnewGoesOnWhileItGetsOn(t *testing.T) {
 		data := bytesOf(3, 2<<20) // eight stripes, and one commit
 		began := time.Now()
 		require.NoError(t, doors["file"](c, cl, "/f", data))
+		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
+		mu.Lock()
+		defer mu.Unlock()
 		require.Len(t, readBack, 8)
 		require.False(t, ended, "a grant ended before what was put under it was read: it is garbage from then on")
 		require.Greater(t, time.Since(began), cfg.Patience)
 		require.Equal(t, 2, commits)
-		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 	})
 }
 

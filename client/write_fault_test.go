@@ -221,10 +221,10 @@ func TestWriteToAFullDeviceWithoutALeader(t *testing.T) {
 		write(t, c, cl, "/a", data, 1<<30, false)
 		onPuts(c.hosts[1], 0, func(context.Context, *wire.PutChunk) error { return errKind(moraine.NoSpace) })
 		back := time.Now().Add(10 * time.Second)
-		refused := 0
+		var refused atomic.Int64
 		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if _, place := req.Op.(*wire.MetaRequest_Place); place && time.Now().Before(back) {
-				refused++
+				refused.Add(1)
 				return nil, errKind(moraine.Unavailable)
 			}
 			return nil, nil
@@ -232,7 +232,7 @@ func TestWriteToAFullDeviceWithoutALeader(t *testing.T) {
 		for i := range 4 { // not every stripe has a chunk on that device
 			write(t, c, cl, fmt.Sprint("/b", i), data, 1<<30, false)
 		}
-		require.NotZero(t, refused)
+		require.NotZero(t, refused.Load())
 		require.True(t, time.Now().After(back))
 	})
 }
