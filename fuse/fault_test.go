@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -121,4 +122,33 @@ func TestEndCommitsWhatWasWritten(t *testing.T) {
 	_, err = f.Write(data)
 	require.ErrorIs(t, err, syscall.ENOTCONN)
 	require.ErrorIs(t, f.Close(), syscall.ENOTCONN)
+}
+
+// Files that are closed while their mount ends were committed by their close,
+// and are no reason to say that the end failed.
+func TestEndWhileFilesAreClosed(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 1})
+	other := mount(t, c, "c2")
+	m := mount(t, c, "c1")
+	var files []*os.File
+	for i := range 100 {
+		f, err := os.Create(m.at(strconv.Itoa(i)))
+		require.NoError(t, err)
+		_, err = f.WriteString("content")
+		require.NoError(t, err)
+		files = append(files, f)
+	}
+	closes := make(chan error, len(files))
+	for _, f := range files {
+		go func() { closes <- f.Close() }()
+	}
+	require.NoError(t, m.end())
+	for range files {
+		require.NoError(t, <-closes)
+	}
+	for i := range files {
+		got, err := os.ReadFile(other.at(strconv.Itoa(i)))
+		require.NoError(t, err)
+		require.Equal(t, "content", string(got))
+	}
 }

@@ -99,7 +99,7 @@ func (m *Mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if f == nil {
 		return
 	}
-	if err := f.handle.Close(m.life); err != nil {
+	if err := f.close(m.life); err != nil {
 		m.log.Error("what was written to a file is not all there, and its writer may not know", "inode", f.state.inode, "err", err)
 	}
 	m.release(f.state, m.files.unpin(f.state))

@@ -18,6 +18,30 @@ type file struct {
 	handle *client.Handle
 	// writes says that it was opened for writing.
 	writes bool
+
+	// ending orders its close and the end of the mount, which commits all files,
+	// also those that are just being closed.
+	ending sync.Mutex
+	closed bool
+}
+
+// commit commits what was written to a file. Of one that was closed, the close
+// did.
+func (f *file) commit(ctx context.Context) error {
+	f.ending.Lock()
+	defer f.ending.Unlock()
+	if f.closed {
+		return nil
+	}
+	return f.handle.Flush(ctx)
+}
+
+// close ends the file; once.
+func (f *file) close(ctx context.Context) error {
+	f.ending.Lock()
+	defer f.ending.Unlock()
+	f.closed = true
+	return f.handle.Close(ctx)
 }
 
 // openInode is what is remembered of an inode as long as it is open, or is about
@@ -217,7 +241,7 @@ const flushesAtOnce = 16
 
 // flushAll commits what was written to any file.
 func (t *table) flushAll(ctx context.Context) error {
-	return each(t.writers(), func(f *file) error { return f.handle.Flush(ctx) })
+	return each(t.writers(), func(f *file) error { return f.commit(ctx) })
 }
 
 // closeAll closes the files that nobody closed.
@@ -230,7 +254,7 @@ func (t *table) closeAll(ctx context.Context) error {
 	clear(t.handles)
 	clear(t.inodes)
 	t.mu.Unlock()
-	return each(left, func(f *file) error { return f.handle.Close(ctx) })
+	return each(left, func(f *file) error { return f.close(ctx) })
 }
 
 func each(fs []*file, do func(*file) error) error {
