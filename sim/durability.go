@@ -53,8 +53,10 @@ type Fleet struct {
 	// StripesPerSecond bounds the stripes that are given out to be rebuilt, by all hosts
 	// together, as the metadata leader does; 0: nothing does.
 	StripesPerSecond float64
-	// Detect is how long a loss goes unnoticed. Stripes that miss one chunk wait
-	// for Grace as well, in case the unit comes back; the others do not.
+	// Detect is how long a loss goes unnoticed. What a host held is given up after Grace
+	// besides, in case it comes back; what a device held at once, as its host says that it
+	// failed. A stripe on several lost units waits for the last of them, where the
+	// cluster puts back what was on the first meanwhile: so it is worse off here.
 	Detect, Grace time.Duration
 }
 

@@ -36,7 +36,7 @@ func TestTwoCopiesByHand(t *testing.T) {
 	r, err := sim.Durability(f, 40_000, 1)
 	require.NoError(t, err)
 	rate := f.DeviceAFR / sim.Year.Seconds()
-	waiting := (f.Detect + f.Grace).Seconds() + r.RebuildDevice/2
+	waiting := f.Detect.Seconds() + r.RebuildDevice/2 // a device's host says that it failed
 	want := 2 * rate * rate * waiting * sim.Year.Seconds()
 	require.InEpsilon(t, want, r.OneStripe.Value, 0.05)
 	require.Less(t, r.OneStripe.Low, want*1.02)
@@ -75,13 +75,13 @@ func (l layout) fresh(rng *rand.Rand) []int {
 	return at
 }
 
-// loss draws what is lost next: a device, or all of a host.
-func (l layout) loss(rng *rand.Rand) (first, n int) {
+// loss draws what is lost next: a device, or all of a host (whole).
+func (l layout) loss(rng *rand.Rand) (first, n int, whole bool) {
 	devices := float64(l.f.Hosts*l.f.Devices) * l.f.DeviceAFR
 	if rng.Float64() < devices/(devices+float64(l.f.Hosts)*l.f.HostAFR) {
-		return rng.IntN(l.f.Hosts * l.f.Devices), 1
+		return rng.IntN(l.f.Hosts * l.f.Devices), 1, false
 	}
-	return rng.IntN(l.f.Hosts) * l.f.Devices, l.f.Devices
+	return rng.IntN(l.f.Hosts) * l.f.Devices, l.f.Devices, true
 }
 
 // crude is the same model without any cleverness: each stripe has its devices, and
@@ -90,7 +90,8 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 	type stripe struct {
 		at      []int
 		missing int
-		down    []int // hosts that were lost whole, with chunks that are missing
+		givenUp float64 // the last of what it misses
+		down    []int   // hosts that were lost whole, with chunks that are missing
 	}
 	l := layout{f}
 	stripes := make([]*stripe, int(f.Stripes()))
@@ -98,7 +99,6 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 		stripes[i] = &stripe{at: l.fresh(rng)}
 	}
 	lossRate := (float64(f.Hosts*f.Devices)*f.DeviceAFR + float64(f.Hosts)*f.HostAFR) / sim.Year.Seconds()
-	graceOver := map[*stripe]float64{}
 	now, end, lost := 0.0, years*sim.Year.Seconds(), 0
 	next := rng.ExpFloat64() / lossRate
 	var queue []*stripe
@@ -112,10 +112,7 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 		perChunk := f.ChunkBytes / (f.RebuildRate * float64(f.Hosts-len(down)))
 		start, pick := math.Inf(1), -1 // the worst of those that may begin first
 		for i, s := range queue {
-			at := now
-			if s.missing == 1 {
-				at = max(now, graceOver[s])
-			}
+			at := max(now, s.givenUp)
 			if at < start || at == start && s.missing > queue[pick].missing {
 				start, pick = at, i
 			}
@@ -124,7 +121,7 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 			s := queue[pick]
 			now = start + perChunk*float64(s.missing)
 			l.place(s.at, rng)
-			s.missing, s.down = 0, nil
+			s.missing, s.givenUp, s.down = 0, 0, nil
 			queue = slices.Delete(queue, pick, pick+1)
 			continue
 		}
@@ -135,13 +132,18 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 		}
 		now = next
 		next = now + rng.ExpFloat64()/lossRate
-		first, n := l.loss(rng) // and new, empty ones take their place
+		first, n, whole := l.loss(rng) // and new, empty ones take their place
+		givenUp := now + f.Detect.Seconds()
+		if whole {
+			givenUp += f.Grace.Seconds()
+		}
 		for _, s := range stripes {
 			before := s.missing
 			for i, d := range s.at {
 				if d >= first && d < first+n {
 					s.at[i] = -1
 					s.missing++
+					s.givenUp = max(s.givenUp, givenUp)
 					if n == f.Devices {
 						s.down = append(s.down, first/f.Devices)
 					}
@@ -149,12 +151,11 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 			}
 			if before == 0 && s.missing > 0 {
 				queue = append(queue, s)
-				graceOver[s] = now + (f.Detect + f.Grace).Seconds()
 			}
 			if s.missing > int(f.Scheme.M) {
 				lost++
 				queue = slices.DeleteFunc(queue, func(o *stripe) bool { return o == s })
-				s.at, s.missing, s.down = l.fresh(rng), 0, nil
+				s.at, s.missing, s.givenUp, s.down = l.fresh(rng), 0, 0, nil
 			}
 		}
 	}
@@ -168,7 +169,7 @@ func TestAgreesWithChance(t *testing.T) {
 	for name, change := range map[string]func(*sim.Fleet){
 		"x2":                              func(f *sim.Fleet) {},
 		"2+1":                             func(f *sim.Fleet) {},
-		"x3":                              func(f *sim.Fleet) { f.DeviceAFR = 8 },
+		"x3":                              func(f *sim.Fleet) { f.DeviceAFR = 16 },
 		"3+2":                             func(f *sim.Fleet) { f.DeviceAFR = 8 },
 		"2+1 on hosts of three":           func(f *sim.Fleet) { f.Hosts, f.Devices, f.HostAFR = 6, 3, 1 },
 		"2+1 of racks of two hosts":       func(f *sim.Fleet) { f.Domain, f.Racks, f.Hosts, f.Devices, f.HostAFR = sim.DomainRack, 5, 10, 2, 1 },
@@ -179,8 +180,8 @@ func TestAgreesWithChance(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			s, _, _ := strings.Cut(name, " ")
-			f := sim.Fleet{Scheme: scheme(t, s), Domain: sim.DomainHost, Hosts: 12, Devices: 1, DeviceBytes: 40e6, ChunkBytes: 1e6,
-				DeviceAFR: 3, RebuildRate: 60, Detect: time.Second, Grace: 3 * time.Hour}
+			f := sim.Fleet{Scheme: scheme(t, s), Domain: sim.DomainHost, Hosts: 12, Devices: 1, DeviceBytes: 80e6, ChunkBytes: 1e6,
+				DeviceAFR: 3, RebuildRate: 120, Detect: time.Second, Grace: 3 * time.Hour}
 			change(&f)
 			const years, courses = 60, 4
 			want := 0.0

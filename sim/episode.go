@@ -15,11 +15,10 @@ const maxFailures = 10_000
 // unit is a lost device, or a lost host. An empty one takes its place once
 // nothing misses what was on it.
 type unit struct {
-	host   int
-	whole  bool    // all devices of the host
-	weight float64 // devices; 0 where the place is free
-	noted  float64 // when its loss is noticed
-	graced float64 // when the wait in case it comes back is over
+	host    int
+	whole   bool    // all devices of the host
+	weight  float64 // devices; 0 where the place is free
+	givenUp float64 // when what it held begins to be rebuilt
 }
 
 // episode goes from the first loss until every stripe is whole again. Stripes are
@@ -87,10 +86,10 @@ func (e *episode) fail() {
 		e.lost, e.groups = e.f.Stripes(), nil
 		return
 	}
-	u := unit{weight: 1, noted: e.now + e.f.Detect.Seconds()}
-	u.graced = u.noted + e.f.Grace.Seconds()
+	u := unit{weight: 1, givenUp: e.now + e.f.Detect.Seconds()}
 	if u.whole = e.wholeHost(); u.whole {
 		u.host = e.someHost()
+		u.givenUp += e.f.Grace.Seconds()
 		u.weight = float64(e.left(u.host))
 		e.change(u.host, func() { e.goneHost[u.host] = true })
 	} else {

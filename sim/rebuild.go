@@ -24,13 +24,8 @@ func (e *episode) speed(missing int) float64 {
 func (e *episode) start(set uint32) float64 {
 	at := 0.0
 	for b, u := range e.units {
-		if set&(1<<b) == 0 {
-			continue
-		}
-		if bits.OnesCount32(set) == 1 {
-			at = max(at, u.graced)
-		} else {
-			at = max(at, u.noted)
+		if set&(1<<b) != 0 {
+			at = max(at, u.givenUp)
 		}
 	}
 	return at

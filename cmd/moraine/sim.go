@@ -16,6 +16,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/integration/bench"
+	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/sim"
 )
 
@@ -53,8 +54,8 @@ probability that one stripe or more is lost in a year, "one stripe" that of a gi
 
 Losses of devices and hosts come at random, at the rates given. Every device holds as
 much, and each stripe is on other ones, so that all hosts rebuild what was lost, those
-stripes first that have the least redundancy left. Chunks of a stripe that misses one
-wait for the grace period before, in case the device comes back. What was rebuilt is on
+stripes first that have the least redundancy left. What was on a lost host waits for the
+grace period before, in case it comes back; a device that fails is given up at once. What was rebuilt is on
 other devices, and an empty device takes the lost one's place.
 
 Stripes are lost too rarely to be met by chance: further losses are drawn more often
@@ -105,7 +106,7 @@ that come together (power, a bad batch of devices).`,
 	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second")
 	fl.Float64Var(&f.StripesPerSecond, "repairs-per-second", 256, "stripes that the metadata leader gives out to be rebuilt, as the servers' flag of that name says; 0: no bound")
 	fl.DurationVar(&f.Detect, "detect", 3*time.Second, "how long a loss goes unnoticed")
-	fl.DurationVar(&f.Grace, "grace", 15*time.Minute, "how long a lost device is waited for")
+	fl.DurationVar(&f.Grace, "grace", metadata.DefaultRepairGrace, "how long a lost host is waited for, as --repair-grace of the servers says")
 	fl.StringVar(&domain, "domain", string(sim.DomainHost), "what the chunks of a stripe never share: device, host or rack")
 	fl.IntVar(&f.Racks, "racks", 10, "racks, of as many hosts each, where that is the domain")
 	fl.Var(&chunk, "chunk", "length of a chunk: the shorter, the more stripes there are to lose")
