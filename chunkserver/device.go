@@ -33,6 +33,7 @@ type device struct {
 	epoch atomic.Uint64
 	// promises is the room of the puts that are under way.
 	promises atomic.Int64
+	deleting atomic.Bool // deletions are carried out on it
 	// leave is closed to let it go; left when nothing works on it any more, closed when
 	// it is closed then.
 	leave, left, closed chan struct{}

@@ -2,6 +2,7 @@ package chunkserver
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,29 +31,15 @@ const (
 func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 	tick := s.deps.Clock.NewTicker(s.cfg.HeartbeatInterval)
 	defer tick.Stop()
-	// Deletions may take longer than an interval; the next heartbeat does not
-	// wait for them, and asks for more only when they are done.
-	deleting := make(chan struct{}, 1)
-	done := make(chan struct{})
-	work := make(chan []*wire.Deletion)
-	go func() {
-		defer close(done)
-		for deletions := range work {
-			s.delete(ctx, s.fleet.Load(), deletions)
-			<-deleting
-		}
-	}()
-	defer func() { close(work); <-done }()
+	// Deletions may take longer than an interval; the next heartbeat does not wait for
+	// them.
+	var deleting sync.WaitGroup
+	defer deleting.Wait()
 	reg := &registrar{s: s, g: g}
 	defer reg.end()
 	for {
-		want := uint32(0)
-		select {
-		case deleting <- struct{}{}:
-			want = maxDeletions
-		default:
-		}
-		deletions, unknown, err := s.heartbeat(ctx, s.fleet.Load(), want)
+		f := s.fleet.Load()
+		deletions, unknown, err := s.heartbeat(ctx, f, f.deletionsWanted())
 		if unknown {
 			reg.want()
 		}
@@ -61,13 +48,7 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 		if err != nil && ctx.Err() == nil {
 			s.deps.Log.Warn("heartbeat failed", "err", err)
 		}
-		if want > 0 {
-			if len(deletions) > 0 {
-				work <- deletions
-			} else {
-				<-deleting
-			}
-		}
+		s.beginDeletions(ctx, &deleting, f, deletions)
 		// After the heartbeat: so the host was heard of before it is told of anew.
 		reg.begin(ctx)
 		if !reg.serveUntil(ctx, tick.C) {
@@ -139,29 +120,64 @@ func (s *Server) observe(devices []*wire.Device, out int, now mem.Stats) {
 	s.seen = now
 }
 
-// delete carries deletions out, device by device, and acknowledges those that
-// are durably gone. What fails is asked for again by a later heartbeat.
-func (s *Server) delete(ctx context.Context, f *fleet, deletions []*wire.Deletion) {
-	byDevice := map[moraine.DeviceID][]*wire.Deletion{}
-	for _, d := range deletions {
-		byDevice[moraine.DeviceID(d.Device)] = append(byDevice[moraine.DeviceID(d.Device)], d)
+// deletionsWanted is how many deletions a heartbeat asks for: none where every device that
+// works is at some already.
+func (f *fleet) deletionsWanted() uint32 {
+	for _, d := range f.devices {
+		if d.watch.Err() == nil && !d.deleting.Load() {
+			return maxDeletions
+		}
 	}
-	for id, list := range byDevice {
-		d := f.byID[id]
-		if d == nil {
-			continue // not ours: the service was misled by a device that moved
-		}
-		batch := make([]tiers.Deletion, len(list))
-		for i, w := range list {
-			batch[i] = tiers.Deletion{ID: chunkID(w.Stripe, w.Index), Below: moraine.LayoutVersion(w.Below)}
-		}
-		if err := d.tier.DeleteAll(ctx, batch); err != nil {
-			s.deps.Log.Warn("could not delete chunks; they will be asked for again", "device", d.dir, "err", err)
+	return 0
+}
+
+// beginDeletions has each device carry out its deletions by itself, so that one that hangs
+// or fails holds up no other. A device is at one lot at a time: what comes for it meanwhile
+// is left, and asked for again by a later heartbeat. Only the loop of heartbeats calls it.
+func (s *Server) beginDeletions(ctx context.Context, under *sync.WaitGroup, f *fleet, deletions []*wire.Deletion) {
+	for d, list := range f.byDevice(deletions) {
+		if !d.deleting.CompareAndSwap(false, true) {
 			continue
 		}
-		s.deps.Metrics.Deleted.Add(float64(len(list)))
-		s.acknowledge(ctx, list)
+		under.Go(func() {
+			defer d.deleting.Store(false)
+			s.deleteOn(ctx, d, list)
+		})
 	}
+}
+
+// delete carries deletions out, device by device.
+func (s *Server) delete(ctx context.Context, f *fleet, deletions []*wire.Deletion) {
+	for d, list := range f.byDevice(deletions) {
+		s.deleteOn(ctx, d, list)
+	}
+}
+
+// byDevice parts deletions. Those that are not for a device of this host are left out: the
+// service was misled by one that moved.
+func (f *fleet) byDevice(deletions []*wire.Deletion) map[*device][]*wire.Deletion {
+	lists := map[*device][]*wire.Deletion{}
+	for _, w := range deletions {
+		if d := f.byID[moraine.DeviceID(w.Device)]; d != nil {
+			lists[d] = append(lists[d], w)
+		}
+	}
+	return lists
+}
+
+// deleteOn carries deletions out on their device, and acknowledges them when they are
+// durable. What fails is asked for again by a later heartbeat.
+func (s *Server) deleteOn(ctx context.Context, d *device, list []*wire.Deletion) {
+	batch := make([]tiers.Deletion, len(list))
+	for i, w := range list {
+		batch[i] = tiers.Deletion{ID: chunkID(w.Stripe, w.Index), Below: moraine.LayoutVersion(w.Below)}
+	}
+	if err := d.tier.DeleteAll(ctx, batch); err != nil {
+		s.deps.Log.Warn("could not delete chunks; they will be asked for again", "device", d.dir, "err", err)
+		return
+	}
+	s.deps.Metrics.Deleted.Add(float64(len(list)))
+	s.acknowledge(ctx, list)
 }
 
 // acknowledge tells the service that chunks are gone.

@@ -21,8 +21,8 @@ const (
 // line lets requests go one after the other, at a rate of bytes and with nothing saved up:
 // a burst after a pause is what others would feel. Not safe for concurrent use.
 type line struct {
-	places []*place
-	credit float64 // bytes that may go; below 0: what went must be waited for
+	places []*place // those of low priority behind the others
+	credit float64  // bytes that may go; below 0: what went must be waited for
 	at     time.Time
 	paused time.Duration // in all, so far
 	went   int64         // bytes, since it was asked last
@@ -33,15 +33,22 @@ type place struct {
 	bytes    int64
 	deadline time.Time // by the line's clock, which stands still in a pause
 	gone     bool      // it may go on
+	low      bool      // of low priority
 }
 
 // clock is the time of the line.
 func (l *line) clock() time.Time { return l.at.Add(-l.paused) }
 
-// join puts a request behind the others, which has waited elsewhere before.
-func (l *line) join(bytes int, waited time.Duration) *place {
-	p := &place{bytes: int64(bytes), deadline: l.clock().Add(lineWait - waited)}
-	l.places = append(l.places, p)
+// join puts a request, which has waited elsewhere before, behind the others of its priority.
+func (l *line) join(bytes int, waited time.Duration, low bool) *place {
+	p := &place{bytes: int64(bytes), deadline: l.clock().Add(lineWait - waited), low: low}
+	at := len(l.places)
+	if !low {
+		if first := slices.IndexFunc(l.places, func(o *place) bool { return o.low }); first >= 0 {
+			at = first
+		}
+	}
+	l.places = slices.Insert(l.places, at, p)
 	return p
 }
 

@@ -106,7 +106,7 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 
 // PutChunk implements transport.ChunkService.
 func (n *Neighbour) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
-	if err := n.admit(ctx, p.Len()); err != nil {
+	if err := n.admit(ctx, p.Len(), req.LowPriority); err != nil {
 		return nil, errors.Join(err, p.Discard())
 	}
 	defer n.served(ctx, true, n.deps.Clock.Now())
@@ -115,7 +115,7 @@ func (n *Neighbour) PutChunk(ctx context.Context, req *wire.PutChunk, p transpor
 
 // GetChunk implements transport.ChunkService.
 func (n *Neighbour) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
-	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize))); err != nil {
+	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), req.LowPriority); err != nil {
 		return nil, nil, nil, err
 	}
 	defer n.served(ctx, false, n.deps.Clock.Now())
@@ -124,7 +124,7 @@ func (n *Neighbour) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 
 // GetPiece implements transport.ChunkService.
 func (n *Neighbour) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
-	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize))); err != nil {
+	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), false); err != nil {
 		return nil, nil, nil, err
 	}
 	return n.ChunkService.GetPiece(ctx, req)
@@ -186,8 +186,9 @@ func (n *Neighbour) takeCPU(ctx context.Context) error {
 	return nil
 }
 
-// admit waits until a request of so many bytes may be served.
-func (n *Neighbour) admit(ctx context.Context, bytes int) error {
+// admit waits until a request of so many bytes may be served. low is of movers alone: their
+// work that is no repair, and that nobody waits for.
+func (n *Neighbour) admit(ctx context.Context, bytes int, low bool) error {
 	began := n.deps.Clock.Now()
 	if err := n.takeCPU(ctx); err != nil {
 		return err
@@ -205,7 +206,7 @@ func (n *Neighbour) admit(ctx context.Context, bytes int) error {
 		return nil
 	}
 	now := n.deps.Clock.Now()
-	p := n.yield.background(now, bytes, now.Sub(began))
+	p := n.yield.background(now, bytes, now.Sub(began), low)
 	for held := false; ; held = true {
 		wait := n.yield.ahead(n.deps.Clock.Now(), p)
 		if wait > 0 && !held {

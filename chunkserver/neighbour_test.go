@@ -232,6 +232,46 @@ func TestRepairsWaitNoLongerThanTheirSenders(t *testing.T) {
 	}
 }
 
+// A repair, and the commit of a checkpoint, wait for little of what flushes have asked for
+// before them, and those are not starved.
+func TestRepairsGoBeforeFlushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{felt: 20}
+		n := neighbour(t, s, chunkserver.Limits{})
+		var ended sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		load(ctx, &ended, n, 1, 4096)
+		time.Sleep(20 * time.Second)
+		mover := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+		var flushed atomic.Int64
+		for range 48 {
+			ended.Go(func() {
+				for ctx.Err() == nil {
+					if _, _, _, err := n.GetChunk(mover, &wire.GetChunk{Length: 4 << 20, LowPriority: true}); err == nil {
+						flushed.Add(1)
+					}
+				}
+			})
+		}
+		time.Sleep(20 * time.Second)
+		before, passed := flushed.Load(), int64(0)
+		const repairs = 40
+		for range repairs {
+			at := flushed.Load()
+			_, _, _, err := n.GetChunk(mover, &wire.GetChunk{Length: 4 << 20})
+			require.NoError(t, err)
+			passed += flushed.Load() - at
+			time.Sleep(time.Second)
+		}
+		all := flushed.Load() - before
+		cancel()
+		ended.Wait()
+		t.Logf("%d chunks of flushes in all, %d while %d repairs waited", all, passed, repairs)
+		require.Less(t, passed, int64(repairs*8), "a repair waits for what 48 flushes ask for")
+		require.Greater(t, all, int64(repairs*4), "flushes go on")
+	})
+}
+
 // Clients that ask now and then are left room too, and clients that come back find no more
 // of repairs than those begin with.
 func TestRepairsYieldToFewClients(t *testing.T) {

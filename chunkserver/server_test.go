@@ -423,6 +423,59 @@ func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {
 	meta.set(func() { require.GreaterOrEqual(t, acks, 2) })
 }
 
+// TestADeviceHoldsUpOnlyItsOwnDeletions: a device whose disk does not answer, or fails,
+// while chunks of it are deleted keeps those of no other device, and heartbeats go on to
+// ask for deletions; when it answers its own are carried out.
+func TestADeviceHoldsUpOnlyItsOwnDeletions(t *testing.T) {
+	for name, fails := range map[string]bool{"it hangs": false, "it fails": true} {
+		t.Run(name, func(t *testing.T) {
+			var stuck, hung atomic.Bool
+			answers := make(chan struct{})
+			release := sync.OnceFunc(func() { close(answers) })
+			fsys := vfs.NewFault(vfs.NewMem(1), func(op vfs.Op) error {
+				if !stuck.Load() || !strings.HasPrefix(op.Path, "/a/") || op.Kind != vfs.OpSync && op.Kind != vfs.OpWrite {
+					return nil
+				}
+				hung.Store(true)
+				if fails {
+					return syscall.EIO
+				}
+				<-answers
+				return nil
+			})
+			meta := newFakeMeta()
+			h := start(t, fsys, meta, config("/a", "/b"))
+			defer release()
+			kill := func(c testChunk) {
+				_, err := c.put(t, h)
+				require.NoError(t, err)
+				meta.set(func() {
+					id := c.req.Device
+					meta.deaths[id] = append(meta.deaths[id], &wire.Deletion{Device: id, Stripe: c.req.Stripe, Index: c.req.Index, Below: 4})
+				})
+			}
+			first := chunk(1, 1000)
+			_, err := first.put(t, h)
+			require.NoError(t, err)
+			stuck.Store(true)
+			meta.set(func() {
+				meta.deaths[1] = []*wire.Deletion{{Device: 1, Stripe: first.req.Stripe, Index: first.req.Index, Below: 4}}
+			})
+			h.waitFor(t, hung.Load)
+			for i := range uint64(3) {
+				kill(on(chunk(2+i, 1000), 2))
+				h.waitFor(t, func() bool { return len(meta.deaths[2]) == 0 })
+			}
+			meta.set(func() { require.Len(t, meta.deaths[1], 1, "nothing is said of what is not done") })
+			stuck.Store(false)
+			release()
+			if !fails {
+				h.waitFor(t, func() bool { return len(meta.deaths[1]) == 0 })
+			}
+		})
+	}
+}
+
 func TestReportsListAllChunksInSlices(t *testing.T) {
 	meta := newFakeMeta()
 	h := start(t, vfs.NewMem(1), meta, config("/a", "/b"))

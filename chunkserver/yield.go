@@ -54,13 +54,14 @@ func newYielder(most int64, now time.Time) *yielder {
 }
 
 // background puts a repair's request in line that has waited for other things already. ahead
-// must follow, until the request may go on or is given up.
-func (y *yielder) background(now time.Time, bytes int, waited time.Duration) *place {
+// must follow, until the request may go on or is given up. One of low priority goes behind
+// all that are not.
+func (y *yielder) background(now time.Time, bytes int, waited time.Duration, low bool) *place {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.turn(now)
 	y.advance(now)
-	return y.line.join(bytes, waited)
+	return y.line.join(bytes, waited, low)
 }
 
 // ahead returns after what time a request in line is to ask again, 0 when it may go on.

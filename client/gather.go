@@ -34,6 +34,8 @@ type gatherer struct {
 	s       *moraine.Stripe
 	exclude func(index int) bool // chunks not to ask for
 	last    func(index int) bool // chunks to ask for only after all others
+	// doubtful are chunks to ask for before the last only; nil for none.
+	doubtful func(index int) bool
 	// wrong returns what is known to be wrong with a chunk; nil knows of none.
 	wrong   func(index int) (error, bool)
 	free    []source // ranges at hand already
@@ -93,7 +95,7 @@ func (g *gatherer) isLate(index int) bool {
 // candidates returns the chunks that may be asked for, the best first: after
 // the stripe's number in the ring of chunks, so that the load spreads.
 func (g *gatherer) candidates(have [][]byte) []int {
-	var first, last []int
+	var first, doubtful, last []int
 	n := len(have)
 	for i := range n {
 		at := (i + int(uint64(g.s.ID)%uint64(n))) % n
@@ -101,6 +103,8 @@ func (g *gatherer) candidates(have [][]byte) []int {
 		case have[at] != nil || g.exclude(at):
 		case g.last(at):
 			last = append(last, at)
+		case g.doubtful != nil && g.doubtful(at):
+			doubtful = append(doubtful, at)
 		default:
 			first = append(first, at)
 		}
@@ -108,7 +112,7 @@ func (g *gatherer) candidates(have [][]byte) []int {
 	// A data chunk saves work: what is at hand need not be computed.
 	k := int(g.s.Scheme.K)
 	slices.SortStableFunc(first, func(a, b int) int { return boolInt(a >= k) - boolInt(b >= k) })
-	return append(first, last...)
+	return slices.Concat(first, doubtful, last)
 }
 
 func boolInt(b bool) int {

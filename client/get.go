@@ -76,7 +76,7 @@ func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo i
 	var sum uint32
 	reply, n, err := d.chunks.Get(timed, &wire.GetChunk{Stripe: uint64(s.ID), Index: uint32(index),
 		Device: uint32(ch.Device), Version: uint32(s.Version), Tenant: uint32(s.Tenant),
-		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify}, dst,
+		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify, LowPriority: isLowPriority(ctx)}, dst,
 		func(piece []byte) { sum = crc.Update(sum, piece) })
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {

@@ -165,7 +165,7 @@ func (p *putter) put(ctx context.Context, index int, dev moraine.DeviceID) (*wir
 	began := p.c.clock.Now()
 	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: uint64(p.ticket.stripe), Index: uint32(index),
 		Device: uint32(dev), Version: 1, Tenant: p.ticket.grant.tenant, Crc: p.st.sums[index],
-		Level: uint32(p.level), Session: p.ticket.grant.session.id}, p.st.payload(index, p.c.zeros)...)
+		Level: uint32(p.level), Session: p.ticket.grant.session.id, LowPriority: isLowPriority(ctx)}, p.st.payload(index, p.c.zeros)...)
 	p.c.metrics.PutSeconds.Observe(p.c.clock.Now().Sub(began).Seconds())
 	if err == nil && moraine.Level(reply.Level) < p.level {
 		err = &moraine.Error{Op: "put chunk", Ref: deviceRef(dev), Kind: moraine.IOError,

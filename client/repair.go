@@ -12,9 +12,11 @@ import (
 // RebuildChunk returns the bytes of a chunk: read from its device, where that
 // still has them, or computed from k others. Either way they are held against
 // the sum in the stripe record: what it returns is what the record promises, or
-// an error. Lost: fewer than k chunks are left that agree with the record. The
+// an error. doubtful has a bit for each chunk that is said to be bad, which is
+// asked for after the others, and then those on devices that are not in service.
+// Lost: fewer than k chunks are left that agree with the record. The
 // bytes are good until release is called, once.
-func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
+func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, doubtful uint32) (data []byte, sum uint32, release func(), err error) {
 	fail := func(err error) ([]byte, uint32, func(), error) {
 		return nil, 0, nil, wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
 	}
@@ -35,15 +37,21 @@ func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int) (d
 		l.release()
 		return fail(err)
 	}
-	if c.serves(s.Chunks[index].Device) && c.getOnce(ctx, s, index, 0, out, true) == nil {
-		return out, s.Chunks[index].CRC, l.release, nil // getOnce has summed all of it
+	whole := func() bool { return c.getOnce(ctx, s, index, 0, out, true) == nil } // which sums all of it
+	serves := c.serves(s.Chunks[index].Device)
+	if serves && whole() {
+		return out, s.Chunks[index].CRC, l.release, nil
 	}
 	g := &gatherer{c: c, s: s, buffers: l, exclude: func(i int) bool { return i == index },
-		last: func(i int) bool { return !c.serves(s.Chunks[i].Device) }}
+		doubtful: func(i int) bool { return doubtful&(1<<i) != 0 },
+		last:     func(i int) bool { return !c.serves(s.Chunks[i].Device) }}
 	err = c.rebuildGroup(ctx, g, []target{{index, 0, out}}, piece, func(p []byte) { sum = crc.Update(sum, p) })
 	if err == nil && sum != s.Chunks[index].CRC {
 		err = &moraine.Error{Kind: moraine.Corrupt,
 			Err: fmt.Errorf("rebuilt bytes have sum %08x, the record %08x", sum, s.Chunks[index].CRC)}
+	}
+	if err != nil && !serves && ctx.Err() == nil && whole() {
+		return out, s.Chunks[index].CRC, l.release, nil // its device is out, and has it all the same
 	}
 	if err != nil {
 		l.release()
@@ -81,7 +89,7 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 	defer cancel()
 	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: w.Id, Index: intent.Index, Device: intent.Device,
 		Version: intent.Version, Tenant: w.Tenant, Crc: s.Chunks[intent.Index].CRC, Level: uint32(moraine.NVMe),
-		Session: c.meta.current().id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true}, data)
+		Session: c.meta.current().id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true, LowPriority: isLowPriority(ctx)}, data)
 	if err == nil && moraine.Level(reply.Level) < moraine.NVMe {
 		err = &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("at level %d only", reply.Level)}
 	}

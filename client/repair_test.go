@@ -46,7 +46,7 @@ func TestRebuildChunk(t *testing.T) {
 				} {
 					keep := oh.chunks[other]
 					damage()
-					data, sum, release, err := cl.RebuildChunk(c.ctx, s, i)
+					data, sum, release, err := cl.RebuildChunk(c.ctx, s, i, 0)
 					require.NoError(t, err, "%s %s", id, name)
 					require.Equal(t, want.data, data, name)
 					require.Equal(t, ch.Crc, sum)
@@ -66,7 +66,7 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		write(t, c, cl, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, cl, "/f")[0]
 		s.Chunks[2].Crc++
-		_, _, _, err := cl.RebuildChunk(c.ctx, s, 2)
+		_, _, _, err := cl.RebuildChunk(c.ctx, s, 2, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 		s.Chunks[2].Crc--
 		for _, h := range c.hosts[:3] {
@@ -74,15 +74,15 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		}
 		for i, ch := range s.Chunks {
 			if c.hostOf(ch.Device).count() == 0 {
-				_, _, _, err = cl.RebuildChunk(c.ctx, s, i)
+				_, _, _, err = cl.RebuildChunk(c.ctx, s, i, 0)
 				require.ErrorIs(t, err, moraine.Lost)
 			}
 		}
 		for _, i := range []int{-1, 6} {
-			_, _, _, err = cl.RebuildChunk(c.ctx, s, i)
+			_, _, _, err = cl.RebuildChunk(c.ctx, s, i, 0)
 			require.ErrorIs(t, err, moraine.InvalidArgument)
 		}
-		_, _, _, err = cl.RebuildChunk(c.ctx, &wire.Stripe{Id: 1}, 0)
+		_, _, _, err = cl.RebuildChunk(c.ctx, &wire.Stripe{Id: 1}, 0, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 	})
 }
@@ -93,7 +93,7 @@ func TestPutRepaired(t *testing.T) {
 		defer cl.Close()
 		write(t, c, cl, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, cl, "/f")[0]
-		data, _, release, err := cl.RebuildChunk(c.ctx, s, 3)
+		data, _, release, err := cl.RebuildChunk(c.ctx, s, 3, 0)
 		require.NoError(t, err)
 		defer release()
 		var to *chunkHost

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -151,6 +152,9 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 	m.deps.Metrics.Running.Inc()
 	defer m.deps.Metrics.Running.Dec()
 	jobCtx, cancel := context.WithCancelCause(ctx)
+	if laneOf(job.GetKind()) != laneRepair {
+		jobCtx = client.WithLowPriority(jobCtx)
+	}
 	keeper := make(chan struct{})
 	go func() {
 		defer close(keeper)

@@ -92,7 +92,7 @@ type Client interface {
 	// RebuildChunk reads or computes chunk index of a stripe, and verifies it
 	// against the stripe's record. release must be called once data is not used
 	// any more.
-	RebuildChunk(ctx context.Context, stripe *wire.Stripe, index int) (data []byte, crc uint32, release func(), err error)
+	RebuildChunk(ctx context.Context, stripe *wire.Stripe, index int, doubtful uint32) (data []byte, crc uint32, release func(), err error)
 	// PutRepaired puts the bytes of a chunk under an intent, durably.
 	PutRepaired(ctx context.Context, stripe *wire.Stripe, intent *wire.Intent, data []byte) error
 }

@@ -399,6 +399,43 @@ func TestPackGoesOnPastABadFile(t *testing.T) {
 	})
 }
 
+// TestRepairsAloneAreUrgent: what a mover asks of chunkservers to pack files is of low
+// priority there, and what it asks to repair them is not.
+func TestRepairsAloneAreUrgent(t *testing.T) {
+	opts := packs
+	opts.Hosts = 8
+	inCluster(t, opts, func(t *testing.T, c *memcluster.Cluster) {
+		s := newSmalls(t, c)
+		s.make("/a", 100)
+		var low, urgent [2]atomic.Int64 // reads, writes
+		for _, h := range c.Hosts {
+			h.Before(func(req any) error {
+				of, write := &urgent, 0
+				if p, ok := req.(interface{ GetLowPriority() bool }); ok && p.GetLowPriority() {
+					of = &low
+				}
+				if _, ok := req.(*wire.PutChunk); ok {
+					write = 1
+				}
+				of[write].Add(1)
+				return nil
+			})
+		}
+		startMover(t, c, "n1")
+		s.packed(3)
+		require.Zero(t, urgent[0].Load()+urgent[1].Load(), "to pack")
+		require.Positive(t, low[0].Load())
+		require.Positive(t, low[1].Load())
+		low[0].Store(0)
+		low[1].Store(0)
+		loseHosts(t, c, 7)
+		soundAgain(t, c)
+		require.Zero(t, low[0].Load()+low[1].Load(), "to repair")
+		require.Positive(t, urgent[0].Load())
+		require.Positive(t, urgent[1].Load())
+	})
+}
+
 // TestPackedFilesHeal: hosts that hold chunks of packed files are lost, one after the other;
 // the stripes are rebuilt, and every file reads right.
 func TestPackedFilesHeal(t *testing.T) {

@@ -2,8 +2,8 @@ package mover
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 
 	"github.com/morainefs/moraine"
@@ -30,7 +30,7 @@ func (w *work) repair(ctx context.Context) error {
 		g.Go(func() error {
 			filled, err := r.stripe(ctx, task)
 			r.note(task, err)
-			return r.commit(ctx, filled, false)
+			return r.commit(ctx, filled, tried(task)) // one that is tried may be read meanwhile
 		})
 	}
 	// Only commits that the service did not answer fail here.
@@ -91,11 +91,11 @@ func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, er
 	intents, err := r.intents(ctx, task)
 	var filled []fill
 	for _, in := range intents {
-		n, e := r.chunk(ctx, task.GetStripe(), in)
+		n, e := r.chunk(ctx, task, in)
 		switch {
 		case e == nil:
 			filled = append(filled, fill{in, n})
-		case errors.Is(e, moraine.Stale):
+		case moraine.KindOf(e) == moraine.Stale: // of the stripe, not of a chunk that was asked for
 			r.deps.Metrics.StripesStale.Inc()
 			return nil, nil
 		case err == nil:
@@ -108,11 +108,20 @@ func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, er
 	return filled, err
 }
 
+// tried reports whether too few chunks of a stripe are left, so that the leader has those
+// tried that do not count, some at a time.
+func tried(task *wire.RepairTask) bool {
+	return bits.OnesCount32(task.GetMissing()) > int(task.GetStripe().GetScheme().GetM())
+}
+
 // intents returns those recorded for the task, and asks for one for each chunk
 // that is missing without: the target that the leader had chosen went out
 // before it could be recorded.
 func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) ([]*wire.Intent, error) {
 	intents := task.GetIntents()
+	if len(intents) > 0 && tried(task) {
+		return intents, nil // the others come after these
+	}
 	open := task.GetMissing()
 	for _, in := range intents {
 		open &^= 1 << in.GetIndex()
@@ -133,7 +142,8 @@ func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) ([]*wire.I
 }
 
 // chunk rebuilds one chunk and puts it where its intent says.
-func (r *repairs) chunk(ctx context.Context, stripe *wire.Stripe, in *wire.Intent) (int64, error) {
+func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, in *wire.Intent) (int64, error) {
+	stripe := task.GetStripe()
 	scheme := moraine.Scheme{K: uint8(stripe.GetScheme().GetK()), M: uint8(stripe.GetScheme().GetM())}
 	if !scheme.Valid() || in.GetStripe() != stripe.GetId() || int(in.GetIndex()) >= scheme.Chunks() {
 		return 0, &moraine.Error{Op: "mover.repair", Kind: moraine.Internal,
@@ -146,7 +156,7 @@ func (r *repairs) chunk(ctx context.Context, stripe *wire.Stripe, in *wire.Inten
 	if err := r.pace(ctx, r.moved(scheme, length)); err != nil {
 		return 0, err
 	}
-	data, _, release, err := r.deps.Client.RebuildChunk(ctx, stripe, int(in.GetIndex()))
+	data, _, release, err := r.deps.Client.RebuildChunk(ctx, stripe, int(in.GetIndex()), task.GetMissing())
 	if err != nil {
 		return 0, err
 	}

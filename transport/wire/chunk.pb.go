@@ -36,7 +36,8 @@ type PutChunk struct {
 	Session       uint64                 `protobuf:"fixed64,8,opt,name=session,proto3" json:"session,omitempty"` // whose grant covers it
 	Cipher        uint32                 `protobuf:"varint,9,opt,name=cipher,proto3" json:"cipher,omitempty"`
 	KeyId         uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Repair        bool                   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"` // put under an intent: taken even when the device is nearly full
+	Repair        bool                   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: taken even when the device is nearly full
+	LowPriority   bool                   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // of a mover: its repairs go first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -148,6 +149,13 @@ func (x *PutChunk) GetRepair() bool {
 	return false
 }
 
+func (x *PutChunk) GetLowPriority() bool {
+	if x != nil {
+		return x.LowPriority
+	}
+	return false
+}
+
 type PutChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -220,7 +228,8 @@ type GetChunk struct {
 	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Offset        uint64                 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,7,opt,name=length,proto3" json:"length,omitempty"`
-	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"` // what is in memory is summed first: for who got other bytes than payload_crc says
+	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"`                              // what is in memory is summed first: for who got other bytes than payload_crc says
+	LowPriority   bool                   `protobuf:"varint,9,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // as of PutChunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +316,13 @@ func (x *GetChunk) GetLength() uint64 {
 func (x *GetChunk) GetVerify() bool {
 	if x != nil {
 		return x.Verify
+	}
+	return false
+}
+
+func (x *GetChunk) GetLowPriority() bool {
+	if x != nil {
+		return x.LowPriority
 	}
 	return false
 }
@@ -848,7 +864,7 @@ var File_chunk_proto protoreflect.FileDescriptor
 
 const file_chunk_proto_rawDesc = "" +
 	"\n" +
-	"\vchunk.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\x0emetadata.proto\"\x8b\x02\n" +
+	"\vchunk.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\x0emetadata.proto\"\xae\x02\n" +
 	"\bPutChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -861,11 +877,12 @@ const file_chunk_proto_rawDesc = "" +
 	"\x06cipher\x18\t \x01(\rR\x06cipher\x12\x15\n" +
 	"\x06key_id\x18\n" +
 	" \x01(\rR\x05keyId\x12\x16\n" +
-	"\x06repair\x18\v \x01(\bR\x06repair\"f\n" +
+	"\x06repair\x18\v \x01(\bR\x06repair\x12!\n" +
+	"\flow_priority\x18\f \x01(\bR\vlowPriority\"f\n" +
 	"\rPutChunkReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\rR\x05level\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xca\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xed\x01\n" +
 	"\bGetChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -874,7 +891,8 @@ const file_chunk_proto_rawDesc = "" +
 	"\x06tenant\x18\x05 \x01(\rR\x06tenant\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\a \x01(\x04R\x06length\x12\x16\n" +
-	"\x06verify\x18\b \x01(\bR\x06verify\"\xaa\x01\n" +
+	"\x06verify\x18\b \x01(\bR\x06verify\x12!\n" +
+	"\flow_priority\x18\t \x01(\bR\vlowPriority\"\xaa\x01\n" +
 	"\rGetChunkReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\rR\aversion\x12\x10\n" +
