@@ -2,6 +2,7 @@ package metadata_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -226,6 +227,32 @@ func TestScopeAndReadOnly(t *testing.T) {
 		require.ErrorIs(t, err, moraine.ReadOnly)
 		_, err = r.ask(lookup("other"))
 		require.NoError(t, err)
+	})
+}
+
+// Who is confined to the tree of a tenant says nothing of the stripes of others.
+func TestBadChunksOfOthersArePassedOver(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		admin := c.open(peer(transport.RoleAdmin, "a1"))
+		s := admin.write("f", nil) // of the tenant that is nobody's
+		_, err := admin.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+			Parent: root, Name: "team", Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Exclusive: true, Tenant: "team"}}})
+		require.NoError(t, err)
+		confined := peer(transport.RoleClient, "c1")
+		confined.Scope = "/team"
+		for _, readOnly := range []bool{false, true} {
+			confined.ReadOnly = readOnly
+			_, err = c.open(confined).do(badChunk(s, 3))
+			require.NoError(t, err)
+			c.pass(2*time.Second, nodes...)
+			require.Zero(t, c.cluster().RepairQueued)
+		}
+		reader := peer(transport.RoleClient, "c2")
+		reader.ReadOnly = true
+		_, err = c.open(reader).do(badChunk(s, 3))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, c.cluster().RepairQueued, "who may read it may tell of it")
 	})
 }
 

@@ -59,7 +59,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
 	reply.PendingBytes, reply.LeakedBytes = n.PendingBytes, n.LeakedBytes
-	if reply.RepairRunning, err = l.machine.RepairRunning(r); err != nil {
+	if reply.RepairRunning, err = l.machine.RepairHopeful(r); err != nil {
 		return err
 	}
 	if reply.StripesBySpare, err = l.machine.StripesBySpare(r); err != nil {

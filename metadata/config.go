@@ -13,6 +13,9 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
+// DefaultRepairGrace is Config.RepairGrace where it is not set.
+const DefaultRepairGrace = 10 * time.Minute
+
 // Config is what an operator may set. Zero values are replaced by the defaults
 // that are named beside them.
 type Config struct {
@@ -114,7 +117,7 @@ func (c *Config) setDefaults() {
 	setDuration(&c.Grace, time.Minute)
 	setDuration(&c.Suspect, 3*time.Second)
 	setDuration(&c.SettleTime, state.DefaultSettleMillis*time.Millisecond)
-	setDuration(&c.RepairGrace, 10*time.Minute)
+	setDuration(&c.RepairGrace, DefaultRepairGrace)
 	setDuration(&c.TokenLife, 10*time.Minute)
 	setDuration(&c.KeyLife, 24*time.Hour)
 	setInt(&c.MinProtection, 1)

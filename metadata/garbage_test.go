@@ -1,6 +1,8 @@
 package metadata_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,6 +48,51 @@ func TestDeletionsOnlyAfterTheGrace(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Empty(t, deletions(nodes))
+	})
+}
+
+// TestDeletionsAreSharedByDevices: of more deletions than one heartbeat takes each device of
+// a host has its part, what one needs not the others have, and one that says that it is out
+// of service none, for it could carry out none.
+func TestDeletionsAreSharedByDevices(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		n := c.register("n1", 3)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		dead := map[uint32]int{1: 12, 2: 12, 3: 2}
+		for device, count := range dead {
+			g, err := k.grant(uint32(count), nil)
+			require.NoError(t, err)
+			for i := range uint64(count) {
+				name := fmt.Sprint("f", device, "-", i)
+				k.commit(name, &wire.Placement{Stripe: g.First + i, Scheme: &wire.Scheme{K: 1}, Devices: []uint32{device}})
+				k.remove(name)
+			}
+		}
+		c.pass(70*time.Second, n)
+		sent := func(most uint32, broken ...uint32) map[uint32]int {
+			beat := &wire.Heartbeat{MaxDeletions: most}
+			for _, d := range n.devices {
+				w := &wire.Device{Id: d.Id, Epoch: d.Epoch, Capacity: d.Capacity, State: in}
+				if slices.Contains(broken, d.Id) {
+					w.State = out
+				}
+				beat.Devices = append(beat.Devices, w)
+			}
+			resp, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: beat}})
+			require.NoError(t, err)
+			count := map[uint32]int{}
+			for _, d := range resp.GetHeartbeat().Deletions {
+				count[d.Device]++
+			}
+			return count
+		}
+		require.Equal(t, map[uint32]int{1: 2, 2: 2, 3: 2}, sent(6))
+		require.Equal(t, map[uint32]int{1: 5, 2: 5, 3: 2}, sent(12))
+		require.Equal(t, map[uint32]int{1: 1}, sent(1))
+		require.Empty(t, sent(0))
+		require.Equal(t, dead, sent(100))
+		require.Equal(t, map[uint32]int{2: 10, 3: 2}, sent(12, 1))
+		require.Empty(t, sent(12, 1, 2, 3))
 	})
 }
 

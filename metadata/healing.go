@@ -163,7 +163,8 @@ func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.
 		if from == in.Device {
 			continue // published before, or put over one that was bad
 		}
-		if d := l.topology.view().devices[from]; d != nil && d.Alive && !l.topology.answers(in.Device, now) {
+		v := l.topology.view()
+		if d := v.devices[from]; d != nil && (d.Alive || v.perhaps(s.Chunks[in.Index])) && !l.topology.answers(in.Device, now) {
 			kept[in.Stripe] = true
 		}
 		if kind != wire.JobKind_JOB_KIND_REBALANCE {

@@ -68,20 +68,23 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	v := l.topology.view()
 	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
 		Incarnation: uint64(l.cluster.incarnation), Mark: l.mark()}
-	var devices []uint32
+	var devices, working []uint32
 	for _, d := range asked.Devices {
 		switch have := v.devices[d.Id]; {
 		case have == nil || have.Host != host, have.Epoch != d.Epoch:
 			reply.Register = true
 		default:
 			devices = append(devices, d.Id)
+			if d.State != wire.DeviceState_DEVICE_STATE_OUT { // else it can delete nothing
+				working = append(working, d.Id)
+			}
 		}
 	}
 	reply.Scrub = l.scrubs.tell(asked.Devices)
 	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
 	err = l.store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Applied = applied
-		if reply.Deletions, err = l.deletions(r, devices, limit); err != nil {
+		if reply.Deletions, err = l.deletions(r, working, limit); err != nil {
 			return err
 		}
 		info, err := l.machine.Cluster(r)
@@ -100,25 +103,38 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 }
 
 // deletions returns at most limit deletions for devices, of what has been dead
-// for longer than the grace.
+// for longer than the grace. Each device has an equal part of them, and what one
+// needs no part of the others have: no device, and none that is slow, keeps the
+// others from theirs.
 func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
 	now, err := l.machine.ClusterTime(r)
 	grace := uint64(l.cfg.Grace.Milliseconds())
 	if err != nil || now <= grace {
 		return nil, err
 	}
-	var out []*wire.Deletion
-	for _, d := range devices {
-		if len(out) >= limit {
-			break
-		}
-		more, err := l.machine.Tombstones(r, moraine.DeviceID(d), now-grace, limit-len(out))
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, more...)
+	left, lists := limit, make([][]*wire.Deletion, len(devices))
+	more := make([]int, len(devices)) // those that may have more than they got
+	for i := range devices {
+		more[i] = i
 	}
-	return out, nil
+	for len(more) > 0 && left > 0 {
+		full := more[:0]
+		for n, i := range more {
+			others := len(more) - n
+			part := len(lists[i]) + (left+others-1)/others
+			list, err := l.machine.Tombstones(r, moraine.DeviceID(devices[i]), now-grace, part)
+			if err != nil {
+				return nil, err
+			}
+			left -= len(list) - len(lists[i])
+			lists[i] = list
+			if len(list) == part {
+				full = append(full, i)
+			}
+		}
+		more = full
+	}
+	return slices.Concat(lists...), nil
 }
 
 // deletedChunks forgets the tombstones of deletions that a host carried out on

@@ -18,6 +18,9 @@ const (
 	raisePause = 100 * time.Millisecond
 	// raiseRows is how many rows are looked at at once.
 	raiseRows = 512
+	// lostExtents is how many extents are looked at at once for what is lost behind the
+	// first ones of a file: a file of 1 TiB is gone through in a minute or two.
+	lostExtents = 4096
 )
 
 // commit proposes a commit. One of chunks in memory needs a state that knows which
@@ -63,8 +66,15 @@ func (l *leader) inMemory(r state.Reader, devices []uint32) (out []uint32, err e
 // ctx ends. A row of the state says of each file below nvme how far it is known to be
 // there, so that the next leader goes on where this one left it.
 func (l *leader) raiseLevels(ctx context.Context) {
+	var looked state.FilePlace
+	var last time.Time
 	for {
-		if err := l.raiseOnce(ctx); err != nil && ctx.Err() == nil {
+		err := l.raiseOnce(ctx)
+		if now := l.deps.Clock.Now(); err == nil && now.Sub(last) >= raisePoll {
+			last = now
+			looked, err = l.findLost(ctx, looked)
+		}
+		if err != nil && ctx.Err() == nil {
 			l.deps.Log.Warn("the levels of files could not be raised; trying again", "err", err)
 		}
 		if !l.pause(ctx, nil, raisePause) || !l.pause(ctx, l.settled, raisePoll) {
@@ -100,4 +110,25 @@ func (l *leader) raiseOnce(ctx context.Context) error {
 		}
 		after = last
 	}
+}
+
+// findLost goes on from a place to look for what is lost of files in memory, and returns
+// where to go on. Only what it finds is proposed: a file may be in memory for long.
+func (l *leader) findLost(ctx context.Context, from state.FilePlace) (next state.FilePlace, err error) {
+	var lost []state.FilePlace
+	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
+		lost, next, err = l.machine.FindLost(r, from, lostExtents)
+		return err
+	})
+	if err != nil || len(lost) == 0 {
+		return next, err
+	}
+	op := &statepb.RaiseLevels{}
+	for _, at := range lost {
+		op.Lost = append(op.Lost, &statepb.FilePlace{Inode: uint64(at.Inode), Offset: uint64(at.Offset)})
+	}
+	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
+		return from, err
+	}
+	return next, nil
 }

@@ -24,7 +24,10 @@ func (s safety) better(than safety) bool {
 // planRepair returns what should be done for a stripe now: the chunks to be put
 // and where, by index; none where nothing would be better than it is, or where
 // too few chunks can be read to rebuild from. bad has a bit for each chunk that
-// is known not to be good where it is; nothing is put on devices to avoid.
+// is said not to be good where it is; nothing is put on devices to avoid.
+//
+// Of a stripe with too few chunks left those count too that perhaps can be read: see
+// perhaps. To try them costs little, and each is held against the stripe record.
 //
 // A chunk on a device that is out, retired, unknown or draining is to be
 // replaced. One on a host that is merely silent is waited for: it is neither
@@ -33,12 +36,16 @@ func (s safety) better(than safety) bool {
 func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine.DeviceID) []*wire.Intent {
 	now := make([]moraine.DeviceID, len(s.Chunks)) // where chunks are; 0 where one is gone
 	keep := make([]moraine.DeviceID, len(s.Chunks))
-	readable := 0
+	left, readable, maybe := 0, 0, 0
 	for i, c := range s.Chunks {
 		d := v.devices[uint32(c.Device)]
 		if bad&(1<<i) != 0 || d == nil || d.State == deviceOut || d.State == deviceRetired {
+			if v.perhaps(c) {
+				maybe++
+			}
 			continue
 		}
+		left++
 		now[i] = c.Device
 		if d.State == deviceIn {
 			keep[i] = c.Device
@@ -47,8 +54,10 @@ func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine
 			readable++
 		}
 	}
-	if readable < int(s.Scheme.K) {
-		return nil
+	k := int(s.Scheme.K)
+	lost := left < k
+	if readable < k && (!lost || readable+maybe < k) {
+		return nil // those on hosts that are silent are waited for
 	}
 	before := v.safety(s.Scheme, now)
 	draining := !slices.Equal(now, keep)
@@ -62,7 +71,55 @@ func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine
 			best = spread
 		}
 	}
-	return intents(s, now, best)
+	if !lost {
+		return intents(s, now, best)
+	}
+	v.leaveOut(s, best)
+	// Until they are committed, chunks that are put in their place cannot be read: never so
+	// many that too few of the others are there.
+	in := intents(s, now, best)
+	return in[:min(len(in), max(int(s.Scheme.M), 1))]
+}
+
+// perhaps reports whether a chunk may be readable that does not count: the host of its
+// device is alive, and has not started since the chunk was in its memory alone. A device
+// goes out for what it did to others, or by a person's word, and serves what it has; and
+// what is said of a chunk that is bad may be wrong, or have been so for a moment.
+func (v *topologyView) perhaps(c moraine.ChunkState) bool {
+	d := v.devices[uint32(c.Device)]
+	if d == nil || d.State == deviceRetired || (c.Level == moraine.Memory && uint64(c.Epoch) != d.Epoch) {
+		return false
+	}
+	h := v.hosts[d.Host]
+	return h != nil && h.Alive
+}
+
+// tooFew reports whether fewer than K chunks of a stripe are left; bad is as for planRepair.
+func (v *topologyView) tooFew(s *moraine.Stripe, bad uint32) bool {
+	left := 0
+	for i, c := range s.Chunks {
+		if d := v.devices[uint32(c.Device)]; bad&(1<<i) == 0 && d != nil && d.State != deviceOut && d.State != deviceRetired {
+			left++
+		}
+	}
+	return left < int(s.Scheme.K)
+}
+
+// leaveOut takes those chunks out of a plan that are on devices that are out, where the
+// stripe is no safer with them: what is there dies with the move, and may be the only copy
+// on a disk of its own.
+func (v *topologyView) leaveOut(s *moraine.Stripe, plan []moraine.DeviceID) {
+	for i := range plan {
+		d := v.devices[uint32(s.Chunks[i].Device)]
+		if d == nil || d.State != deviceOut || !v.perhaps(s.Chunks[i]) {
+			continue
+		}
+		without := slices.Clone(plan)
+		without[i] = 0
+		if !v.safety(s.Scheme, plan).better(v.safety(s.Scheme, without)) {
+			plan[i] = 0
+		}
+	}
 }
 
 // worse is whether s is no reason to move: it is less safe than before, or just

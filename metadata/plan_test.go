@@ -15,6 +15,7 @@ const (
 	in       = wire.DeviceState_DEVICE_STATE_IN
 	out      = wire.DeviceState_DEVICE_STATE_OUT
 	draining = wire.DeviceState_DEVICE_STATE_DRAINING
+	retired  = wire.DeviceState_DEVICE_STATE_RETIRED
 )
 
 // fleet makes hosts n1.. with one device each, numbered like the host.
@@ -23,7 +24,7 @@ func fleet(n int) []*wire.Host {
 	for i := range hosts {
 		id := fmt.Sprintf("n%d", i+1)
 		hosts[i] = &wire.Host{Id: id, Alive: true, Devices: []*wire.Device{
-			{Id: uint32(i + 1), Host: id, State: in, Capacity: 1 << 40}}}
+			{Id: uint32(i + 1), Host: id, State: in, Capacity: 1 << 40, Epoch: 1}}}
 	}
 	return hosts
 }
@@ -57,6 +58,7 @@ func TestPlanRepair(t *testing.T) {
 		scheme  moraine.Scheme
 		devices []moraine.DeviceID
 		bad     uint32
+		memory  map[int]moraine.Epoch // chunks in memory alone, and of which boot; hosts are at the first
 		// want are the chunks moved, and where to: 0 is anywhere else.
 		want map[uint32]uint32
 	}{
@@ -93,12 +95,37 @@ func TestPlanRepair(t *testing.T) {
 			devices: []moraine.DeviceID{1, 1}, want: map[uint32]uint32{1: 2}},
 		{name: "three copies, one host gone of three", hosts: setState(fleet(3), 0, 0, out), scheme: moraine.Copies(3),
 			devices: []moraine.DeviceID{1, 2, 3}},
+		{name: "too few left, the one on a device that is out is tried", hosts: setState(fleet(4), 0, 0, out), scheme: moraine.Copies(2),
+			devices: []moraine.DeviceID{1, 2}, bad: 1 << 1, want: map[uint32]uint32{0: 0}},
+		{name: "too few left, and the host of that device is silent: what is said to be bad is tried", hosts: silent(setState(fleet(4), 0, 0, out), 0),
+			scheme: moraine.Copies(2), devices: []moraine.DeviceID{1, 2}, bad: 1 << 1, want: map[uint32]uint32{0: 0}},
+		{name: "too few left, and all hosts are silent", hosts: silent(setState(fleet(4), 0, 0, out), 0, 1),
+			scheme: moraine.Copies(2), devices: []moraine.DeviceID{1, 2}, bad: 1 << 1},
+		{name: "too few left, the other is retired", hosts: silent(setState(fleet(4), 0, 0, retired), 1),
+			scheme: moraine.Copies(2), devices: []moraine.DeviceID{1, 2}, bad: 1 << 1},
+		{name: "too few left, and nowhere else to go: what is out stays, what is bad is put over", hosts: setState(fleet(2), 0, 0, out),
+			scheme: moraine.Copies(2), devices: []moraine.DeviceID{1, 2}, bad: 1 << 1, want: map[uint32]uint32{1: 2}},
+		{name: "all are said to be bad", hosts: fleet(6), scheme: ec, devices: []moraine.DeviceID{1, 2, 3, 4, 5, 6}, bad: 0x3f,
+			want: map[uint32]uint32{0: 0, 1: 0}},
+		{name: "too few may be read, with those too that are said to be bad", hosts: silent(setState(setState(fleet(8), 2, 0, out), 3, 0, out), 1, 2, 3),
+			scheme: ec, devices: []moraine.DeviceID{1, 2, 3, 4, 5, 6}, bad: 1 << 4},
+		{name: "just enough may be read", hosts: silent(setState(setState(fleet(8), 2, 0, out), 3, 0, out), 2, 3),
+			scheme: ec, devices: []moraine.DeviceID{1, 2, 3, 4, 5, 6}, bad: 1 << 4, want: map[uint32]uint32{2: 0, 3: 0}},
+		{name: "enough are left, on hosts that are silent: they are waited for", hosts: silent(fleet(4), 0), scheme: moraine.Copies(2),
+			devices: []moraine.DeviceID{1, 2}, bad: 1 << 1},
+		{name: "in memory, of the present boot of a host whose device is out", hosts: setState(fleet(4), 0, 0, out), scheme: moraine.Copies(2),
+			devices: []moraine.DeviceID{1, 2}, bad: 1 << 1, memory: map[int]moraine.Epoch{0: 1, 1: 1}, want: map[uint32]uint32{0: 0}},
+		{name: "in memory that is gone, of all", hosts: setState(fleet(4), 0, 0, out), scheme: moraine.Copies(2),
+			devices: []moraine.DeviceID{1, 2}, bad: 1<<1 | 1<<0, memory: map[int]moraine.Epoch{0: 0, 1: 2}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &moraine.Stripe{ID: 77, Scheme: tt.scheme, Version: 3, Length: 1 << 20}
 			for _, d := range tt.devices {
 				s.Chunks = append(s.Chunks, moraine.ChunkState{Device: d, Level: moraine.NVMe})
+			}
+			for i, epoch := range tt.memory {
+				s.Chunks[i].Level, s.Chunks[i].Epoch = moraine.Memory, epoch
 			}
 			got := map[uint32]uint32{}
 			for _, i := range metadata.PlanRepair(tt.hosts, s, tt.bad) {

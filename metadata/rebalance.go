@@ -152,7 +152,7 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 // repairing reports whether stripes are being repaired, or looked for, or moved by
 // jobs of a round before: another leader's.
 func (l *leader) repairing(r state.Reader) (bool, error) {
-	running, err := l.machine.RepairRunning(r)
+	running, err := l.machine.RepairHopeful(r)
 	if err != nil || running > 0 {
 		return true, err
 	}

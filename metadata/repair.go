@@ -20,6 +20,10 @@ const (
 	// rests after it: a long queue of stripes that nothing can be done for must
 	// not keep the leader busy. maxRepairRest bounds that.
 	repairIdle, maxRepairRest = 20, 2 * time.Second
+	// lostShare is of how large a part of what jobs may have at a time stripes may be that
+	// have too few chunks left, and only where no others need the room: they fail mostly, and
+	// late where hosts hang.
+	lostShare = 4
 )
 
 // scheduleRepairs gives queued stripes to repair jobs, those with the least
@@ -63,6 +67,7 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	var waiting []*wire.RepairTask
 	var queued, running uint64
 	var out look
+	back := l.topology.cameBack()
 	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
 		queued, running, err = l.repairCounts(r)
 		if err == nil {
@@ -71,7 +76,7 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 		if err != nil || queued == running {
 			return err
 		}
-		waiting, out.next, err = l.machine.RepairQueue(r, at, repairLook)
+		waiting, out.next, err = l.machine.RepairQueue(r, at, repairLook, back)
 		out.more = !out.next.End()
 		return err
 	})
@@ -83,23 +88,48 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	}
 	l.deps.Metrics.RepairQueue.Set(float64(queued))
 	l.deps.Metrics.RepairRunning.Set(float64(running))
-	room := l.cfg.MaxRepairs*state.MaxRepairStripes - int(running)
-	room = min(room, l.cfg.RepairsPerSecond)
 	v := l.topology.view()
-	var tasks []*wire.RepairTask
-	for _, w := range waiting {
-		if len(tasks) >= room {
-			break
-		}
-		if in := planRepair(v, stripeFromWire(w.Stripe), w.Missing); len(in) > 0 {
-			tasks = append(tasks, &wire.RepairTask{Stripe: &wire.Stripe{Id: w.Stripe.Id}, Reason: w.Reason, Intents: in})
-		}
-	}
-	if len(tasks) == 0 {
+	tasks, last := l.chooseRepairs(v, waiting, int(running), l.speaks(ctx, state.LevelLastResort) == nil)
+	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
 	// The queue has changed: the next look is from the front.
-	return look{given: len(tasks)}, l.createRepairs(ctx, tasks, v.live)
+	out = look{given: len(tasks) + len(last)}
+	if err := l.createRepairs(ctx, tasks, v.live); err != nil {
+		return out, err
+	}
+	return out, l.createRepairs(ctx, last, 1)
+}
+
+// chooseRepairs plans as many of the stripes that wait as jobs have room for. Those that
+// have too few chunks left, and are only tried, are apart: they have jobs of their own, so
+// that no other stripe waits because one of them failed. Without try there are none of them:
+// movers of earlier builds do not try.
+func (l *leader) chooseRepairs(v *topologyView, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
+	most := l.cfg.MaxRepairs * state.MaxRepairStripes
+	room := min(most-running, l.cfg.RepairsPerSecond)
+	for _, w := range waiting {
+		given := len(tasks) + len(last)
+		if given >= room {
+			break
+		}
+		s := stripeFromWire(w.Stripe)
+		lost := v.tooFew(s, w.Missing)
+		if lost && (!try || running+given >= most/lostShare) {
+			continue
+		}
+		in := planRepair(v, s, w.Missing)
+		if len(in) == 0 {
+			continue
+		}
+		task := &wire.RepairTask{Stripe: &wire.Stripe{Id: w.Stripe.Id}, Reason: w.Reason, Intents: in}
+		if lost {
+			last = append(last, task)
+		} else {
+			tasks = append(tasks, task)
+		}
+	}
+	return tasks, last
 }
 
 // repairCounts returns how many stripes are on the queue, and how many of those
@@ -196,7 +226,7 @@ func stripeFromWire(w *wire.Stripe) *moraine.Stripe {
 		Version: moraine.LayoutVersion(w.Version), Length: int64(w.Length), Chunks: make([]moraine.ChunkState, len(w.Chunks)),
 	}
 	for i, c := range w.Chunks {
-		s.Chunks[i].Device = moraine.DeviceID(c.Device)
+		s.Chunks[i] = moraine.ChunkState{Device: moraine.DeviceID(c.Device), Level: moraine.Level(c.Level), Epoch: moraine.Epoch(c.Epoch)}
 	}
 	return s
 }

@@ -246,7 +246,7 @@ func (l *leader) rewriteBusy() (busy bool, err error) {
 		return true, nil
 	}
 	err = l.store.View(func(r state.Reader, _ uint64) error {
-		running, err := l.machine.RepairRunning(r)
+		running, err := l.machine.RepairHopeful(r)
 		if busy = running > 0; busy || err != nil {
 			return err
 		}

@@ -27,8 +27,10 @@ type topology struct {
 	stale   bool // usage has changed since the view was made
 	first   bool // some of it is the first that its device's host said
 	slow    slowness
-	// clusterTime is that of the last judgement.
-	clusterTime uint64
+	// clusterTime is that of the last judgement, back that of the first one after a host
+	// came back, or this leader began; came is whether one did since the last.
+	clusterTime, back uint64
+	came              bool
 
 	current atomic.Pointer[topologyView]
 }
@@ -87,7 +89,7 @@ type scrubbed struct {
 }
 
 func newTopology(term uint64, suspect time.Duration) *topology {
-	t := &topology{suspect: suspect, version: term << 32, hosts: make(map[string]*host)}
+	t := &topology{suspect: suspect, version: term << 32, hosts: make(map[string]*host), came: true}
 	t.publish()
 	return t
 }
@@ -140,10 +142,18 @@ func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool 
 		}
 	}
 	if !h.alive {
-		h.alive = true
+		h.alive, t.came = true, true
 		t.changed()
 	}
 	return true
+}
+
+// cameBack is when, in cluster time, a host came back last: what was read of its chunks
+// before says nothing.
+func (t *topology) cameBack() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.back
 }
 
 // deleted notes how many bytes of chunks on devices of a host were deleted: what it says of
@@ -243,6 +253,7 @@ func (t *topology) boots(id string, with []*wire.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.hosts[id]
+	t.came = true
 	if h == nil {
 		return
 	}
@@ -269,6 +280,9 @@ func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64)
 	var sets []*wire.SetDeviceState
 	changed := t.awayEnded(clusterTime)
 	t.clusterTime = clusterTime
+	if t.came {
+		t.back, t.came = clusterTime, false
+	}
 	for _, h := range t.hosts {
 		silent := now.Sub(h.heard)
 		if h.alive && silent > t.suspect {

@@ -194,6 +194,7 @@ func (a *app) deviceListCommand() *cobra.Command {
 
 func (a *app) deviceSetCommand() *cobra.Command {
 	var reason string
+	var acceptLoss bool
 	cmd := &cobra.Command{
 		Use:   "set ID in|out|draining|retired",
 		Short: "Change the state of a device",
@@ -203,10 +204,16 @@ func (a *app) deviceSetCommand() *cobra.Command {
   out       it is given up: what it holds is rebuilt elsewhere; what it still
             has counts again when it is set in
   draining  it serves, takes nothing new, and what it holds is moved elsewhere
-  retired   it is gone for good, and never comes back under this identity
+  retired   it is gone for good, and never comes back under this identity:
+            refused while a stripe has a chunk on it
 
 A device stays out or draining until it is set in again, also when its host
-starts anew.`,
+starts anew.
+
+What a device that is out held is rebuilt when "moraine cluster status" tells of no
+stripe any more that waits for repair or has too few chunks left. Where that does not
+come, as its disk cannot be read and too little is left elsewhere, or there is nowhere
+to rebuild, "retired --accept-loss" gives up what stripes still have on it.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 32)
@@ -222,6 +229,9 @@ starts anew.`,
 				slices.Sort(names)
 				return usageError("state %q: write one of %s", args[1], strings.Join(names, ", "))
 			}
+			if acceptLoss && state != wire.DeviceState_DEVICE_STATE_RETIRED {
+				return usageError("--accept-loss goes with retired")
+			}
 			c, err := a.dial(cmd.Context())
 			if err != nil {
 				return err
@@ -231,10 +241,11 @@ starts anew.`,
 				reason = fmt.Sprintf("set %s by hand", args[1])
 			}
 			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
-				SetDeviceState: &wire.SetDeviceState{Device: uint32(id), State: state, Reason: reason}}})
+				SetDeviceState: &wire.SetDeviceState{Device: uint32(id), State: state, Reason: reason, AcceptLoss: acceptLoss}}})
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "with retired, of a device that is out: give up, for good, what stripes still have on it")
 	return cmd
 }

@@ -92,13 +92,16 @@ func describeHost(h *wire.Host, clusterTime uint64) hostRow {
 }
 
 func (a *app) hostRemoveCommand() *cobra.Command {
-	return &cobra.Command{
+	var acceptLoss bool
+	cmd := &cobra.Command{
 		Use:   "rm HOST",
-		Short: "Take a host out of the cluster for good, once it is drained or given up",
-		Long: `Retire all devices of a host. They must hold nothing that counts: drain the host
-before ("moraine drain HOST --wait"), or, where it will not come back, set its
-devices out ("moraine device set"), which has what they held rebuilt elsewhere.
-Then end its chunkserver.`,
+		Short: "Take a host out of the cluster for good, once nothing that counts is on it",
+		Long: `Retire all devices of a host, which cannot be undone. Refused while a stripe has a
+chunk on one of them: drain the host before ("moraine drain HOST --wait"), which
+waits for its rebuild too where it is dead. Where that does not come to an end, as
+too little is left of some stripes or there is nowhere to rebuild them,
+--accept-loss gives up what is left on its devices that are out; one that is in or
+draining must be set out before ("moraine device set ID out"). Then end its chunkserver.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())
@@ -106,14 +109,16 @@ Then end its chunkserver.`,
 				return err
 			}
 			defer c.Close()
-			return setHostState(cmd.Context(), c.Client, args[0], wire.DeviceState_DEVICE_STATE_RETIRED, "its host was removed")
+			return setHostState(cmd.Context(), c.Client, &wire.SetHostState{Host: args[0], State: wire.DeviceState_DEVICE_STATE_RETIRED,
+				Reason: "its host was removed", AcceptLoss: acceptLoss})
 		},
 	}
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up, for good, what stripes still have on its devices that are out")
+	return cmd
 }
 
-func setHostState(ctx context.Context, c *client.Client, host string, to wire.DeviceState, reason string) error {
-	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{
-		SetHostState: &wire.SetHostState{Host: host, State: to, Reason: reason}}})
+func setHostState(ctx context.Context, c *client.Client, set *wire.SetHostState) error {
+	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: set}})
 	return err
 }
 
@@ -132,6 +137,10 @@ func getCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, erro
 	return resp.GetCluster(), err
 }
 
+// reasonDrained is the reason of the devices of a host that `drain` drains, by which
+// --undo knows them.
+const reasonDrained = "its host is drained"
+
 func (a *app) drainCommand() *cobra.Command {
 	var undo, wait bool
 	cmd := &cobra.Command{
@@ -142,7 +151,10 @@ func (a *app) drainCommand() *cobra.Command {
 new is put on it. It stays so, also when its chunkserver starts anew, until
 --undo. Where it is dead, or dies meanwhile, what it held is rebuilt from the
 others after the grace of repairs, and it is drained on if it comes back. When it
-is empty, take it out by "moraine host rm HOST".`,
+is empty, take it out by "moraine host rm HOST".
+
+--undo leaves those of its devices as they are that are out or draining for another
+reason, and names them: "moraine device set ID in" takes one in.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())
@@ -150,19 +162,42 @@ is empty, take it out by "moraine host rm HOST".`,
 				return err
 			}
 			defer c.Close()
-			to, why := wire.DeviceState_DEVICE_STATE_DRAINING, "its host is drained"
 			if undo {
-				to, why = wire.DeviceState_DEVICE_STATE_IN, "its host is drained no more"
+				return a.undoDrain(cmd.Context(), c.Client, args[0])
 			}
-			if err := setHostState(cmd.Context(), c.Client, args[0], to, why); err != nil || undo || !wait {
+			set := &wire.SetHostState{Host: args[0], State: wire.DeviceState_DEVICE_STATE_DRAINING, Reason: reasonDrained}
+			if err := setHostState(cmd.Context(), c.Client, set); err != nil || !wait {
 				return err
 			}
 			return a.waitDrained(cmd.Context(), c.Client, args[0])
 		},
 	}
-	cmd.Flags().BoolVar(&undo, "undo", false, "take the host in again, with what it still has")
+	cmd.Flags().BoolVar(&undo, "undo", false, "take the host in again, with what it still has: the drain is over")
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when the host holds nothing that counts, and show how far it is")
 	return cmd
+}
+
+// undoDrain ends the drain of a host, and names the devices that stay out or draining for
+// another reason. (What is told of a device may be a moment old, but not its other reasons.)
+func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) error {
+	err := setHostState(ctx, c, &wire.SetHostState{Host: host, State: wire.DeviceState_DEVICE_STATE_IN,
+		Reason: "its host is drained no more", Undoes: reasonDrained})
+	if err != nil {
+		return err
+	}
+	cluster, err := getCluster(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, h := range cluster.GetTopology().GetHosts() {
+		for _, d := range h.Devices {
+			held := d.State == wire.DeviceState_DEVICE_STATE_OUT || d.State == wire.DeviceState_DEVICE_STATE_DRAINING
+			if h.Id == host && held && d.Reason != reasonDrained {
+				a.note("device %d is still %s: %s", d.Id, deviceState(d.State), d.Reason)
+			}
+		}
+	}
+	return nil
 }
 
 // waitDrained returns once no stripe has a chunk on a host. Those that were moved

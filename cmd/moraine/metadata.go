@@ -80,7 +80,7 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f.DurationVar(&o.service.SessionTimeout, "session-timeout", time.Minute, "a client's session ends this long after its last renewal")
 	f.DurationVar(&o.service.Grace, "grace", time.Minute, "dead chunks are kept this long before they are deleted")
 	f.DurationVar(&o.service.Suspect, "suspect-after", 3*time.Second, "nothing new is placed on a host that was silent this long")
-	f.DurationVar(&o.service.RepairGrace, "repair-grace", 10*time.Minute, "what a silent host holds is rebuilt elsewhere after this long")
+	f.DurationVar(&o.service.RepairGrace, "repair-grace", metadata.DefaultRepairGrace, "what a silent host holds is rebuilt elsewhere after this long")
 	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "a change of the bucket whose reply was not seen may still arrive this long after its mover's lease; the same on every server")
 	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must be able to lose while too few are up for its scheme; the same on every server")
 	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "bound of the stripes given to repair jobs")

@@ -263,7 +263,7 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 
 func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	if c.LostStripes > 0 {
-		s.worse(healthCritical, "%s fewer chunks left than are needed to read: see `moraine ckpt verify`", are(int(c.LostStripes), "stripe has", "stripes have"))
+		s.worse(healthCritical, "%s fewer chunks left than are needed to read: `moraine fsck` names the files", are(int(c.LostStripes), "stripe has", "stripes have"))
 	}
 	if s.silent > 0 {
 		s.Survives = append(s.Survives, fmt.Sprintf("what %s down still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",

@@ -2,6 +2,7 @@ package heal_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,6 +55,53 @@ func TestDisksComeAndGoWhileTheServerRuns(t *testing.T) {
 		require.NoError(t, w.Check())
 		require.Zero(t, w.cluster().LeakedBytes)
 		w.Kill("n2", "n3")
+		w.readAll()
+	})
+}
+
+// TestDeviceThatIsOutIsKeptUntilItIsRebuilt: a disk that is out is retired once nothing is on
+// it that counts, and not before: where three of six hosts are out none of them is, and all is
+// whole again when they come back. What a person gives up is rebuilt from the others.
+func TestDeviceThatIsOutIsKeptUntilItIsRebuilt(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: time.Minute}, func(w *world) {
+		out := func(host string) {
+			w.until(host+" is out", func() bool { return w.device(host, 0).State == wire.DeviceState_DEVICE_STATE_OUT })
+		}
+		refused := func(set *wire.SetDeviceState, host *wire.SetHostState) {
+			t.Helper()
+			for _, req := range []*wire.MetaRequest{{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}, {Op: &wire.MetaRequest_SetHostState{SetHostState: host}}} {
+				_, err := w.admin.Meta(w.ctx, req)
+				require.ErrorIs(t, err, moraine.Conflict)
+				require.ErrorContains(t, err, "--accept-loss")
+			}
+		}
+		const retired = wire.DeviceState_DEVICE_STATE_RETIRED
+		w.write(16)
+		w.setDevice(w.device("n2", 0).Id, wire.DeviceState_DEVICE_STATE_OUT)
+		out("n2")
+		w.until("what it held is rebuilt", func() bool { return w.device("n2", 0).Claimed == 0 })
+		w.setDevice(w.device("n2", 0).Id, retired)
+		w.sound()
+
+		dead := []string{"n5", "n6", "n7"} // of six: nothing can be rebuilt
+		w.Kill(dead...)
+		for _, host := range dead {
+			out(host)
+		}
+		for _, host := range dead {
+			refused(&wire.SetDeviceState{Device: w.device(host, 0).Id, State: retired}, &wire.SetHostState{Host: host, State: retired})
+		}
+		require.NoError(t, w.Restart(dead...))
+		for _, host := range dead {
+			w.until(host+" is back", func() bool { return w.device(host, 0).State == wire.DeviceState_DEVICE_STATE_IN })
+		}
+		w.sound()
+		w.readAll()
+
+		id := w.device("n5", 0).Id
+		w.setDevice(id, wire.DeviceState_DEVICE_STATE_OUT)
+		refused(&wire.SetDeviceState{Device: id, State: retired}, &wire.SetHostState{Host: "n5", State: retired})
+		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: "n5", State: retired, AcceptLoss: true}}})
 		w.readAll()
 	})
 }

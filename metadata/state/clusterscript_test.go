@@ -84,7 +84,7 @@ func (s *clusterScript) run(verb string, w map[string]string) string {
 	case "state":
 		to := wire.DeviceState(wire.DeviceState_value["DEVICE_STATE_"+strings.ToUpper(w["to"])])
 		return outcome(s.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{
-			Device: uint32(num(w["device"])), State: to, Reason: w["reason"]}}}))
+			Device: uint32(num(w["device"])), State: to, Reason: w["reason"], AcceptLoss: w["accept-loss"] != ""}}}))
 	case "hosts":
 		return s.hosts()
 	case "file":
@@ -231,7 +231,7 @@ func (s *clusterScript) stripeName(id uint64) string {
 }
 
 func (s *clusterScript) queue() string {
-	tasks, _, err := s.m.RepairQueue(s.kv, state.RepairCursor{}, 100)
+	tasks, _, err := s.m.RepairQueue(s.kv, state.RepairCursor{}, 100, 0)
 	if err != nil {
 		return err.Error()
 	}

@@ -119,4 +119,5 @@ var clusterCodecs = []codec{
 		again(func() *part { return &part{} })},
 	{"block", (&block{sealed: []byte{0x0f}, digest: bytes.Repeat([]byte{8}, 32)}).encode(), again(func() *block { return &block{} })},
 	{"file-below-nvme", unsafeFile{generation: 1<<56 | 4, upTo: 1 << 33}.encode(), again(func() *unsafeFile { return &unsafeFile{} })},
+	{"lost-file", unsafeFile{generation: 1<<56 | 4, upTo: 1 << 33, mark: 1 << 34, found: true}.encode(), again(func() *unsafeFile { return &unsafeFile{} })},
 }

@@ -332,7 +332,7 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 	if op.GetState() == d.state {
 		return done(), nil
 	}
-	if err := m.maySetState(t, d, op.GetState()); err != nil {
+	if err := m.maySetState(t, d, op); err != nil {
 		return nil, err
 	}
 	if op.GetState() == deviceRetired {
@@ -390,19 +390,13 @@ func (m *Machine) asks(t *tx, to deviceState) deviceState {
 //
 //	from       in    out   draining  retired
 //	in               yes   yes       if empty
-//	out        yes         no        yes: what it held is given up (see drainsOn)
+//	out        yes         no        if empty, or a person gives up what it has
 //	draining   yes   yes             if empty
 //	retired    no    no    no
-func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
+func (m *Machine) maySetState(t *tx, d *device, op *wire.SetDeviceState) error {
+	to := op.GetState()
 	ref := "device " + utoa(uint64(d.id))
 	no := func(why string) error { return fail(moraine.Conflict, "set device state", ref, "%s", why) }
-	drainsOn := false // which earlier builds do not know of
-	if d.drainsOn() {
-		var err error
-		if drainsOn, err = t.speaks(LevelSilentDrains); err != nil {
-			return err
-		}
-	}
 	switch {
 	case to != deviceIn && to != deviceOut && to != deviceDraining && to != deviceRetired:
 		return fail(moraine.InvalidArgument, "set device state", ref, "state %d", to)
@@ -410,18 +404,29 @@ func (m *Machine) maySetState(t *tx, d *device, to deviceState) error {
 		return no("it is retired, for good: format it to use the disk again")
 	case d.state == deviceOut && to == deviceDraining:
 		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
-	case to == deviceRetired && (d.state != deviceOut || drainsOn):
-		keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
-		switch {
-		case err != nil:
-			return err
-		case len(keys) > 0 && drainsOn:
-			return no("its host is silent, and not all that it held is rebuilt elsewhere: wait, or declare it out to give that up")
-		case len(keys) > 0:
-			return no("it still holds chunks: drain it first, or declare it out")
-		}
+	case to == deviceRetired:
+		return m.mayRetire(t, d, op.GetAcceptLoss(), no)
 	}
 	return nil
+}
+
+// mayRetire fails while a stripe has a chunk on the device: its disk can be mended and come
+// back until then, and not afterwards. One that is out may be given up with what it has.
+func (m *Machine) mayRetire(t *tx, d *device, acceptLoss bool, no func(why string) error) error {
+	if d.state == deviceOut {
+		knows, err := t.speaks(levelKeepsChunks)
+		if err != nil || !knows || acceptLoss {
+			return err
+		}
+	}
+	keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
+	switch {
+	case err != nil || len(keys) == 0:
+		return err
+	case d.state == deviceOut:
+		return no("stripes still have chunks on it: wait until `moraine cluster status` tells of none that waits for repair or has too few chunks left, or give up, for good, what is left on it with --accept-loss")
+	}
+	return no("it still holds chunks: drain it first, or declare it out")
 }
 
 // scanDevice has every stripe with a chunk on the device judged from the start.

@@ -84,29 +84,30 @@ func (m *Machine) PendingJobs(r Reader, kinds []wire.JobKind, limit int) ([]*wir
 
 // LiveJobs counts the jobs of a kind that wait for a mover or are leased, up to limit.
 func (m *Machine) LiveJobs(r Reader, kind wire.JobKind, limit int) (int, error) {
-	v := m.view(r)
-	pending, err := v.keysUnder(v.k.jobsReady(uint8(kind)), limit)
+	jobs, err := m.view(r).liveJobs(kind, limit)
+	return len(jobs), err
+}
+
+// liveJobs returns at most limit of the jobs of a kind that wait for a mover or are leased.
+func (v *view) liveJobs(kind wire.JobKind, limit int) (jobs []*job, err error) {
+	keys, err := v.keysUnder(v.k.jobsReady(uint8(kind)), limit)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	n := len(pending)
-	leases, err := v.keysUnder(v.k.table(tabJobLease), maxRunningJobs)
+	leased, err := v.keysUnder(v.k.table(tabJobLease), maxRunningJobs) // of any kind
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	for _, key := range leases {
-		if n >= limit {
-			break
-		}
+	for _, key := range append(keys, leased...) {
 		j, err := v.job(moraine.JobID(lastU64(key)))
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		if j != nil && j.kind == kind {
-			n++
+		if j != nil && j.kind == kind && len(jobs) < limit {
+			jobs = append(jobs, j)
 		}
 	}
-	return n, nil
+	return jobs, nil
 }
 
 // RepairCursor is a place in the repair queue; the zero value is its front.
@@ -121,12 +122,19 @@ func (c RepairCursor) End() bool { return c.last }
 // RepairQueue returns at most limit stripes that wait for repair and that no
 // job works on, least redundancy first and those that nothing can be done about
 // last, from a place on; and the place after them. Items that wait for a retry
-// are passed over. It looks at no more than 16 times limit items.
-func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int) ([]*wire.RepairTask, RepairCursor, error) {
+// are passed over, but for such as have too few chunks left and were tried before
+// back, in cluster time, when a host came back that may have some of them. It looks
+// at no more than 16 times limit items.
+func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int, back uint64) ([]*wire.RepairTask, RepairCursor, error) {
 	v := m.view(r)
 	c, err := v.counters()
 	if err != nil {
 		return nil, from, err
+	}
+	if info, err := v.cluster(); err != nil {
+		return nil, from, err
+	} else if info.featureLevel < LevelLastResort {
+		back = 0 // how long an item waits does not tell when it was tried
 	}
 	prefix := m.k.table(tabRepair)
 	lo := prefix
@@ -143,7 +151,7 @@ func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int) ([]*wire.R
 			return false
 		}
 		var task *wire.RepairTask
-		if task, bad = v.waitingTask(moraine.StripeID(lastU64(key)), c[cClusterTime]); task != nil {
+		if task, bad = v.waitingTask(moraine.StripeID(lastU64(key)), c[cClusterTime], back); task != nil {
 			out = append(out, task)
 		}
 		return bad == nil
@@ -156,14 +164,14 @@ func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int) ([]*wire.R
 
 // waitingTask returns what there is to repair of a stripe on the queue; nil
 // where its time has not come.
-func (v *view) waitingTask(id moraine.StripeID, now uint64) (*wire.RepairTask, error) {
+func (v *view) waitingTask(id moraine.StripeID, now, back uint64) (*wire.RepairTask, error) {
 	i, err := v.repairOf(id)
 	switch {
 	case err != nil:
 		return nil, err
 	case i == nil:
 		return nil, &moraine.Error{Op: "repair queue", Ref: id.String(), Kind: moraine.Corrupt}
-	case i.after > now:
+	case i.after > now && !(i.lost() && i.triedBefore(back, now)):
 		return nil, nil
 	}
 	return v.repairTask(i)
@@ -184,6 +192,34 @@ func (m *Machine) StripesBySpare(r Reader) ([]uint64, error) {
 func (m *Machine) RepairRunning(r Reader) (uint64, error) {
 	c, err := m.view(r).counters()
 	return c[cRepairRunning], err
+}
+
+// RepairHopeful is RepairRunning without the stripes that have too few chunks left: what
+// jobs do about those is to try whether some can be read that do not count, which is
+// mostly in vain.
+func (m *Machine) RepairHopeful(r Reader) (uint64, error) {
+	v := m.view(r)
+	c, err := v.counters()
+	if err != nil || c[cRepairRunning] == 0 || c[cLostStripes] == 0 {
+		return c[cRepairRunning], err
+	}
+	jobs, err := v.liveJobs(wire.JobKind_JOB_KIND_REPAIR, maxRunningJobs)
+	if err != nil {
+		return 0, err
+	}
+	tried := uint64(0)
+	for _, j := range jobs {
+		for _, s := range j.stripes {
+			i, err := v.repairOf(s)
+			if err != nil {
+				return 0, err
+			}
+			if i != nil && i.job == j.id && i.lost() {
+				tried++
+			}
+		}
+	}
+	return c[cRepairRunning] - min(tried, c[cRepairRunning]), nil
 }
 
 // DefaultScheme returns the scheme of new stripes where nothing names one, by

@@ -12,8 +12,9 @@ import (
 const MaxMaintenance = 7 * 24 * 3600 * 1000
 
 // setHostState sets the state of all devices of a host that are not retired, or
-// of none: one that must not go there fails the command. Carried out again it
-// changes nothing.
+// of none: one that must not go there fails the command. Where it undoes a drain it
+// leaves those as they are that the drain did not touch. Carried out again it changes
+// nothing.
 func (m *Machine) setHostState(t *tx, op *wire.SetHostState) (*wire.MetaResponse, error) {
 	if err := t.mustSpeakHosts("set host state"); err != nil {
 		return nil, err
@@ -36,18 +37,30 @@ func (m *Machine) setHostState(t *tx, op *wire.SetHostState) (*wire.MetaResponse
 		if d.state == deviceRetired {
 			continue
 		}
-		// A device that is out is being emptied already.
-		if d.state == deviceOut && op.GetState() == deviceDraining {
-			if err := m.drainOnReturn(t, d, op); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if _, err := m.setDeviceState(t, &wire.SetDeviceState{Device: uint32(id), State: op.GetState(), Reason: op.GetReason()}); err != nil {
+		if err := m.setStateOnHost(t, d, op); err != nil {
 			return nil, err
 		}
 	}
 	return done(), nil
+}
+
+// setStateOnHost sets the state of one device of a host.
+func (m *Machine) setStateOnHost(t *tx, d *device, op *wire.SetHostState) error {
+	undone := op.GetUndoes()
+	switch {
+	case d.state == deviceOut && op.GetState() == deviceDraining:
+		return m.drainOnReturn(t, d, op) // it is being emptied already
+	case undone == "" || op.GetState() != deviceIn:
+	case d.state == deviceOut && d.asked == deviceDraining && d.was == undone:
+		d.asked, d.was = 0, "" // it comes back in
+		t.putDevice(d)
+		t.fleetChanged()
+		return nil
+	case d.state != deviceDraining || d.reason != undone:
+		return nil // it is not that drain that has it so
+	}
+	_, err := m.setDeviceState(t, &wire.SetDeviceState{Device: uint32(d.id), State: op.GetState(), Reason: op.GetReason(), AcceptLoss: op.GetAcceptLoss()})
+	return err
 }
 
 // setMaintenance notes until when a host's silence is planned, or that it is not

@@ -11,6 +11,14 @@ func (b *bench) hostState(role, host string, to wire.DeviceState) *wire.MetaResp
 	return b.as("a1", role, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: host, State: to, Reason: "by hand"}}})
 }
 
+func (b *bench) setHost(op *wire.SetHostState) *wire.MetaResponse {
+	return b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: op}})
+}
+
+func (b *bench) setDevice(op *wire.SetDeviceState) *wire.MetaResponse {
+	return b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: op}})
+}
+
 func (b *bench) maintenance(host string, millis uint64, others ...string) *wire.MetaResponse {
 	return b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
 		Host: host, Millis: millis, Reason: "new kernel", Others: others}}})

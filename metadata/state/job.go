@@ -278,11 +278,14 @@ func (m *Machine) retryJob(t *tx, j *job) {
 }
 
 // backoff is how long to wait after a number of failures, in milliseconds.
-func backoff(tries uint32) uint64 {
+func backoff(tries uint32) uint64 { return backoffTo(tries, maxBackoff) }
+
+// backoffTo is backoff with another bound, of a million seconds at most.
+func backoffTo(tries uint32, most uint64) uint64 {
 	if tries == 0 {
 		return 0
 	}
-	return min(uint64(1000)<<min(tries-1, 10), maxBackoff)
+	return min(uint64(1000)<<min(tries-1, 20), most)
 }
 
 // endJob ends a live job, lets go of what it worked on, and forgets the oldest

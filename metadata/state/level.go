@@ -80,9 +80,16 @@ const (
 	// drained on when it is back. A leader takes none out for silence below it: it would
 	// not come back with its host.
 	LevelSilentDrains = 4
+	// levelKeepsChunks: a device that is out is retired when no stripe has a chunk on it, or
+	// by a person's word that what is left is given up (SetDeviceState.accept_loss).
+	levelKeepsChunks = 4
 	// LevelRewrite: what files name of stripes that are mostly dead is put into new ones
 	// (REWRITE jobs, CommitRewrite).
 	LevelRewrite = 4
+	// LevelLastResort: a stripe of which too few chunks are left waits longer and longer for
+	// the next try to rebuild it, and not any more once there are enough; and what is told
+	// of chunks of another tenant than the caller's is passed over.
+	LevelLastResort = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -90,14 +90,35 @@ func (b *bench) raise() {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if len(ids) == 0 {
-			return
-		}
 		op := &statepb.RaiseLevels{}
 		for _, id := range ids {
 			op.Inodes = append(op.Inodes, uint64(id))
 		}
+		if len(ids) == 0 {
+			op.Lost = b.findLost()
+		}
+		if len(ids)+len(op.Lost) == 0 {
+			return
+		}
 		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}).Response)
+	}
+}
+
+// findLost is what the leader finds lost in one look at all files, in small pieces.
+func (b *bench) findLost() (out []*statepb.FilePlace) {
+	b.t.Helper()
+	for next := (state.FilePlace{}); ; {
+		var lost []state.FilePlace
+		var err error
+		if lost, next, err = b.m.FindLost(b.store(), next, 70); err != nil {
+			b.t.Fatal(err)
+		}
+		for _, at := range lost {
+			out = append(out, &statepb.FilePlace{Inode: uint64(at.Inode), Offset: uint64(at.Offset)})
+		}
+		if next == (state.FilePlace{}) || len(out) > 0 {
+			return out
+		}
 	}
 }
 
@@ -282,7 +303,7 @@ func TestMemoryFaults(t *testing.T) {
 func (b *bench) healMemory() {
 	b.t.Helper()
 	for {
-		tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 1)
+		tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 1, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -392,7 +413,7 @@ func (c *client) holdLevel(f uint64) {
 		return
 	}
 	want := moraine.NVMe
-	for _, s := range c.ok(c.extents(f, 0, 1000)).GetExtents().Stripes {
+	for _, s := range c.stripesOf(f) {
 		void := 0
 		for _, ch := range s.Chunks {
 			if ch.Level == uint32(moraine.Memory) {
@@ -410,5 +431,19 @@ func (c *client) holdLevel(f uint64) {
 	have := moraine.Level(c.attr(f).Level)
 	if have != want {
 		c.t.Errorf("file %x is at %s, want %s", f, have, want)
+	}
+}
+
+// stripesOf returns the stripes that a file names.
+func (c *client) stripesOf(f uint64) (out []*wire.Stripe) {
+	c.t.Helper()
+	for from := uint64(0); ; {
+		r := c.ok(c.extents(f, from, 1000)).GetExtents()
+		out = append(out, r.Stripes...)
+		if len(r.Extents) == 0 {
+			return out
+		}
+		last := r.Extents[len(r.Extents)-1]
+		from = last.Offset + last.Length
 	}
 }

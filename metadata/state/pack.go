@@ -326,6 +326,10 @@ func (m *Machine) Packable(r Reader, file moraine.InodeID) (p Packable, ok bool,
 	if err != nil {
 		return p, false, err
 	}
+	beside, err := v.levelBeside(i) // the bucket may have all of it too, which stays true
+	if err != nil {
+		return p, false, err
+	}
 	p = Packable{Tenant: i.tenant, Parent: i.parent, Bytes: i.stored, Unchanged: int64(c[cWall]) - i.ctime}
-	return p, rewritable(i) && i.evicted == 0 && i.level == moraine.NVMe, nil
+	return p, rewritable(i) && i.evicted == 0 && beside == moraine.NVMe, nil
 }

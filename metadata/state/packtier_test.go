@@ -3,8 +3,42 @@ package state_test
 import (
 	"testing"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
+
+// TestFlushedFilesArePacked: files that the bucket has are packed as others are. It has them
+// still: nothing is sent there again, and they can be evicted at once.
+func TestFlushedFilesArePacked(t *testing.T) {
+	b := newPacking(t)
+	b.settle = 60_000
+	y := &tier{bench: b.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: b.c}
+	y.queue(flushJob, b.files...)
+	y.drain()
+	for _, f := range b.files {
+		_, ok, err := b.m.Packable(b.store(), moraine.InodeID(f))
+		if err != nil || !ok || b.c.attr(f).Level != uint32(moraine.Object) {
+			t.Fatalf("%d at level %d is packable: %v, %v", f, b.c.attr(f).Level, ok, err)
+		}
+	}
+	b.begin()
+	b.ok(b.commit(b.op()))
+	b.finish()
+	if b.packed() != "1111" {
+		t.Fatalf("%s are packed", b.packed())
+	}
+	b.check()
+	for _, f := range b.files {
+		if a := b.c.attr(f); a.Level != uint32(moraine.Object) {
+			t.Errorf("%d is at level %d", f, a.Level)
+		}
+	}
+	y.evictAll(b.files)
+	if b.record(b.fresh) != nil {
+		t.Error("the stripe lives, and all files are in the bucket")
+	}
+	b.check()
+}
 
 // TestPackedFilesMove: files of one stripe go to the bucket, are evicted and come back, each
 // by itself; the stripe is that of the others meanwhile, and dies with the last that has it.

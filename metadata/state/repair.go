@@ -26,6 +26,36 @@ type repairItem struct {
 	balance bool
 }
 
+// lost reports whether too few chunks of the stripe are left.
+func (i *repairItem) lost() bool { return i.spare == lostSpare }
+
+// failedAt is when the last job gave up on a stripe of which too few chunks are left, in
+// cluster time, from LevelLastResort on.
+func (i *repairItem) failedAt() uint64 {
+	return i.after - min(i.after, backoffTo(i.tries, maxLostBackoff))
+}
+
+// triedBefore reports whether that was before a host came back, or while it was: what was
+// under way then may have asked it too early. Hosts that come and go do not have a stripe
+// tried more often than once a minute.
+func (i *repairItem) triedBefore(back, now uint64) bool {
+	const underWay, again = 30_000, 60_000
+	return i.failedAt() < back+underWay && now >= i.failedAt()+again
+}
+
+// maxLostBackoff is for how long, at most, a stripe is left alone of which too few chunks
+// were left to rebuild it when that was tried, in milliseconds of cluster time.
+const maxLostBackoff = 3600_000
+
+// repairPause is how long an item waits after its last failure.
+func (t *tx) repairPause(i *repairItem) (uint64, error) {
+	lasting, err := t.speaks(LevelLastResort)
+	if err == nil && lasting && i.lost() {
+		return backoffTo(i.tries, maxLostBackoff), nil
+	}
+	return backoff(i.tries), err
+}
+
 // repairVersion is that of items, and of those that a REBALANCE job has.
 const (
 	repairVersion        = 1
@@ -78,7 +108,7 @@ func (t *tx) countRepair(i *repairItem, by int) {
 	if i.job != 0 {
 		bump(cRepairRunning)
 	}
-	if i.spare == lostSpare {
+	if i.lost() {
 		bump(cLostStripes)
 		return
 	}
@@ -138,6 +168,14 @@ func (m *Machine) queueRepair(t *tx, s *moraine.Stripe, bad uint32) error {
 		}
 	}
 	item.spare = h.spare()
+	if old != nil && old.lost() && !h.lost {
+		// It waits for what was in vain before.
+		if ok, err := t.speaks(LevelLastResort); err != nil {
+			return err
+		} else if ok {
+			item.tries, item.after = 0, 0
+		}
+	}
 	if old == nil || *old != item {
 		t.putRepair(old, &item)
 	}
@@ -184,7 +222,11 @@ func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
 		item.job = 0
 		if failed {
 			item.tries++
-			item.after = t.clusterTime() + backoff(item.tries)
+			pause, err := t.repairPause(&item)
+			if err != nil {
+				return err
+			}
+			item.after = t.clusterTime() + pause
 		}
 		t.putRepair(old, &item)
 		if err := m.queueRepair(t, s, 0); err != nil {
@@ -361,18 +403,39 @@ func (m *Machine) reportBadChunks(t *tx, op *wire.ReportBadChunks) (*wire.MetaRe
 		default:
 			continue // a host that does not answer is not a chunk that is gone
 		}
-		if past, err := t.toldLate(w); past || err != nil {
-			if err != nil {
-				return nil, err
-			}
+		past, err := t.toldLate(w)
+		if err == nil && !past {
+			past, err = t.foreign(w)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if past {
 			continue
 		}
-		err := m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
+		err = m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
 		if err != nil {
 			return nil, err
 		}
 	}
 	return done(), nil
+}
+
+// foreign reports whether the caller is confined to a tree of another tenant than that of
+// the stripe that it speaks of: it cannot have read it.
+func (t *tx) foreign(w *wire.BadChunk) (bool, error) {
+	if t.scope.root == t.k.top() {
+		return false, nil
+	}
+	if ok, err := t.speaks(LevelLastResort); err != nil || !ok {
+		return false, err
+	}
+	s, err := t.stripe(moraine.StripeID(w.GetStripe()))
+	if err != nil || s == nil {
+		return false, err
+	}
+	root, err := t.inode(t.scope.root)
+	return err == nil && root.tenant != s.Tenant, err
 }
 
 // toldLate reports whether a chunk was told of by a record that is not the stripe's any

@@ -190,7 +190,7 @@ func (w *world) remove() {
 
 // plan makes a repair job of some of the queue, as the leader does.
 func (w *world) plan() {
-	tasks, _, err := w.m.RepairQueue(w.kv, state.RepairCursor{}, 1+w.rng.IntN(4))
+	tasks, _, err := w.m.RepairQueue(w.kv, state.RepairCursor{}, 1+w.rng.IntN(4), 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}

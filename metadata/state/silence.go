@@ -6,8 +6,7 @@ import (
 )
 
 // A device whose host is silent for longer than the grace of repairs is out: what it holds
-// is rebuilt elsewhere. One that was being drained is drained on when its host is back, and
-// until then holds what it is to be emptied of: it is retired when that is nothing.
+// is rebuilt elsewhere. One that was being drained is drained on when its host is back.
 
 // ReasonSilent is the reason of a device that the leader took out as its host was silent
 // for longer than the grace of repairs.

@@ -1,7 +1,6 @@
 package state_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/morainefs/moraine"
@@ -51,7 +50,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 	wants := func(missing, moving uint32) {
 		t.Helper()
 		b.settleScans()
-		tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 2)
+		tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 2, 0)
 		if err != nil || len(tasks) != 1 || tasks[0].Missing != missing || tasks[0].Moving != moving {
 			t.Fatalf("the queue has %v, %v", tasks, err)
 		}
@@ -77,13 +76,14 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 		wants(0, 1)
 		b.check()
 	}
-	// What a person declares out meanwhile stays so, and may be given up.
+	// What a person declares out meanwhile stays so, and may be given up by another word.
 	b.fallsSilent(1)
 	b.setOut(1)
 	b.isHeard(1)
 	b.registerHost("n1", 1)
 	b.wantDevice("n1", outState, "given up")
-	b.ok(b.hostState("admin", "n1", retiredState))
+	b.wants(b.hostState("admin", "n1", retiredState), moraine.Conflict)
+	b.ok(b.setHost(&wire.SetHostState{Host: "n1", State: retiredState, AcceptLoss: true}))
 	b.settleScans()
 	b.check()
 	b.replays()
@@ -152,13 +152,6 @@ func TestSlowDeviceFallsSilent(t *testing.T) {
 	old.registerHost("n1", 1)
 	old.wantDevice("n1", drainingState, "as an administrator set it before it went out")
 
-	// Nor is it held back from being retired with what it has: earlier builds do not.
-	for n := 2; n <= 6; n++ {
-		old.registerHost(fmt.Sprintf("n%d", n), 1)
-	}
-	old.open(nil).save("f", []uint32{1, 2, 3, 4, 5, 6})
-	old.fallsSilent(1)
-	old.ok(old.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: 1, State: wire.DeviceState_DEVICE_STATE_RETIRED}}}))
 }
 
 // TestDrainedMemoryIsLost: chunks that are in the memory of drained hosts alone are lost

@@ -8,8 +8,9 @@ import (
 
 // A file whose level is below nvme has a row, which says how far from its beginning
 // on its stripes are known to be at nvme. The leader goes through the rows: where the
-// end is reached the file is at nvme, and the row goes. A row may also be that of a
-// file which is gone, or in an object while chunks of it are in memory still; never is a
+// end is reached the file is at nvme, and the row goes. What is lost behind the first
+// of its extents that is not there the leader looks for apart (lostlook.go). A row may
+// also be that of a file which is gone, or in an object while chunks of it are in memory still; never is a
 // file below nvme without one.
 
 const (
@@ -33,18 +34,40 @@ func (i *inode) lost() bool { return i.content != 0 && i.level == levelLost }
 type unsafeFile struct {
 	generation moraine.Generation
 	upTo       int64 // below this all is at nvme
+	// Of a file that is recorded as lost, where that needs more than one look. With found
+	// something was lost at mark. Without, nothing was between upTo and mark, by the look
+	// for what is lost that is under way; 0: it has not begun.
+	mark  int64
+	found bool
 }
 
-const unsafeVersion = 1
+const (
+	unsafeVersion = 1
+	// unsafeMarkedVersion is that of a row with a mark.
+	unsafeMarkedVersion = 2
+)
 
 func (u unsafeFile) encode() []byte {
-	return putUvarint(putFixed64([]byte{unsafeVersion}, uint64(u.generation)), uint64(u.upTo))
+	version := byte(unsafeVersion)
+	if u.marked() {
+		version = unsafeMarkedVersion
+	}
+	b := putUvarint(putFixed64([]byte{version}, uint64(u.generation)), uint64(u.upTo))
+	if u.marked() {
+		b = putBool(putUvarint(b, uint64(u.mark)), u.found)
+	}
+	return b
 }
+
+func (u unsafeFile) marked() bool { return u.mark != 0 || u.found }
 
 func (u *unsafeFile) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(unsafeVersion)
+	version := d.version(unsafeMarkedVersion)
 	u.generation, u.upTo = moraine.Generation(d.fixed64()), int64(d.uvarint())
+	if version >= unsafeMarkedVersion {
+		u.mark, u.found = int64(d.uvarint()), d.bool()
+	}
 	return d.end("file below nvme")
 }
 
@@ -80,8 +103,8 @@ func (v *view) levelBeside(i *inode) (moraine.Level, error) {
 
 // raiseLevels looks at files with rows, as far as its budget goes.
 func (m *Machine) raiseLevels(t *tx, op *statepb.RaiseLevels) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > MaxRaised {
-		return nil, fail(moraine.TooLarge, "raise levels", "", "%d files, %d at most", len(op.GetInodes()), MaxRaised)
+	if n := len(op.GetInodes()) + len(op.GetLost()); n > MaxRaised {
+		return nil, fail(moraine.TooLarge, "raise levels", "", "%d files, %d at most", n, MaxRaised)
 	}
 	left := raiseBudget
 	for _, id := range op.GetInodes() {
@@ -91,6 +114,11 @@ func (m *Machine) raiseLevels(t *tx, op *statepb.RaiseLevels) (*wire.MetaRespons
 		}
 		if left -= looked; left <= 0 {
 			break
+		}
+	}
+	for _, at := range op.GetLost() {
+		if err := m.loseLevel(t, FilePlace{moraine.InodeID(at.GetInode()), int64(at.GetOffset())}); err != nil {
+			return nil, err
 		}
 	}
 	return done(), nil
@@ -162,12 +190,15 @@ func (v *view) gauge(id moraine.InodeID, limit int) (g gauged, err error) {
 	return g, nil
 }
 
+// gaugeExtents looks at limit extents from where all is no longer known to be at nvme, and
+// at as many more of a file that is recorded as lost.
 func (v *view) gaugeExtents(g *gauged, limit int) error {
 	exts, err := v.extentsOf(g.file, g.row.upTo, limit)
 	if err != nil {
 		return err
 	}
-	if g.level == levelLost {
+	was := g.level
+	if was == levelLost {
 		g.level = moraine.Memory // unless it is found so again
 	}
 	g.looked = len(exts)
@@ -181,13 +212,17 @@ func (v *view) gaugeExtents(g *gauged, limit int) error {
 			g.row.upTo = e.End()
 		}
 		if fate == levelLost && g.level <= moraine.NVMe { // else an object has the bytes
-			g.level = levelLost
+			g.level, g.row.mark, g.row.found = levelLost, 0, false
 			return nil
 		}
 	}
-	if !behind && len(exts) < limit {
+	switch {
+	case was == levelLost && len(exts) == limit:
+		return v.gaugeLost(g, exts[limit-1].End(), limit)
+	case !behind && len(exts) < limit:
 		g.level, g.over = max(g.level, moraine.NVMe), true
 	}
+	g.row.mark, g.row.found = 0, false
 	return nil
 }
 

@@ -4279,6 +4279,8 @@ type SetHostState struct {
 	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
 	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	AcceptLoss    bool                   `protobuf:"varint,4,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // as in SetDeviceState
+	Undoes        string                 `protobuf:"bytes,5,opt,name=undoes,proto3" json:"undoes,omitempty"`                            // with IN: the drain that had this for its reason is over; what is out or draining otherwise stays so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4330,6 +4332,20 @@ func (x *SetHostState) GetState() DeviceState {
 func (x *SetHostState) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetHostState) GetAcceptLoss() bool {
+	if x != nil {
+		return x.AcceptLoss
+	}
+	return false
+}
+
+func (x *SetHostState) GetUndoes() string {
+	if x != nil {
+		return x.Undoes
 	}
 	return ""
 }
@@ -8306,7 +8322,8 @@ type SetDeviceState struct {
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"` // out or draining until an administrator says otherwise, also after its server's next start
+	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"`                               // out or draining until an administrator says otherwise, also after its server's next start
+	AcceptLoss    bool                   `protobuf:"varint,451,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // with RETIRED, of one that is out: what stripes still have on it is given up
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8365,6 +8382,13 @@ func (x *SetDeviceState) GetReason() string {
 func (x *SetDeviceState) GetKeep() bool {
 	if x != nil {
 		return x.Keep
+	}
+	return false
+}
+
+func (x *SetDeviceState) GetAcceptLoss() bool {
+	if x != nil {
+		return x.AcceptLoss
 	}
 	return false
 }
@@ -13259,11 +13283,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"StartScrub\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x18\n" +
-	"\adevices\x18\x02 \x03(\rR\adevices\"k\n" +
+	"\adevices\x18\x02 \x03(\rR\adevices\"\xa4\x01\n" +
 	"\fSetHostState\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"#\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1f\n" +
+	"\vaccept_loss\x18\x04 \x01(\bR\n" +
+	"acceptLoss\x12\x16\n" +
+	"\x06undoes\x18\x05 \x01(\tR\x06undoes\"#\n" +
 	"\vGetTopology\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\x04R\x05known\"4\n" +
 	"\x06Lookup\x12\x16\n" +
@@ -13578,12 +13605,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06length\x18\x05 \x01(\x04R\x06length\x12,\n" +
 	"\x06scheme\x18\x06 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x16\n" +
 	"\x06queued\x18\a \x01(\bR\x06queued\x12\x16\n" +
-	"\x06layout\x18\b \x01(\rR\x06layout\"\x86\x01\n" +
+	"\x06layout\x18\b \x01(\rR\x06layout\"\xa8\x01\n" +
 	"\x0eSetDeviceState\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.DeviceStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x13\n" +
-	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\"\xe7\x05\n" +
+	"\x04keep\x18\xc2\x03 \x01(\bR\x04keep\x12 \n" +
+	"\vaccept_loss\x18\xc3\x03 \x01(\bR\n" +
+	"acceptLoss\"\xe7\x05\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.moraine.wire.JobKindR\x04kind\x12,\n" +

@@ -1365,10 +1365,12 @@ func (x *RaiseIncarnation) GetAfter() uint32 {
 }
 
 // RaiseLevels looks at files that are below level nvme, and gives them the level
-// that their stripes have reached, or lost.
+// that their stripes have reached, or lost. lost: places where the leader found bytes
+// lost of files that are recorded as in memory.
 type RaiseLevels struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"`
+	Lost          []*FilePlace           `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1408,6 +1410,65 @@ func (x *RaiseLevels) GetInodes() []uint64 {
 		return x.Inodes
 	}
 	return nil
+}
+
+func (x *RaiseLevels) GetLost() []*FilePlace {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+type FilePlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilePlace) Reset() {
+	*x = FilePlace{}
+	mi := &file_command_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilePlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilePlace) ProtoMessage() {}
+
+func (x *FilePlace) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilePlace.ProtoReflect.Descriptor instead.
+func (*FilePlace) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *FilePlace) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *FilePlace) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 var File_command_proto protoreflect.FileDescriptor
@@ -1504,9 +1565,13 @@ const file_command_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\adata_id\x18\x02 \x01(\fR\x06dataId\"(\n" +
 	"\x10RaiseIncarnation\x12\x14\n" +
-	"\x05after\x18\x01 \x01(\rR\x05after\"%\n" +
+	"\x05after\x18\x01 \x01(\rR\x05after\"S\n" +
 	"\vRaiseLevels\x12\x16\n" +
-	"\x06inodes\x18\x01 \x03(\x06R\x06inodesB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\x12,\n" +
+	"\x04lost\x18\x02 \x03(\v2\x18.moraine.state.FilePlaceR\x04lost\"9\n" +
+	"\tFilePlace\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offsetB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1520,7 +1585,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1542,16 +1607,17 @@ var file_command_proto_goTypes = []any{
 	(*SetMember)(nil),        // 17: moraine.state.SetMember
 	(*RaiseIncarnation)(nil), // 18: moraine.state.RaiseIncarnation
 	(*RaiseLevels)(nil),      // 19: moraine.state.RaiseLevels
-	(*wire.MetaRequest)(nil), // 20: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 21: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 22: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 23: moraine.wire.AbortStep
-	(*wire.Deletion)(nil),    // 24: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 25: moraine.wire.Intent
+	(*FilePlace)(nil),        // 20: moraine.state.FilePlace
+	(*wire.MetaRequest)(nil), // 21: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 22: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 23: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 24: moraine.wire.AbortStep
+	(*wire.Deletion)(nil),    // 25: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 26: moraine.wire.Intent
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	20, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	21, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1569,17 +1635,18 @@ var file_command_proto_depIdxs = []int32{
 	5,  // 16: moraine.state.Command.lapse_hold:type_name -> moraine.state.LapseHold
 	19, // 17: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
 	4,  // 18: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	21, // 19: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	22, // 20: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	23, // 21: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	22, // 19: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	23, // 20: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	24, // 21: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
 	12, // 22: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	24, // 23: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	25, // 24: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	25, // 23: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	26, // 24: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	20, // 25: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1612,7 +1679,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
