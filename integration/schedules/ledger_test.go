@@ -25,7 +25,7 @@ type ledger struct {
 	done map[uint64]entry
 }
 
-// entry is a schedule that was played to its end.
+// entry is a schedule that was played to its end, and what was wrong then, if anything was.
 type entry struct {
 	Seed      uint64
 	Seconds   float64
@@ -39,6 +39,11 @@ type entry struct {
 	Rewritten int   // stripes that looks chose to be rewritten
 	Packed    int   // small files that looks chose to be packed
 	Failed    int64 // operations
+	InMemory  int64 // files that were in memory alone when they were acknowledged
+	LostNamed int   // of them, whose bytes are gone, as the cluster says
+
+	Wrong []string `json:",omitempty"` // bytes that were lost, or served and wrong
+	Error string   `json:",omitempty"` // why it failed otherwise
 }
 
 // openLedger reads the ledger of the sources below root.
@@ -74,6 +79,16 @@ func openLedger(root string) (*ledger, error) {
 		l.done[e.Seed] = e
 	}
 	return l, nil
+}
+
+// overlapping counts the schedules in which two faults acted at once.
+func (l *ledger) overlapping() (n int) {
+	for _, e := range l.done {
+		if e.Overlaps > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // add writes a schedule down: one write, so that several runs may add at once.
@@ -152,7 +167,17 @@ func TestLedger(t *testing.T) {
 	if n := count(); n != 3 {
 		t.Errorf("%d are written down", n)
 	}
-	if err := os.WriteFile(filepath.Join(root, "a.md"), []byte("words"), 0o644); err != nil || count() != 3 {
+	l, err := openLedger(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.add(entry{Seed: 3, Wrong: []string{"a block"}}); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = openLedger(root); err != nil || !strings.Contains(total(l), "1 schedules lost or served wrong bytes, 0 failed otherwise") {
+		t.Errorf("one that lost bytes is not counted: %v, %s", err, total(l))
+	}
+	if err := os.WriteFile(filepath.Join(root, "a.md"), []byte("words"), 0o644); err != nil || count() != 4 {
 		t.Error("a document counts as source", err)
 	}
 	if err := os.WriteFile(source, []byte("package b\n"), 0o644); err != nil || count() != 0 {

@@ -18,6 +18,8 @@ type model struct {
 
 	reads, readBytes int64 // that were held against it
 	acked            int64 // bytes
+	inMemory         int64 // of them, files whole that were in memory alone then
+	lost             int   // files whose bytes were in memory alone, and are gone, as the cluster says
 	evicted          int64 // files
 	failed           int64 // operations that ended with an error, or with their client
 	steps            []step
@@ -34,6 +36,9 @@ type file struct {
 	// inPlace says that ranges of it are written over; else it is replaced whole, and
 	// a reader sees one version of all of it.
 	inPlace bool
+	// memory says that it is acknowledged at level memory: then its bytes may be lost
+	// with the hosts that have them, and must be called so by name.
+	memory  bool
 	retired bool
 	// sizes of each version, from 1 on; gone for one that removed the file. Version 0
 	// is that it was never made.
@@ -138,6 +143,13 @@ func (m *model) end(f *file, v uint32, acked bool, first, n, bytes int64) {
 	for i := first; f.inPlace && i < first+n; i++ {
 		f.floors[i] = v
 	}
+}
+
+// tookMemory notes that n files were acknowledged out of memory.
+func (m *model) tookMemory(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inMemory += n
 }
 
 // seen is what a reader was told of a range of a file.

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/netns"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/testseed"
@@ -57,6 +58,7 @@ type game struct {
 	in        *injector
 	w         *work
 	began     time.Time
+	failure   error
 }
 
 // play plays a schedule on a world.
@@ -64,7 +66,7 @@ func play(ctx context.Context, w *world, seed uint64, s shape) (*game, error) {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	g := &game{seed: seed, shape: s, m: &model{seed: seed}, began: time.Now()}
-	g.w = &work{m: g.m, crew: w.crew, stop: stop, last: map[string]string{}}
+	g.w = &work{m: g.m, crew: w.crew, stop: stop, last: map[string]string{}, lost: func() (map[string]bool, error) { return lostFiles(ctx, w.admin) }}
 	g.in = &injector{net: w.net, cluster: w.cluster, crew: w.crew, proxies: w.proxies, slow: w.slow, admin: w.admin, seed: seed, busy: map[string]bool{}}
 	var crew sync.WaitGroup
 	crew.Go(func() { g.w.run(working, seed) })
@@ -84,6 +86,7 @@ func play(ctx context.Context, w *world, seed uint64, s shape) (*game, error) {
 			err = errors.Join(err, fmt.Errorf("a data race in %s", name))
 		}
 	}
+	g.failure = err
 	return g, errors.Join(append(g.w.wrong, err)...)
 }
 
@@ -137,10 +140,30 @@ func (g *game) nothingLost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n := resp.GetCluster().GetLostStripes(); n > 0 {
+	if n := resp.GetCluster().GetLostStripes(); n > 0 && g.m.lost == 0 {
 		return fmt.Errorf("%d stripes are lost, as the service says", n)
 	}
 	return nil
+}
+
+// lostFiles asks which files have lost bytes that were in memory alone.
+func lostFiles(ctx context.Context, admin *client.Client) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	names := map[string]bool{}
+	for after := uint64(0); ; {
+		resp, err := admin.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
+		if err != nil {
+			return nil, err
+		}
+		files := resp.GetLost().GetFiles()
+		for _, f := range files {
+			names["/"+f.Path], after = true, f.Inode
+		}
+		if !resp.GetLost().GetMore() || len(files) == 0 {
+			return names, nil
+		}
+	}
 }
 
 // chosen adds up what looks choose, of which each begins at 0.
@@ -174,8 +197,16 @@ func (g *game) watchLooks(ctx context.Context) {
 
 func (g *game) entry() entry {
 	kinds, _, overlapping := g.in.counts()
-	return entry{Seed: g.seed, Seconds: time.Since(g.began).Seconds(), Fired: kinds, Overlaps: overlapping,
-		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Evicted: g.m.evicted, Failed: g.m.failed, Rewritten: g.rewritten.sum(), Packed: g.packed.sum()}
+	e := entry{Seed: g.seed, Seconds: time.Since(g.began).Seconds(), Fired: kinds, Overlaps: overlapping,
+		Reads: g.m.reads, ReadBytes: g.m.readBytes, Acked: g.m.acked, Steps: len(g.m.steps), Evicted: g.m.evicted, Failed: g.m.failed, Rewritten: g.rewritten.sum(), Packed: g.packed.sum(),
+		InMemory: g.m.inMemory, LostNamed: g.m.lost}
+	for _, err := range g.w.wrong {
+		e.Wrong = append(e.Wrong, err.Error())
+	}
+	if g.failure != nil {
+		e.Error = g.failure.Error()
+	}
+	return e
 }
 
 func (e entry) String() string {
@@ -183,8 +214,8 @@ func (e entry) String() string {
 	for _, k := range e.Fired {
 		n += k
 	}
-	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d evictions, %d stripes rewritten, %d files packed, %d operations failed",
-		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Rewritten, e.Packed, e.Failed)
+	return fmt.Sprintf("seed %d: %.0f s, %d faults fired %v, %d pairs of them at once; %d reads of %d MiB checked, %d MiB acknowledged, %d checkpoints, %d evictions, %d stripes rewritten, %d files packed, %d files acknowledged out of memory, of which %d are lost by name; %d operations failed",
+		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Rewritten, e.Packed, e.InMemory, e.LostNamed, e.Failed)
 }
 
 // runSchedule makes a world, plays one schedule on it, and takes it away. What one that
@@ -205,10 +236,11 @@ func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
 		t.Fatal(err)
 	}
 	g, err := play(ctx, w, seed, s)
-	e := g.entry()
 	if err == nil && !g.enough() {
 		err = errors.New("the schedule did not come to what it must hold")
+		g.failure = err
 	}
+	e := g.entry()
 	if err != nil {
 		t.Errorf("seed %d: %v\n%v\nfired: %v\ncame to nothing: %v\nthe last errors: %s\n%s\nsee %s", seed, err, e, g.in.fired, g.in.notes, g.w.errors(), w.logs(), dir)
 	}
@@ -271,8 +303,11 @@ func TestSchedules(t *testing.T) {
 					t.Skip("there is no time left for it")
 				}
 				e := runSchedule(t, binary, mine, longShape)
-				if t.Failed() || t.Skipped() {
+				if t.Skipped() {
 					return
+				}
+				if t.Failed() && len(e.Wrong) == 0 && e.Error == "" {
+					e.Error = "it was not taken away as a whole"
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -284,23 +319,30 @@ func TestSchedules(t *testing.T) {
 		}
 	})
 	t.Log(total(book))
+	if n := len(book.done); n >= 30 && 3*book.overlapping() < n {
+		t.Errorf("faults overlapped in %d schedules of %d", book.overlapping(), n)
+	}
 }
 
 // total is what all schedules of these sources have come to.
 func total(book *ledger) string {
 	var sum entry
 	sum.Fired = map[kind]int{}
-	overlapping := 0
+	wrong, failed := 0, 0
 	for _, e := range book.done {
+		switch {
+		case len(e.Wrong) > 0:
+			wrong++
+		case e.Error != "":
+			failed++
+		}
 		for k, n := range e.Fired {
 			sum.Fired[k] += n
 		}
-		if e.Overlaps > 0 {
-			overlapping++
-		}
 		sum.Reads, sum.ReadBytes, sum.Acked, sum.Steps, sum.Evicted = sum.Reads+e.Reads, sum.ReadBytes+e.ReadBytes, sum.Acked+e.Acked, sum.Steps+e.Steps, sum.Evicted+e.Evicted
 		sum.Rewritten, sum.Packed = sum.Rewritten+e.Rewritten, sum.Packed+e.Packed
+		sum.InMemory, sum.LostNamed = sum.InMemory+e.InMemory, sum.LostNamed+e.LostNamed
 	}
-	return fmt.Sprintf("%d schedules of these sources, over all runs (%s): %v; %d with faults at once; %d reads of %d MiB checked; %d MiB acknowledged, 0 lost, 0 wrong; %d checkpoints; %d evictions; %d stripes rewritten; %d small files packed",
-		len(book.done), book.path, sum.Fired, overlapping, sum.Reads, sum.ReadBytes>>20, sum.Acked>>20, sum.Steps, sum.Evicted, sum.Rewritten, sum.Packed)
+	return fmt.Sprintf("%d schedules of these sources, over all runs (%s): %v; %d with faults at once; %d reads of %d MiB checked; %d MiB acknowledged; %d schedules lost or served wrong bytes, %d failed otherwise; %d files acknowledged out of memory, of which %d are lost by name; %d checkpoints; %d evictions; %d stripes rewritten; %d small files packed",
+		len(book.done), book.path, sum.Fired, book.overlapping(), sum.Reads, sum.ReadBytes>>20, sum.Acked>>20, wrong, failed, sum.InMemory, sum.LostNamed, sum.Steps, sum.Evicted, sum.Rewritten, sum.Packed)
 }

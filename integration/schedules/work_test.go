@@ -28,9 +28,11 @@ const (
 	// have room.
 	filesAtOnce = 24
 	largest     = 3 << 20
-	smallAtOnce = 64
-	small       = 40 << 10
-	patchedSize = 1 << 20
+	// memoryPrefix begins the names of files that are acknowledged at level memory.
+	memoryPrefix = "/m"
+	smallAtOnce  = 64
+	small        = 40 << 10
+	patchedSize  = 1 << 20
 	// patience is how long an operation may take; readers give up sooner.
 	patience     = 25 * time.Second
 	readPatience = 10 * time.Second
@@ -39,10 +41,29 @@ const (
 // schemes are those of the files; each survives the loss of one host at least.
 var schemes = []moraine.Scheme{{K: 2, M: 2}, {K: 2, M: 1}, {K: 1, M: 2}, {K: 3, M: 2}}
 
+// level is what a file's bytes are acknowledged at.
+func (f *file) level() moraine.Level {
+	if f.memory {
+		return moraine.Memory
+	}
+	return moraine.NVMe
+}
+
+// scheme draws one for a file. One for bytes in memory survives the loss of two hosts: of one
+// whose disk rots beside one that is killed.
+func (f *file) scheme(rng *rand.Rand) moraine.Scheme {
+	for {
+		if s := schemes[rng.IntN(len(schemes))]; s.M > 1 || !f.memory {
+			return s
+		}
+	}
+}
+
 // work is what goes on while faults act.
 type work struct {
 	m    *model
 	crew map[string]*member
+	lost func() (map[string]bool, error) // the files that have lost bytes, as the cluster says
 
 	mu    sync.Mutex
 	wrong []error            // what no model explains
@@ -83,6 +104,7 @@ func (w *work) run(ctx context.Context, seed uint64) {
 	for i := range uint64(2) {
 		all.Go(func() { w.write(ctx, rng(i), fmt.Sprintf("/w%d", i), filesAtOnce, largest) })
 	}
+	all.Go(func() { w.write(ctx, rng(2), memoryPrefix, filesAtOnce, largest) })
 	// Small ones are left alone for long enough to be packed with each other.
 	all.Go(func() { w.write(ctx, rng(15), smallDir+"/s", smallAtOnce, small) })
 	all.Go(func() { w.patch(ctx, rng(10)) })
@@ -112,18 +134,20 @@ func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string, atOnce 
 			f = live[rng.IntN(len(live))]
 		default:
 			f = w.m.add(fmt.Sprintf("%s-%d", prefix, n), false)
+			f.memory = prefix == memoryPrefix
 			n++
 		}
 		v := w.m.begin(f, size)
-		r := request{Op: opPut, Path: f.path, Tag: f.tag, Version: v, N: size, Scheme: schemes[rng.IntN(len(schemes))], Patient: patience}
+		r := request{Op: opPut, Path: f.path, Tag: f.tag, Version: v, N: size, Scheme: f.scheme(rng), Level: f.level(), Patient: patience}
 		if largest == small {
 			r.Scheme = moraine.Scheme{} // the directory's policy says it
 		}
 		if size == gone {
 			r = request{Op: opRemove, Path: f.path, Patient: patience}
 		}
-		_, err := w.crew[writer].ask(r)
+		a, err := w.crew[writer].ask(r)
 		w.m.end(f, v, err == nil, 0, 0, max(size, 0))
+		w.m.tookMemory(a.Size)
 		if err != nil {
 			w.failed(r.Op, err)
 		}
@@ -138,10 +162,12 @@ func (w *work) patch(ctx context.Context, rng *rand.Rand) {
 		live := w.m.live(true, "/p")
 		if len(live) < 3 {
 			f := w.m.add(fmt.Sprintf("/p-%d", n), true)
+			f.memory = n%2 == 1
 			n++
 			v := w.m.begin(f, patchedSize)
-			_, err := w.crew[patcher].ask(request{Op: opPut, Path: f.path, Tag: f.tag, Version: v, N: patchedSize, Scheme: schemes[rng.IntN(len(schemes))], Patient: patience})
+			a, err := w.crew[patcher].ask(request{Op: opPut, Path: f.path, Tag: f.tag, Version: v, N: patchedSize, Scheme: f.scheme(rng), Level: f.level(), Patient: patience})
 			w.m.end(f, v, err == nil, 0, blocks, patchedSize)
+			w.m.tookMemory(a.Size)
 			rest(ctx, rng, 300*time.Millisecond, err)
 			continue
 		}
@@ -149,7 +175,7 @@ func (w *work) patch(ctx context.Context, rng *rand.Rand) {
 		first := rng.Int64N(blocks)
 		count := 1 + rng.Int64N(min(blocks-first, 24))
 		v := w.m.beginRange(f, first, count)
-		_, err := w.crew[patcher].ask(request{Op: opPatch, Path: f.path, Tag: f.tag, Version: v, Off: first * blockBytes, N: count * blockBytes, Patient: patience})
+		_, err := w.crew[patcher].ask(request{Op: opPatch, Path: f.path, Tag: f.tag, Version: v, Off: first * blockBytes, N: count * blockBytes, Level: f.level(), Patient: patience})
 		w.m.end(f, v, err == nil, first, count, count*blockBytes)
 		if err != nil {
 			w.failed(opPatch, err)
@@ -286,7 +312,13 @@ func (w *work) checkAll(by string, within time.Duration) {
 		}
 	}
 	for _, f := range w.m.all() {
-		until(f.path, func() error { _, err := w.readFile(f, nil, by, patience); return err })
+		until(f.path, func() error {
+			_, err := w.readFile(f, nil, by, patience)
+			if err != nil && f.memory {
+				return w.calledLost(f, err)
+			}
+			return err
+		})
 	}
 	until("the latest checkpoint", func() error { return w.restore(by, patience) })
 	for _, s := range w.m.steps {
@@ -309,6 +341,19 @@ func (w *work) checkAll(by string, within time.Duration) {
 			return nil
 		})
 	}
+}
+
+// calledLost passes over why a file cannot be read, where the cluster says that what it had
+// in memory alone is lost.
+func (w *work) calledLost(f *file, why error) error {
+	names, err := w.lost()
+	if err != nil || !names[f.path] {
+		return errors.Join(why, err)
+	}
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	w.m.lost++
+	return nil
 }
 
 // errors says what the last failure of each operation was.

@@ -41,6 +41,7 @@ type request struct {
 	Version uint32 `json:",omitempty"`
 	Off, N  int64  `json:",omitempty"`
 	Scheme  moraine.Scheme
+	Level   moraine.Level `json:",omitempty"` // that the bytes are acknowledged at; 0: nvme
 	Attempt uint32        `json:",omitempty"`
 	Step    uint64        `json:",omitempty"`
 	Patient time.Duration // how long it may take
@@ -153,7 +154,7 @@ func (w *worker) say(a reply) {
 func (w *worker) do(ctx context.Context, r request) (reply, error) {
 	switch r.Op {
 	case opPut:
-		return reply{}, w.put(ctx, r)
+		return w.put(ctx, r)
 	case opPatch:
 		return reply{}, w.patch(ctx, r)
 	case opRemove:
@@ -176,10 +177,11 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 	return reply{}, fmt.Errorf("no such thing to do: %q", r.Op)
 }
 
-func (w *worker) put(ctx context.Context, r request) error {
-	f, err := w.c.Create(ctx, r.Path, client.CreateOptions{Replace: true, Scheme: r.Scheme})
+// put writes a file whole; Size says whether it was acknowledged in memory alone.
+func (w *worker) put(ctx context.Context, r request) (a reply, err error) {
+	f, err := w.c.Create(ctx, r.Path, client.CreateOptions{Replace: true, Scheme: r.Scheme, Level: r.Level})
 	if err != nil {
-		return err
+		return a, err
 	}
 	piece := make([]byte, 256<<10)
 	for off := int64(0); off < r.N; off += int64(len(piece)) {
@@ -187,18 +189,22 @@ func (w *worker) put(ctx context.Context, r request) error {
 		fill(p, r.Tag, r.Version, off/blockBytes)
 		if _, err := f.Write(p); err != nil {
 			f.Abort()
-			return err
+			return a, err
 		}
 	}
-	if _, err := f.Commit(ctx); err != nil {
+	done, err := f.Commit(ctx)
+	if err != nil {
 		f.Abort()
-		return err
+		return a, err
 	}
-	return nil
+	if moraine.Level(done.Attr.GetLevel()) == moraine.Memory {
+		a.Size = 1
+	}
+	return a, nil
 }
 
 func (w *worker) patch(ctx context.Context, r request) error {
-	h, err := w.handle(ctx, r.Path)
+	h, err := w.handle(ctx, r.Path, r.Level)
 	if err != nil {
 		return err
 	}
@@ -220,7 +226,7 @@ func (w *worker) patch(ctx context.Context, r request) error {
 }
 
 // handle opens a file for writing in place, or has it open still.
-func (w *worker) handle(ctx context.Context, path string) (*client.Handle, error) {
+func (w *worker) handle(ctx context.Context, path string, level moraine.Level) (*client.Handle, error) {
 	w.mu.Lock()
 	h := w.handles[path]
 	w.mu.Unlock()
@@ -231,7 +237,7 @@ func (w *worker) handle(ctx context.Context, path string) (*client.Handle, error
 	if err != nil {
 		return nil, err
 	}
-	if h, err = w.c.OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{}); err != nil {
+	if h, err = w.c.OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{Level: level}); err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
