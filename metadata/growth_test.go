@@ -52,7 +52,7 @@ func TestGrowthIsUpToAMajorityOfDisks(t *testing.T) {
 	for i := range 3 {
 		disks[fmt.Sprintf("m%d", i+1)] = &crampedDisk{FS: vfs.NewMem(uint64(i))}
 	}
-	c := newRaftClusterOn(t, 3, func(name string) (vfs.FS, string) { return disks[name], "/node" })
+	c := newPatientRaftCluster(t, 3, steady, func(name string) (vfs.FS, string) { return disks[name], "/node" })
 	k := c.caller("c1")
 	k.open()
 	_, err := k.mutate(mkdir(root, "a"))

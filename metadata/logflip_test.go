@@ -45,7 +45,7 @@ func flipCluster(t *testing.T) (*raftCluster, map[string]*vfs.Mem) {
 	for i := range 3 {
 		disks[fmt.Sprintf("m%d", i+1)] = vfs.NewMem(uint64(i))
 	}
-	c := newRaftClusterOn(t, 3, func(name string) (vfs.FS, string) { return disks[name], "/node" })
+	c := newPatientRaftCluster(t, 3, steady, func(name string) (vfs.FS, string) { return disks[name], "/node" })
 	return c, disks
 }
 

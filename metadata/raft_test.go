@@ -1,6 +1,7 @@
 package metadata_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,14 @@ type raftCluster struct {
 	ends    map[string]chan error // servers whose Run may fail: what it returned
 	// wrap is put between the log and the state machine of a server; nil: nothing is.
 	wrap func(name string, fsm metadata.FSM) metadata.FSM
+	// patience is how long followers wait for their leader; 0: 300 ms, so that
+	// elections are quick.
+	patience time.Duration
 }
+
+// steady is a patience that a loaded machine does not exhaust: the first leader leads to
+// the end, as a test may need.
+const steady = 3 * time.Second
 
 type raftStream struct {
 	net.Listener
@@ -55,7 +63,11 @@ func newRaftCluster(t testing.TB, size int) *raftCluster {
 }
 
 func newRaftClusterOn(t testing.TB, size int, disks func(string) (vfs.FS, string)) *raftCluster {
-	c := &raftCluster{t: t, net: memnet.New(1), disks: disks, servers: map[string]*metadata.Server{}, stops: map[string]func(){},
+	return newPatientRaftCluster(t, size, 0, disks)
+}
+
+func newPatientRaftCluster(t testing.TB, size int, patience time.Duration, disks func(string) (vfs.FS, string)) *raftCluster {
+	c := &raftCluster{t: t, net: memnet.New(1), patience: patience, disks: disks, servers: map[string]*metadata.Server{}, stops: map[string]func(){},
 		joins: map[string]bool{}, ends: map[string]chan error{}}
 	for i := range size {
 		c.names = append(c.names, fmt.Sprintf("m%d", i+1))
@@ -77,7 +89,7 @@ func newRaftClusterOn(t testing.TB, size int, disks func(string) (vfs.FS, string
 func (c *raftCluster) raftConfig(name string) raftstore.Config {
 	_, dir := c.disks(name)
 	cfg := raftstore.Config{
-		Dir: dir, Cluster: clusterUUID, Node: name, HeartbeatTimeout: 300 * time.Millisecond,
+		Dir: dir, Cluster: clusterUUID, Node: name, HeartbeatTimeout: cmp.Or(c.patience, 300*time.Millisecond),
 		CommitTimeout: 10 * time.Millisecond, RPCTimeout: 2 * time.Second, LogStall: 20 * time.Second,
 		SegmentBytes: 1 << 20, MemTableBytes: 4 << 20, CacheBytes: 8 << 20, BallastBytes: -1,
 	}
