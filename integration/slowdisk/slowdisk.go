@@ -82,11 +82,20 @@ func (d *Disk) Answer() {
 	}
 }
 
+// unmountWithin is how long Unmount waits for those who still use it: what a killed process
+// had open, or a mount namespace that is being made or taken away, holds it for a moment.
+const unmountWithin = 10 * time.Second
+
 // Unmount ends it. What is in the other directory stays.
 func (d *Disk) Unmount() error {
 	d.Answer()
 	d.Release()
-	return d.server.Unmount()
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		err := d.server.Unmount()
+		if err == nil || time.Since(began) > unmountWithin {
+			return err
+		}
+	}
 }
 
 // wait is what every call does first.
