@@ -47,6 +47,7 @@ const (
 	IOError                      // a disk or a network answered with an error
 	NoAttribute                  // the file has no extended attribute of that name
 	Misrouted                    // the partition is not served here, or the routing epoch is another: learn it, and ask again
+	Immutable                    // it belongs to a checkpoint, which is removed whole or not at all (EPERM)
 	kinds
 )
 
@@ -57,7 +58,7 @@ var kindNames = [kinds]string{
 	"quota exceeded", "stale", "session expired", "not the leader", "unavailable",
 	"timed out", "canceled", "corrupt", "lost", "busy", "fenced", "aborted", "incomplete",
 	"conflict", "not implemented", "wrong cluster", "newer format", "I/O error", "no such attribute",
-	"misrouted",
+	"misrouted", "immutable",
 }
 
 func (k Kind) String() string {

@@ -98,6 +98,7 @@ type Level uint8
 
 const (
 	// Local is this node's shared memory: it survives a crash of the trainer.
+	// Nothing gives it yet, and ckpt.Part.Wait refuses it.
 	Local Level = iota + 1
 	// Memory is the RAM of k+m chunkservers: it survives the loss of m nodes.
 	Memory

@@ -61,6 +61,9 @@ type Config struct {
 	// fast (32 MiB; negative: as fast as it goes).
 	ScrubInterval       time.Duration
 	ScrubBytesPerSecond int64
+	// ScrubParity is in how many of 10,000 stripes a scrub compares the parity with the data
+	// (100; negative: none).
+	ScrubParity int
 	// CorruptLimit is how many chunks of a device may be found corrupt within a
 	// day; one more, and the device is given up (16; negative: any number).
 	CorruptLimit int
@@ -87,7 +90,10 @@ type Deps struct {
 	// before each object's piece that is read, and each chunk that is scrubbed. Default:
 	// without limits.
 	Pace func(ctx context.Context, bytes int64) error
-	FS   vfs.FS // default: the machine's
+	// CheckParity compares the parity of a stripe with its data, reports the parity chunks that
+	// differ, and returns a bit for each. nil: scrubs do not compare it.
+	CheckParity func(ctx context.Context, stripe *wire.Stripe) (wrong uint32, err error)
+	FS          vfs.FS // default: the machine's
 	// DiskHealth asks the disks below a directory how they are; nil where they do not
 	// tell, and not whole where one of them sleeps or does not get to answering. It may
 	// hang as a disk does. Default: the machine's disks, where FS is.
@@ -107,6 +113,8 @@ const (
 	defaultScrub     = 7 * 24 * time.Hour
 	defaultScrubRate = 32 << 20
 	defaultCorrupt   = 16
+	// defaultParity is 1%.
+	defaultParity = 100
 )
 
 func (c *Config) setDefaults() {
@@ -127,6 +135,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.ScrubBytesPerSecond == 0 {
 		c.ScrubBytesPerSecond = defaultScrubRate
+	}
+	if c.ScrubParity == 0 {
+		c.ScrubParity = defaultParity
 	}
 	if c.CorruptLimit == 0 {
 		c.CorruptLimit = defaultCorrupt

@@ -26,6 +26,7 @@ type device struct {
 	medium keeper
 	watch  *watched
 	scrub  *scrubState
+	again  chan struct{}                   // poked where its report is to begin now
 	settle chan struct{}                   // poked where the service has chunks of it recorded as in memory
 	health atomic.Pointer[wire.DiskHealth] // nil where the disk does not tell
 	// id is given at the first registration, epoch at the first of each boot.
@@ -34,6 +35,9 @@ type device struct {
 	// promises is the room of the puts that are under way.
 	promises atomic.Int64
 	deleting atomic.Bool // deletions are carried out on it
+	// reporting: a report of all its chunks is under way; passes is how many have ended.
+	reporting atomic.Bool
+	passes    atomic.Uint64
 	// leave is closed to let it go; left when nothing works on it any more, closed when
 	// it is closed then.
 	leave, left, closed chan struct{}
@@ -47,6 +51,19 @@ type fleet struct {
 	cluster  moraine.UUID
 	memory   *mem.Memory
 	nameless int // devices that were left out, since even their names could not be read
+}
+
+// reportAgain has every device report all that it holds, now. f may be nil.
+func (f *fleet) reportAgain() {
+	if f == nil {
+		return
+	}
+	for _, d := range f.devices {
+		select {
+		case d.again <- struct{}{}:
+		default: // it is to already
+		}
+	}
 }
 
 func (f *fleet) close(log *slog.Logger) {
@@ -168,7 +185,7 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, er
 func (s *Server) newDevice(f *fleet, dir string, uuid moraine.UUID, disk keeper) *device {
 	w := watch(disk, s.deps.Clock, s.cfg.CorruptLimit)
 	return &device{dir: dir, uuid: uuid, tier: f.memory.Over(w, f.cluster), medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond),
-		settle: make(chan struct{}, 1), leave: make(chan struct{}), left: make(chan struct{}), closed: make(chan struct{})}
+		again: make(chan struct{}, 1), settle: make(chan struct{}, 1), leave: make(chan struct{}), left: make(chan struct{}), closed: make(chan struct{})}
 }
 
 // describe is the device as the service is told of it.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -170,7 +171,7 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 
 func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 	f.host, f.unknown = r.Host, false // a heartbeat's answer may come too late for its sender
-	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1 + f.raised, Mark: f.mark}
+	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1 + f.raised, Mark: f.mark, Keys: []*wire.SigningKey{capabilitytest.Key()}}
 	if !slices.ContainsFunc(f.hosts, func(h *wire.Host) bool { return h.Id == r.Host.Id }) {
 		f.hosts = append(f.hosts, r.Host)
 	}
@@ -188,7 +189,7 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
-	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below}
+	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
 	for _, d := range h.Devices {
 		if len(f.memory) > 0 {
 			reply.Memory = append(reply.Memory, d.Id)

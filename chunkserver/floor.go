@@ -7,6 +7,10 @@ import (
 	"github.com/morainefs/moraine"
 )
 
+// repairFloor is what repairs get of --bandwidth-limit in any case, in bytes a second, where
+// an eighth of the limit is not less.
+const repairFloor = 16 << 20
+
 // bytesFloor is what repairs get of --bandwidth-limit in any case. They take their turn with
 // all others; who has the floor goes on without a turn once it has waited for as long as its
 // bytes take at the floor's rate, and what it takes is counted, so that the others wait for
@@ -17,9 +21,9 @@ type bytesFloor struct {
 	paid      time.Time     // until when the floor has been used up
 }
 
-// newBytesFloor has yieldFloor, or an eighth of the limit where that is less.
+// newBytesFloor has repairFloor, or an eighth of the limit where that is less.
 func newBytesFloor(limit int64, now time.Time) *bytesFloor {
-	return &bytesFloor{perSecond: float64(min(yieldFloor, limit/8)), turn: make(chan struct{}, 1), paid: now}
+	return &bytesFloor{perSecond: float64(min(repairFloor, limit/8)), turn: make(chan struct{}, 1), paid: now}
 }
 
 func (f *bytesFloor) lasts(bytes int) time.Duration {

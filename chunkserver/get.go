@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -37,6 +38,11 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	if err := mayTouch(ctx, op, req.Tenant, false); err != nil {
 		return nil, err
 	}
+	if claims, err := s.readable(ctx, op, req.Capability); err != nil {
+		return nil, err
+	} else if claims != nil && !capability.CoversStripe(claims, req.Stripe) {
+		return nil, notCovered(op, id.String())
+	}
 	d, err := s.device(op, req.Device)
 	if err != nil {
 		return nil, err
@@ -57,17 +63,14 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 }
 
 // isRight holds the chunk that is here against the one that is meant. The
-// tenant is checked on the chunk itself: a caller cannot name another's. A
-// chunk carries the layout version under which it was put, and later versions of
-// its stripe moved other chunks; only one that is newer than the caller's record
-// shows that the record is old. That the bytes are the right ones the caller
-// tells by the record's CRC.
+// tenant is checked on the chunk itself: a caller cannot name another's. The
+// layout version is not: a chunk carries the one under which it was put, and what a
+// chunk of a stripe holds never changes. That the bytes are the right ones the
+// caller tells by the record's CRC: one of a newer version with that CRC is right,
+// and one with another CRC is corrupt, whatever its version.
 func isRight(h *tiers.Header, req *wire.GetChunk) error {
-	switch {
-	case uint32(h.Tenant) != req.Tenant:
+	if uint32(h.Tenant) != req.Tenant {
 		return &moraine.Error{Kind: moraine.PermissionDenied, Err: fmt.Errorf("the chunk belongs to tenant %d", h.Tenant)}
-	case uint32(h.Version) > req.Version:
-		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("layout version %d is here, the caller knows of %d", h.Version, req.Version)}
 	}
 	return nil
 }

@@ -62,10 +62,12 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletions []*wire.Deletion, unknown bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
-	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want}
+	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want, RevokedVersion: s.revoked.Load().Version()}
 	heard := s.Heard()
 	beat.HeardIncarnation, beat.HeardMark = uint64(heard.Number), transport.MarkBytes(heard)
+	passes := make(map[moraine.DeviceID]uint64, len(f.devices))
 	for _, d := range f.devices {
+		passes[d.id] = d.passes.Load()
 		beat.Devices = append(beat.Devices, d.describe())
 	}
 	s.observe(beat.Devices, f.nameless, f.memory.Stats())
@@ -78,10 +80,18 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 		return nil, false, err
 	}
 	s.takeKeys(reply.GetKeys())
+	if v := reply.GetRevokedVersion(); v != s.revoked.Load().Version() {
+		s.revoked.Store(transport.NewRevocations(reply.GetRevoked()))
+	}
 	s.applied.Store(reply.GetApplied())
 	for _, id := range reply.GetScrub() {
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {
 			d.scrub.start()
+		}
+	}
+	for _, id := range reply.GetReport() {
+		if d := f.byID[moraine.DeviceID(id)]; d != nil {
+			d.askReport(passes[d.id])
 		}
 	}
 	if reply.GetMemoryLevel() {

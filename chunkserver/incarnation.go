@@ -75,7 +75,11 @@ func (s *Server) remember(said, heard moraine.MarkedIncarnation) error {
 	if heard.Number != 0 {
 		s.deps.Log.Warn("the metadata is of another incarnation now; no older one is followed any more", "incarnation", said.String(), "before", heard.String())
 	}
+	s.applied.Store(0) // entries of the one before are no measure
 	s.heard.Store(&said)
+	if heard.Number != 0 {
+		s.fleet.Load().reportAgain()
+	}
 	return nil
 }
 

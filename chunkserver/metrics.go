@@ -1,9 +1,15 @@
 package chunkserver
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics are the collectors of a chunkserver.
 type Metrics struct {
+	WaitsExceeded                             *prometheus.CounterVec // requests given up since memory did not come free, by resource
 	Puts                                      *prometheus.CounterVec // by outcome: ok, or the kind of error
 	Gets                                      *prometheus.CounterVec
 	PutBytes                                  prometheus.Counter // chunk bytes stored
@@ -24,16 +30,20 @@ type Metrics struct {
 	DeviceBytes                               prometheus.Gauge // used on all devices, as of the last heartbeat
 	DeviceChunks                              prometheus.Gauge
 
-	HeldBack    *prometheus.CounterVec // requests that waited at the door, by what for
-	ScrubChunks prometheus.Counter     // chunks read and verified by scrubs
-	ScrubBytes  prometheus.Counter
-	ScrubBad    *prometheus.CounterVec // that scrubs found wrong, by what
+	HeldBack *prometheus.CounterVec // requests that waited at the door, by what for
+	// BackgroundBytes are what other chunkservers' movers asked for, by the bound passed.
+	BackgroundBytes *prometheus.CounterVec
+	ScrubChunks     prometheus.Counter // chunks read and verified by scrubs
+	ScrubParity     prometheus.Counter // stripes whose parity scrubs have compared with their data
+	ScrubBytes      prometheus.Counter
+	ScrubBad        *prometheus.CounterVec // that scrubs found wrong, by what
 
 	Pieces       *prometheus.CounterVec // requests for bytes of objects, by outcome
 	PieceBytes   prometheus.Counter     // bytes of objects served
 	PieceFetches *prometheus.CounterVec // pieces read from the bucket, by outcome
 	PieceMemory  prometheus.Gauge       // memory of pieces in flight and kept
 	PieceWaits   prometheus.Counter     // fetches that waited for memory
+	PiecesRotten prometheus.Counter     // pieces that changed in memory
 	Stages       *prometheus.CounterVec // files asked to be staged, by outcome
 }
 
@@ -53,6 +63,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18)})
 	}
 	m := &Metrics{
+		WaitsExceeded:   limit.NewMetrics(reg, "chunkserver"),
 		Puts:            outcomes("puts_total", "Requests to put a chunk, by outcome."),
 		Gets:            outcomes("gets_total", "Requests to get a chunk or a range of it, by outcome."),
 		PutBytes:        counter("put_bytes_total", "Bytes of chunks stored."),
@@ -75,24 +86,38 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DeviceChunks:    gauge("device_chunks", "Chunks on all devices."),
 	}
 	m.HeldBack = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_held_back_total",
-		Help: "Requests that waited at the door, by what for: cpus, bandwidth, or, repairs, for clients."}, []string{"by"})
+		Help: "Requests that waited at the door, by what for: cpus, bandwidth, or, of movers of other hosts, their share."}, []string{"by"})
+	m.BackgroundBytes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_background_bytes_total",
+		Help: "Bytes that movers of other hosts put and got, by the bound they passed: alone, clients, or urgent."}, []string{"bound"})
 	m.Settled = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_settled_chunks_total",
 		Help: "Chunks committed at level memory, by what became of them: written to the device, or gone."}, []string{"became"})
 	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
+	m.ScrubParity = counter("scrubbed_parity_stripes_total", "Stripes whose parity scrubs have compared with their data.")
 	m.ScrubBad = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_scrub_bad_chunks_total",
-		Help: "Chunks that scrubs found wrong and had repaired, by what: corrupt, misplaced, or missing."}, []string{"found"})
+		Help: "Chunks that scrubs found wrong and had repaired, by what: corrupt, misplaced, missing, or parity."}, []string{"found"})
 	m.Pieces = outcomes("piece_gets_total", "Requests for bytes of an object, by outcome.")
 	m.PieceBytes = counter("piece_get_bytes_total", "Bytes of objects served.")
 	m.PieceFetches = outcomes("piece_fetches_total", "Pieces of objects read from the bucket, by outcome.")
 	m.PieceMemory = gauge("piece_memory_bytes", "Memory lent to pieces of objects, in flight and kept.")
 	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
+	m.PiecesRotten = counter("piece_rotten_total", "Pieces of objects whose bytes in memory did not match the sums of their arrival; dropped, and read again.")
 	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
 	if reg != nil {
-		reg.MustRegister(m.MemoryDirty, m.Settled, m.HeldBack, m.ScrubChunks, m.ScrubBytes, m.ScrubBad)
-		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.Stages)
+		reg.MustRegister(m.MemoryDirty, m.Settled, m.HeldBack, m.BackgroundBytes, m.ScrubChunks, m.ScrubBytes, m.ScrubParity, m.ScrubBad)
+		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.PiecesRotten, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Outlived, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)
 	}
 	return m
+}
+
+// memoryPatience bounds how long a request waits for memory whose caller named no
+// deadline.
+const memoryPatience = time.Minute
+
+// waitFor says how requests wait for a bounded resource.
+func waitFor(resource string, deps Deps) limit.Resource {
+	return limit.Resource{Name: resource, Patience: memoryPatience, Advice: "raise the chunkserver's memory, or look for a slow device or bucket",
+		Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}
 }

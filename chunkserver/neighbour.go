@@ -24,8 +24,9 @@ type Limits struct {
 	BytesPerSecond int64
 	// CPUs bounds the processor time of the process, in processors, LeastCPUs or more.
 	CPUs float64
-	// BackgroundBytesPerSecond is the most that other chunkservers' repairs get of
-	// this one, where it has nothing else to do (512 MiB).
+	// BackgroundBytesPerSecond is the most that other chunkservers' movers get of this
+	// one while no client uses it, and an eighth of it beside clients (512 MiB). Repairs
+	// of stripes that have no redundancy left are not bound by it.
 	BackgroundBytesPerSecond int64
 }
 
@@ -71,10 +72,11 @@ type Neighbour struct {
 	turn  chan struct{} // of one place: who has it takes of bytes
 	floor *bytesFloor   // of repairs; nil: no limit
 	cpu   *cpuBudget    // nil: no limit
-	yield *yielder
+	share *backgroundShare
 }
 
-const defaultBackground = 512 << 20
+// DefaultBackground is the default of Limits.BackgroundBytesPerSecond.
+const DefaultBackground = 512 << 20
 
 // NewNeighbour bounds a service. It starts nothing.
 func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (*Neighbour, error) {
@@ -82,7 +84,7 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 		return nil, err
 	}
 	if limits.BackgroundBytesPerSecond == 0 {
-		limits.BackgroundBytesPerSecond = defaultBackground
+		limits.BackgroundBytesPerSecond = DefaultBackground
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.System{}
@@ -93,7 +95,7 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	n := &Neighbour{ChunkService: s, deps: deps, turn: make(chan struct{}, 1), yield: newYielder(limits.BackgroundBytesPerSecond, deps.Clock.Now())}
+	n := &Neighbour{ChunkService: s, deps: deps, turn: make(chan struct{}, 1), share: newBackgroundShare(limits.BackgroundBytesPerSecond)}
 	if limits.BytesPerSecond > 0 {
 		n.bytes = rate.NewLimiter(rate.Limit(limits.BytesPerSecond), moraine.MaxChunkSize)
 		n.floor = newBytesFloor(limits.BytesPerSecond, deps.Clock.Now())
@@ -106,25 +108,23 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 
 // PutChunk implements transport.ChunkService.
 func (n *Neighbour) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
-	if err := n.admit(ctx, p.Len(), req.LowPriority); err != nil {
+	if err := n.admit(ctx, p.Len(), priorityOf(req)); err != nil {
 		return nil, errors.Join(err, p.Discard())
 	}
-	defer n.served(ctx, true, n.deps.Clock.Now())
 	return n.ChunkService.PutChunk(ctx, req, p)
 }
 
 // GetChunk implements transport.ChunkService.
 func (n *Neighbour) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
-	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), req.LowPriority); err != nil {
+	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), priorityOf(req)); err != nil {
 		return nil, nil, nil, err
 	}
-	defer n.served(ctx, false, n.deps.Clock.Now())
 	return n.ChunkService.GetChunk(ctx, req)
 }
 
 // GetPiece implements transport.ChunkService.
 func (n *Neighbour) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
-	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), false); err != nil {
+	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), priorityRepair); err != nil {
 		return nil, nil, nil, err
 	}
 	return n.ChunkService.GetPiece(ctx, req)
@@ -186,40 +186,30 @@ func (n *Neighbour) takeCPU(ctx context.Context) error {
 	return nil
 }
 
-// admit waits until a request of so many bytes may be served. low is of movers alone: their
-// work that is no repair, and that nobody waits for.
-func (n *Neighbour) admit(ctx context.Context, bytes int, low bool) error {
+// admit waits until a request of so many bytes may be served. Of clients' requests the
+// priority means nothing: they never wait for the share of background work.
+func (n *Neighbour) admit(ctx context.Context, bytes int, p priority) error {
 	began := n.deps.Clock.Now()
+	background := isBackground(ctx)
+	if !background {
+		n.share.noteClient(began)
+	}
 	if err := n.takeCPU(ctx); err != nil {
 		return err
 	}
 	if n.bytes != nil {
 		take := n.takeBytes
-		if isBackground(ctx) {
+		if background {
 			take = func(ctx context.Context, bytes int) error { return n.takeForRepair(ctx, bytes, true) }
 		}
 		if err := take(ctx, bytes); err != nil {
 			return err
 		}
 	}
-	if !isBackground(ctx) {
+	if !background {
 		return nil
 	}
-	now := n.deps.Clock.Now()
-	p := n.yield.background(now, bytes, now.Sub(began), low)
-	for held := false; ; held = true {
-		wait := n.yield.ahead(n.deps.Clock.Now(), p)
-		if wait > 0 && !held {
-			n.deps.Metrics.HeldBack.WithLabelValues("clients").Inc()
-		}
-		if err := n.sleep(ctx, wait); err != nil {
-			n.yield.gaveUp(p)
-			return err
-		}
-		if wait <= 0 {
-			return nil
-		}
-	}
+	return n.admitBackground(ctx, bytes, n.deps.Clock.Now().Sub(began), p)
 }
 
 // takeBytes waits until so many bytes may be sent or received. One after the other
@@ -264,14 +254,6 @@ func (n *Neighbour) sleep(ctx context.Context, wait time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// served notes how long a client's request took.
-func (n *Neighbour) served(ctx context.Context, write bool, began time.Time) {
-	if !isBackground(ctx) {
-		now := n.deps.Clock.Now()
-		n.yield.foreground(now, write, now.Sub(began))
 	}
 }
 

@@ -3,13 +3,14 @@ package chunkserver_test
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
@@ -18,37 +19,21 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// timedService takes a while for each get: longer, the more of repairs there was
-// in the last tenth of a second. It uses a millisecond of processor a request.
+// timedService takes a while, and uses a millisecond of processor, for each get.
 type timedService struct {
 	transport.ChunkService
-	mu      sync.Mutex
-	repairs []time.Time
-	used    atomic.Int64
-	served  atomic.Int64
-	bytes   atomic.Int64
-	felt    int // how many times as much as usually a repair is felt; 0: once
+	used   atomic.Int64
+	served atomic.Int64
+	bytes  atomic.Int64
 }
 
 const quick = 5 * time.Millisecond
 
-func (s *timedService) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
+func (s *timedService) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
 	s.used.Add(int64(time.Millisecond))
 	s.served.Add(1)
 	s.bytes.Add(int64(req.Length))
-	now := time.Now()
-	s.mu.Lock()
-	for len(s.repairs) > 0 && now.Sub(s.repairs[0]) > 100*time.Millisecond {
-		s.repairs = s.repairs[1:]
-	}
-	busy := len(s.repairs)
-	if transport.PeerFrom(ctx) != nil {
-		s.repairs = append(s.repairs, now)
-	}
-	s.mu.Unlock()
-	// A request of a repair has 1 MiB: at 100 MiB/s of them others take three times
-	// as long.
-	time.Sleep(quick + quick*time.Duration(busy*max(s.felt, 1))/5)
+	time.Sleep(quick)
 	return &wire.GetChunkReply{}, nil, func() {}, nil
 }
 
@@ -119,99 +104,99 @@ func TestCPULimitHolds(t *testing.T) {
 	})
 }
 
-// Repairs get what is there where no client asks, and so much less where clients
-// do that these do not take twice as long as alone.
-func TestRepairsYieldToClients(t *testing.T) {
+func counted(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	require.NoError(t, c.Write(&m))
+	return m.GetCounter().GetValue()
+}
+
+// repairing marks requests as those of another chunkserver's mover.
+func repairing(ctx context.Context) context.Context {
+	return transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+}
+
+// Repairs get a fixed share while no client asks, a quarter of it beside clients, and the
+// whole share again once clients have been away for a while.
+func TestRepairsGetAFixedShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
 		var ended sync.WaitGroup
 		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 400 << 20})
 		ctx, cancel := context.WithCancel(t.Context())
-		repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
-		load(repair, &ended, n, 16, 1<<20)
-		time.Sleep(20 * time.Second)
-		alone := s.bytes.Load() / 20
-		require.Greater(t, alone, int64(100<<20), "nobody minds")
-
-		times := load(ctx, &ended, n, 4, 4096)
-		time.Sleep(30 * time.Second) // it finds what clients bear
-		times()
-		before := s.bytes.Load()
-		time.Sleep(60 * time.Second)
-		took := times()
-		with := (s.bytes.Load() - before) / 60
-		cancel()
-		ended.Wait()
-		over := 0
-		for _, d := range took {
-			if d > 2*quick {
-				over++
-			}
+		load(repairing(ctx), &ended, n, 64, 1<<20)
+		rate := func(seconds time.Duration) int64 {
+			before := s.bytes.Load()
+			time.Sleep(seconds * time.Second)
+			return (s.bytes.Load() - before) / int64(seconds)
 		}
-		t.Logf("repairs: %d MiB/s alone, %d MiB/s beside clients; %d of %d of their requests took twice as long", alone>>20, with>>20, over, len(took))
-		require.Less(t, over, len(took)/100, "the 99th percentile does not double")
-		require.Greater(t, with, int64(15<<20), "repairs are never starved")
-		require.Less(t, with, alone)
-	})
-}
+		time.Sleep(time.Second) // what was saved up is gone
+		require.InDelta(t, 400<<20, rate(20), 4<<20)
 
-// chanceService takes as long for a get as chance has it, whatever else it does: of one in
-// twenty more than five times as long as of half of them.
-type chanceService struct {
-	timedService
-	mu  sync.Mutex
-	rng *rand.Rand
-}
+		clients, end := context.WithCancel(ctx)
+		load(clients, &ended, n, 1, 0) // its bytes do not count here
+		time.Sleep(time.Second)
+		require.InDelta(t, 100<<20, rate(20), 4<<20)
 
-func (s *chanceService) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
-	s.bytes.Add(int64(req.Length))
-	s.mu.Lock()
-	took := time.Duration(float64(quick) * math.Exp(s.rng.NormFloat64()))
-	s.mu.Unlock()
-	time.Sleep(took)
-	return &wire.GetChunkReply{}, nil, func() {}, nil
-}
-
-// Clients whose requests take long by chance, and no longer for repairs, do not hold these
-// back.
-func TestRepairsDoNotYieldToChance(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &chanceService{rng: rand.New(rand.NewPCG(1, 1))}
-		n, err := chunkserver.NewNeighbour(s, chunkserver.Limits{BackgroundBytesPerSecond: 400 << 20}, chunkserver.NeighbourDeps{})
-		require.NoError(t, err)
-		var ended sync.WaitGroup
-		ctx, cancel := context.WithCancel(t.Context())
-		load(ctx, &ended, n, 1, 4096) // 120 a second
-		time.Sleep(10 * time.Second)
-		load(transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver}), &ended, n, 64, 1<<20)
-		time.Sleep(30 * time.Second)
-		before := s.bytes.Load()
-		time.Sleep(120 * time.Second)
-		with := (s.bytes.Load() - before) / 120
+		end()
+		time.Sleep(11 * time.Second)
+		require.InDelta(t, 400<<20, rate(20), 4<<20)
 		cancel()
 		ended.Wait()
-		t.Logf("repairs: %d MiB/s", with>>20)
-		require.Greater(t, with, int64(200<<20))
 	})
 }
 
-// Repairs that clients feel at any rate wait no longer than their senders do, however many
-// they are, also while it is learned what requests take without them.
+// A client never waits for the share of repairs, nor does a repair of a stripe that has no
+// redundancy left, however many clients there are.
+func TestUrgentRepairsAndClientsWaitForNoShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &timedService{}
+		var ended sync.WaitGroup
+		metrics := chunkserver.NewMetrics(nil)
+		n, err := chunkserver.NewNeighbour(s, chunkserver.Limits{BackgroundBytesPerSecond: 4 << 20}, chunkserver.NeighbourDeps{Metrics: metrics})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		load(ctx, &ended, n, 4, 4096)
+		load(repairing(ctx), &ended, n, 16, 4<<20) // which fill the share
+		time.Sleep(10 * time.Second)
+		bytes := func(bound string) float64 { return counted(t, metrics.BackgroundBytes.WithLabelValues(bound)) }
+		ordinary := bytes("clients")
+		require.Positive(t, ordinary)
+		require.Zero(t, bytes("urgent"))
+
+		const urgent = 1000
+		for range urgent {
+			_, _, _, err := n.GetChunk(repairing(ctx), &wire.GetChunk{Length: 4 << 20, Urgent: true})
+			require.NoError(t, err)
+		}
+		held := counted(t, metrics.HeldBack.WithLabelValues("share"))
+		require.EqualValues(t, urgent*4<<20, bytes("urgent"))
+		for range 100 {
+			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: 4 << 20, Urgent: true}) // which of a client means nothing
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, urgent*4<<20, bytes("urgent"))
+		require.LessOrEqual(t, counted(t, metrics.HeldBack.WithLabelValues("share"))-held, float64(100), "the ordinary ones alone")
+		cancel()
+		ended.Wait()
+	})
+}
+
+// Repairs wait for their share no longer than their senders do for them, however many they
+// are.
 func TestRepairsWaitNoLongerThanTheirSenders(t *testing.T) {
-	for _, at := range []int{16, 64} {
+	for _, at := range []int{16, 256} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &timedService{felt: 20} // of 4 MiB/s
-			n := neighbour(t, s, chunkserver.Limits{})
+			s := &timedService{}
+			n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 64 << 20}) // 16 MiB/s beside clients
 			var ended sync.WaitGroup
 			ctx, cancel := context.WithCancel(t.Context())
 			load(ctx, &ended, n, 1, 4096)
-			time.Sleep(20 * time.Second)
-			repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
 			var late, done atomic.Int64
 			for range at {
 				ended.Go(func() {
 					for ctx.Err() == nil {
-						once, end := context.WithTimeout(repair, 10*time.Second)
+						once, end := context.WithTimeout(repairing(ctx), 10*time.Second)
 						_, _, _, err := n.GetChunk(once, &wire.GetChunk{Length: 4 << 20})
 						end()
 						if err == nil {
@@ -227,103 +212,44 @@ func TestRepairsWaitNoLongerThanTheirSenders(t *testing.T) {
 			ended.Wait()
 			t.Logf("%d at once: %d MiB/s, %d late", at, done.Load()*4/120, late.Load())
 			require.Zero(t, late.Load())
-			require.Greater(t, done.Load(), int64(120*16/4*3/4), "less than their floor")
+			require.Greater(t, done.Load(), int64(120*16/4*9/10), "less than their share")
 		})
 	}
 }
 
-// A repair, and the commit of a checkpoint, wait for little of what flushes have asked for
+// A repair, and the commit of a checkpoint, do not wait behind what flushes have asked for
 // before them, and those are not starved.
 func TestRepairsGoBeforeFlushes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &timedService{felt: 20}
-		n := neighbour(t, s, chunkserver.Limits{})
+		s := &timedService{}
+		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 64 << 20})
 		var ended sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
 		load(ctx, &ended, n, 1, 4096)
-		time.Sleep(20 * time.Second)
-		mover := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
 		var flushed atomic.Int64
 		for range 48 {
 			ended.Go(func() {
 				for ctx.Err() == nil {
-					if _, _, _, err := n.GetChunk(mover, &wire.GetChunk{Length: 4 << 20, LowPriority: true}); err == nil {
+					if _, _, _, err := n.GetChunk(repairing(ctx), &wire.GetChunk{Length: 4 << 20, LowPriority: true}); err == nil {
 						flushed.Add(1)
 					}
 				}
 			})
 		}
 		time.Sleep(20 * time.Second)
-		before, passed := flushed.Load(), int64(0)
+		before := flushed.Load()
 		const repairs = 40
 		for range repairs {
-			at := flushed.Load()
-			_, _, _, err := n.GetChunk(mover, &wire.GetChunk{Length: 4 << 20})
+			began := time.Now()
+			_, _, _, err := n.GetChunk(repairing(ctx), &wire.GetChunk{Length: 4 << 20})
 			require.NoError(t, err)
-			passed += flushed.Load() - at
+			require.Less(t, time.Since(began), time.Second/2, "a chunk is a quarter of a second of the share")
 			time.Sleep(time.Second)
 		}
 		all := flushed.Load() - before
 		cancel()
 		ended.Wait()
-		t.Logf("%d chunks of flushes in all, %d while %d repairs waited", all, passed, repairs)
-		require.Less(t, passed, int64(repairs*8), "a repair waits for what 48 flushes ask for")
-		require.Greater(t, all, int64(repairs*4), "flushes go on")
-	})
-}
-
-// Clients that ask now and then are left room too, and clients that come back find no more
-// of repairs than those begin with.
-func TestRepairsYieldToFewClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &timedService{}
-		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 400 << 20})
-		var ended sync.WaitGroup
-		ctx, cancel := context.WithCancel(t.Context())
-		load(transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver}), &ended, n, 16, 1<<20)
-		time.Sleep(60 * time.Second)
-		before := s.bytes.Load()
-		time.Sleep(10 * time.Second)
-		alone := (s.bytes.Load() - before) / 10
-		require.Greater(t, alone, int64(200<<20))
-
-		var took []time.Duration
-		ask := func() {
-			began := time.Now()
-			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: 4096})
-			require.NoError(t, err)
-			took = append(took, time.Since(began))
-			time.Sleep(time.Second / 3)
-		}
-		ask()
-		time.Sleep(time.Second)
-		ask()
-		before = s.bytes.Load()
-		for range 6 {
-			ask()
-		}
-		back := (s.bytes.Load() - before) / 2
-		for range 180 {
-			ask()
-		}
-		took = nil
-		before = s.bytes.Load()
-		for range 180 {
-			ask()
-		}
-		with := (s.bytes.Load() - before) / 60
-		cancel()
-		ended.Wait()
-		over := 0
-		for _, d := range took {
-			if d > 2*quick {
-				over++
-			}
-		}
-		t.Logf("repairs: %d MiB/s alone, %d as clients come, %d beside them; %d of %d of their requests took twice as long", alone>>20, back>>20, with>>20, over, len(took))
-		require.LessOrEqual(t, back, int64(40<<20))
-		require.Greater(t, with, int64(15<<20), "repairs are never starved")
-		require.Less(t, over, len(took)/10)
+		require.Greater(t, all, int64(repairs), "flushes go on")
 	})
 }
 
@@ -385,7 +311,7 @@ func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
 				clients := s.bytes.Load()
 				time.Sleep(300 * time.Second)
 				sent, alone := s.bytes.Load()-clients, own.Load()
-				repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+				repair := repairing(ctx)
 				for range 4 {
 					ended.Go(func() {
 						for ctx.Err() == nil {
@@ -504,7 +430,7 @@ func TestRepairsThatGaveUpHoldNobodyBack(t *testing.T) {
 		var ended sync.WaitGroup
 		n := neighbour(t, s, chunkserver.Limits{BackgroundBytesPerSecond: 4 << 20})
 		ctx, cancel := context.WithCancel(t.Context())
-		repair := transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
+		repair := repairing(ctx)
 		for range 32 {
 			ended.Go(func() {
 				for ctx.Err() == nil {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,8 +27,10 @@ const (
 )
 
 // GetPiece implements transport.ChunkService: it serves bytes of one piece of
-// an object, which is read from the bucket once for all who ask, and held
-// against its recorded sum. What is not right is an error, never other bytes:
+// an object, which is read from the bucket once for all who ask, and verified
+// against its recorded sum. The sum of the reply is made of the block sums of that arrival,
+// not of the bytes in memory: a bit that flips there is seen by the caller, who asks again
+// with verify. What is not right is an error, never other bytes:
 // Stale where the record is gone (the caller looks at the file again), Lost
 // where the bucket does not have the object any more, Corrupt where it has
 // other bytes.
@@ -51,6 +53,13 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	if req.Object == 0 || req.Length == 0 || req.Length > maxPiece || req.Offset > object.MaxSize {
 		return nil, 0, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d bytes at %d", req.Length, req.Offset)}
 	}
+	claims, err := s.readable(ctx, op, req.Capability)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	if claims != nil && (!capability.CoversObject(claims, req.Object) || req.Inode != claims.Inode) {
+		return nil, 0, nil, notCovered(op, ref)
+	}
 	rec, err := s.pieces.record(ctx, req.Object, req.Offset)
 	if err != nil {
 		return nil, 0, nil, err
@@ -64,17 +73,28 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	if err := mayTouch(ctx, op, o.Tenant, false); err != nil {
 		return nil, 0, nil, err
 	}
-	p, err := s.pieces.get(ctx, pieceKey{req.Object, first})
+	p, sum, err := s.pieces.lend(ctx, pieceKey{req.Object, first}, int64(req.Offset-first*o.Piece), int64(req.Length), req.Verify)
 	if err != nil {
 		return nil, 0, nil, err
 	}
 	if peer := transport.PeerFrom(ctx); peer == nil || peer.Role != transport.RoleChunkserver {
 		s.pieces.wantStaged(req.Inode, o) // a chunkserver reads because it stages
 	}
-	data = p.data[req.Offset-first*o.Piece:][:req.Length]
-	sum = p.sum
-	if len(data) != len(p.data) {
-		sum = crc.Sum(data)
+	return p.data[req.Offset-first*o.Piece:][:req.Length], sum, func() { s.pieces.release(p) }, nil
+}
+
+// lend returns a piece, which the caller releases, and the sum of a range of it by the sums
+// of its arrival. A piece that is found rotten is read again, once.
+func (p *pieces) lend(ctx context.Context, key pieceKey, off, n int64, verify bool) (pc *piece, sum uint32, err error) {
+	for range 2 {
+		if pc, err = p.get(ctx, key); err != nil {
+			return nil, 0, err
+		}
+		if sum, err = pc.sumOf(off, n, verify); err == nil {
+			return pc, sum, nil
+		}
+		p.discard(pc, err)
+		p.release(pc)
 	}
-	return data, sum, func() { s.pieces.release(p) }, nil
+	return nil, 0, err
 }

@@ -1,6 +1,7 @@
 package chunkserver_test
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object/objecttest"
 	"github.com/morainefs/moraine/tiers/tiertest"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -74,6 +76,31 @@ func TestPiecesAreServed(t *testing.T) {
 		require.ErrorIs(t, s.read(t.Context(), t, r[0], r[1]), moraine.InvalidArgument)
 	}
 	require.Equal(t, "s3://memory/tier", s.meta.lastHost().GetBucket())
+}
+
+// TestARottenPieceIsFound flips a bit of a piece in memory: what is served says by its sum
+// that it is wrong, and who asks with verify gets the right bytes, read again.
+func TestARottenPieceIsFound(t *testing.T) {
+	s := startWithBucket(t, nil)
+	get := func(off, n int, verify bool) (sum uint32, data []byte, release func()) {
+		reply, payload, release, err := s.GetPiece(t.Context(), &wire.GetPiece{Object: 5, Inode: 11, Offset: uint64(off), Length: uint64(n), Verify: verify})
+		require.NoError(t, err)
+		return reply.PayloadCrc, payload[0], release
+	}
+	const at = 8*moraine.BlockSize + 5
+	for _, r := range [][2]int{{0, testPiece}, {4 * moraine.BlockSize, 8 * moraine.BlockSize}, {at - 7, 100}, {moraine.BlockSize + 1, 20 * moraine.BlockSize}} {
+		_, data, release := get(at, 1, true)
+		data[0] ^= 4 // it is the server's memory
+		release()
+		sum, data, release := get(r[0], r[1], false)
+		wrong := crc.Sum(data) == sum && !bytes.Equal(data, s.data[r[0]:r[0]+r[1]])
+		require.False(t, wrong, "wrong bytes are served with a sum that fits them, %d at %d", r[1], r[0])
+		release()
+		sum, data, release = get(r[0], r[1], true)
+		require.Equal(t, crc.Sum(data), sum)
+		require.True(t, bytes.Equal(data, s.data[r[0]:r[0]+r[1]]))
+		release()
+	}
 }
 
 // TestManyReadersCostOneGet holds the bucket's answer back until all ask.
@@ -198,23 +225,54 @@ func TestPiecesNeedTheRightTenant(t *testing.T) {
 		peer *transport.Peer
 		kind moraine.Kind
 	}{
-		"its tenant":     {&transport.Peer{Role: transport.RoleClient, Token: &wire.TokenClaims{Tenants: []uint32{7}, ReadOnly: true}}, 0},
-		"another tenant": {&transport.Peer{Role: transport.RoleClient, Token: &wire.TokenClaims{Tenants: []uint32{8}}}, moraine.PermissionDenied},
-		"no token":       {&transport.Peer{Role: transport.RoleClient}, moraine.Unauthenticated},
+		"a session of the root": {&transport.Peer{Role: transport.RoleClient, Token: &wire.TokenClaims{AllTenants: true, ReadOnly: true}}, 0},
+		"another tenant":        {&transport.Peer{Role: transport.RoleClient, Token: &wire.TokenClaims{Tenants: []uint32{8}}}, moraine.PermissionDenied},
+		"no token":              {&transport.Peer{Role: transport.RoleClient}, moraine.Unauthenticated},
 	} {
 		requireKind(t, c.kind, s.read(transport.WithPeer(t.Context(), c.peer), t, 0, 1), name)
 	}
 }
 
-// A reader names the file that it reads, to have it staged. It may name a clone,
-// which shares the object, and no file of another tenant.
+// TestPiecesNeedACapability: a session that is confined to a directory reads an object only
+// as content of a file that it may read, which is staged, and no other. Whether there is
+// an object of a number it does not learn.
+func TestPiecesNeedACapability(t *testing.T) {
+	s := startWithBucket(t, nil)
+	s.meta.set(func() { s.meta.tenants = map[uint64]uint32{12: 7, 13: 7} })
+	confined := as(t, session, false)
+	get := func(object, inode uint64, capability []byte) error {
+		_, _, release, err := s.GetPiece(confined, &wire.GetPiece{Object: object, Inode: inode, Length: 1, Capability: capability})
+		if err == nil {
+			release()
+		}
+		return err
+	}
+	permit := func(session, object uint64) []byte {
+		return capabilitytest.Sign(cluster, &wire.CapabilityClaims{Session: session, Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Objects: []uint64{object}, Inode: 12})
+	}
+	for name, err := range map[string]error{
+		"none":              get(5, 12, nil),
+		"another object":    get(5, 12, permit(session, 6)),
+		"no object":         get(6, 12, permit(session, 5)),
+		"another session's": get(5, 12, permit(session+1, 5)),
+		"another file":      get(5, 13, permit(session, 5)),
+		"no file":           get(5, 99, permit(session, 5)),
+		"of stripes":        get(5, 12, chunk(1, 1).req.Capability),
+	} {
+		require.ErrorIs(t, err, moraine.PermissionDenied, name)
+	}
+	require.NoError(t, get(5, 12, permit(session, 5)))
+	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // they are asked for in their order
+	s.meta.set(func() { require.Equal(t, []uint64{12}, s.meta.staged) })
+}
+
+// A reader of everything names the file that it reads, to have it staged. It may name a
+// clone, which shares the object, and no file of another tenant.
 func TestFilesOfOtherTenantsAreNotStaged(t *testing.T) {
 	s := startWithBucket(t, nil)
 	s.meta.set(func() { s.meta.tenants = map[uint64]uint32{12: 7, 13: 8} })
-	ctx := transport.WithPeer(t.Context(), &transport.Peer{Role: transport.RoleClient, Node: "c1",
-		Token: &wire.TokenClaims{Tenants: []uint32{7}}})
 	for _, inode := range []uint64{13, 99, 12} { // another tenant's, none, a clone
-		_, _, release, err := s.GetPiece(ctx, &wire.GetPiece{Object: 5, Inode: inode, Length: 1})
+		_, _, release, err := s.GetPiece(as(t, session, true), &wire.GetPiece{Object: 5, Inode: inode, Length: 1})
 		require.NoError(t, err, "the bytes are those of the object, whatever else is named")
 		release()
 	}

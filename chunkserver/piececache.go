@@ -26,11 +26,12 @@ type piece struct {
 	ready chan struct{} // closed when data or err is there
 	buf   *bufpool.Buffer
 	data  []byte
-	sum   uint32
+	sums  []uint32 // of its blocks, as they arrived and were verified
 	err   error
 
-	refs int           // who reads it, guarded by pieces.mu
-	idle *list.Element // in pieces.idle while refs is 0
+	rotten bool          // data does not match sums any more; guarded by pieces.mu, as are
+	refs   int           // who reads it
+	idle   *list.Element // in pieces.idle while refs is 0
 }
 
 // pieces reads pieces of objects, each once for all who ask at a time, and
@@ -52,7 +53,7 @@ type pieces struct {
 }
 
 func newPieces(limit int64, deps Deps) *pieces {
-	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit}), asks: make(chan stageAsk, maxAsks),
+	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit, Wait: waitFor("memory of pieces", deps)}), asks: make(chan stageAsk, maxAsks),
 		held: make(map[pieceKey]*piece)}
 }
 
@@ -86,7 +87,11 @@ func (p *pieces) get(ctx context.Context, key pieceKey) (*piece, error) {
 	case <-pc.ready:
 	case <-ctx.Done():
 		p.release(pc)
-		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Canceled, Err: ctx.Err()}
+		kind := moraine.Canceled
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			kind = moraine.Timeout
+		}
+		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Kind: kind, Err: ctx.Err()}
 	}
 	if pc.err != nil {
 		p.release(pc)
@@ -140,10 +145,48 @@ func (p *pieces) settle(pc *piece) {
 	if pc.err != nil {
 		return // not held any more, and without a buffer
 	}
+	if pc.rotten {
+		pc.buf.Release()
+		return
+	}
 	pc.idle = p.idle.PushFront(pc)
 	if p.waiting > 0 || p.life == nil {
 		p.dropIdle()
 	}
+}
+
+// discard drops a piece whose bytes in memory are not those that arrived: the next who asks
+// has it read again. The caller reads it, and releases it.
+func (p *pieces) discard(pc *piece, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pc.rotten {
+		return
+	}
+	pc.rotten = true
+	if p.held[pc.key] == pc {
+		delete(p.held, pc.key)
+	}
+	p.deps.Metrics.PiecesRotten.Inc()
+	p.deps.Log.Error("piece checksum mismatch in memory", "object", moraine.ID(pc.key.object), "piece", pc.key.number, "err", err)
+}
+
+// sumOf returns the sum of a range of a piece by the sums of its arrival. Blocks that the
+// range cuts are verified, and with verify all are.
+func (pc *piece) sumOf(off, n int64, verify bool) (uint32, error) {
+	const block = moraine.BlockSize
+	length := int64(len(pc.data))
+	for i := off / block; i*block < off+n; i++ {
+		end := min((i+1)*block, length)
+		if !verify && i*block >= off && end <= off+n {
+			continue
+		}
+		if got := crc.Sum(pc.data[i*block : end]); got != pc.sums[i] {
+			return 0, &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Corrupt,
+				Err: fmt.Errorf("block %d has CRC32C %08x in memory, and arrived with %08x", i, got, pc.sums[i])}
+		}
+	}
+	return crc.Range(pc.data[off:off+n], pc.sums, off, length), nil
 }
 
 // dropIdle frees the idle piece that was read longest ago, and reports whether
@@ -164,7 +207,7 @@ func (p *pieces) dropIdle() bool {
 func (p *pieces) fetch(life context.Context, pc *piece) {
 	ctx, cancel := context.WithTimeout(life, fetchTimeout)
 	defer cancel()
-	buf, sum, err := p.read(ctx, pc.key)
+	buf, sums, err := p.read(ctx, pc.key)
 	p.deps.Metrics.PieceFetches.WithLabelValues(outcome(err)).Inc()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +215,7 @@ func (p *pieces) fetch(life context.Context, pc *piece) {
 	if err != nil {
 		delete(p.held, pc.key) // the next who asks tries again
 	} else {
-		pc.buf, pc.data, pc.sum = buf, buf.Bytes(), sum
+		pc.buf, pc.data, pc.sums = buf, buf.Bytes(), sums
 	}
 	close(pc.ready)
 	if pc.refs == 0 {
@@ -182,29 +225,31 @@ func (p *pieces) fetch(life context.Context, pc *piece) {
 }
 
 // read reads a piece from the bucket. Where the object is not at its key any
-// more, its record is read again once: the object may have moved.
-func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, sum uint32, err error) {
+// more, its record is read again once: the object may have moved. sums are those of its
+// blocks.
+func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, sums []uint32, err error) {
 	rec, err := p.recordOf(ctx, key)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	n := min(rec.object.Piece, rec.object.Size-key.number*rec.object.Piece)
 	if buf, err = p.memory(ctx, int(n)); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
-	err = p.readInto(ctx, rec, key, buf.Bytes())
+	sums, err = p.readInto(ctx, rec, key, buf.Bytes())
 	switch moraine.KindOf(orNil(err)) {
 	case moraine.NotFound, moraine.Conflict, moraine.Corrupt:
 		p.records.forget(key.object)
 		if rec, err = p.recordOf(ctx, key); err == nil {
-			err = lost(p.readInto(ctx, rec, key, buf.Bytes()))
+			sums, err = p.readInto(ctx, rec, key, buf.Bytes())
+			err = lost(err)
 		}
 	}
 	if err != nil {
 		buf.Release()
-		return nil, 0, err
+		return nil, nil, err
 	}
-	return buf, rec.sum(key.number), nil
+	return buf, sums, nil
 }
 
 // lost says by its name that the bucket does not have an object any more.
@@ -228,20 +273,23 @@ func (p *pieces) recordOf(ctx context.Context, key pieceKey) (*objectRecord, err
 	return rec, err
 }
 
-func (p *pieces) readInto(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) error {
+// readInto fills dst with a piece, and returns the sums of its blocks, which together are
+// the recorded one.
+func (p *pieces) readInto(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) (sums []uint32, err error) {
 	o := rec.object
 	if err := p.deps.Pace(ctx, int64(len(dst))); err != nil {
-		return err
+		return nil, err
 	}
-	err := p.deps.Bucket.Get(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, int64(key.number*o.Piece), dst)
+	err = p.deps.Bucket.Get(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, int64(key.number*o.Piece), dst)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if got, want := crc.Sum(dst), rec.sum(key.number); got != want {
-		return &moraine.Error{Op: "chunkserver.GetPiece", Ref: o.Key, Kind: moraine.Corrupt,
+	sums = crc.Blocks(make([]uint32, 0, crc.BlockCount(int64(len(dst)))), dst)
+	if got, want := crc.CombineBlocks(sums, int64(len(dst))), rec.sum(key.number); got != want {
+		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Ref: o.Key, Kind: moraine.Corrupt,
 			Err: fmt.Errorf("piece %d has CRC32C %08x, recorded is %08x", key.number, got, want)}
 	}
-	return nil
+	return sums, nil
 }
 
 // memory lends a buffer. It gives up pieces that nobody reads, and waits where

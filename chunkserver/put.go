@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/crc"
@@ -59,15 +60,49 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 	// Before the chunk is taken: under a later one it would count although it may be
 	// gone.
 	epoch := d.epoch.Load()
-	level, err := d.tier.Take(ctx, tiers.Header{
+	h := tiers.Header{
 		ID: chunkID(req.Stripe, req.Index), Version: moraine.LayoutVersion(req.Version), Tenant: moraine.Tenant(req.Tenant),
 		Cluster: f.cluster, Incarnation: moraine.ID(req.Stripe).Incarnation(), Length: int64(p.Len()), CRC: req.Crc,
 		Cipher: uint8(req.Cipher), KeyID: req.KeyId,
-	}, buf, sums, want)
+	}
+	if req.Repair {
+		if there, err := d.displace(ctx, &h); err != nil || there {
+			buf.Release()
+			return &wire.PutChunkReply{Level: uint32(moraine.NVMe), Epoch: epoch}, err
+		}
+	}
+	level, err := d.tier.Take(ctx, h, buf, sums, want)
 	if err != nil {
 		return nil, err
 	}
 	return &wire.PutChunkReply{Level: uint32(level), Epoch: epoch}, nil
+}
+
+// displace makes way for a repaired chunk where a chunk of no smaller layout
+// version is that the tier would keep: the intent decides what is to be here. there
+// is whether that chunk has the right bytes already, and stays.
+func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err error) {
+	old, err := d.tier.Get(ctx, h.ID, 0, nil)
+	switch {
+	case errors.Is(err, moraine.NotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	case old.Version < h.Version, old == *h:
+		return false, nil // the tier replaces it, or says that it is there
+	}
+	if old.CRC == h.CRC && old.Length == h.Length && old.Tenant == h.Tenant {
+		// Its bytes are looked at: it may be the last one of the stripe that has them.
+		v, err := d.tier.View(ctx, h.ID, 0, h.Length)
+		if err == nil {
+			v.Release()
+			return true, d.tier.Sync(ctx, []moraine.ChunkID{h.ID})
+		}
+		if !errors.Is(err, moraine.Corrupt) {
+			return false, err
+		}
+	}
+	return false, d.tier.Delete(ctx, h.ID, old.Version+1)
 }
 
 // receive reads a chunk into data, verifies it, and returns the sums of its blocks.
@@ -93,10 +128,10 @@ func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (
 	switch {
 	case length < 1 || length > moraine.MaxChunkSize:
 		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes; 1 to %d are taken", length, moraine.MaxChunkSize)}
-	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0:
+	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0 || req.Version == math.MaxUint32: // no deletion is of a later one
 		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
 	}
-	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
+	if err := s.mayPut(ctx, op, req); err != nil {
 		return nil, nil, err
 	}
 	if d, err = s.device(op, req.Device); err != nil {

@@ -31,29 +31,60 @@ func pace(interval time.Duration, chunks uint64) time.Duration {
 // reports tells the service all that a device holds, again and again, until ctx
 // ends or the device is out of service.
 func (s *Server) reports(ctx context.Context, d *device) {
-	// The service judges a pass by the state that it began under, so there must
-	// have been a heartbeat.
-	for s.applied.Load() == 0 {
-		if !s.sleep(ctx, s.cfg.HeartbeatInterval/4) {
-			return
-		}
-	}
 	for d.tier.Err() == nil {
-		if err := s.report(ctx, d); err != nil && ctx.Err() == nil {
+		// The service judges a pass by the state that it began under, so there must
+		// have been a heartbeat since the metadata is of its incarnation.
+		for s.applied.Load() == 0 {
+			if !s.sleep(ctx, s.cfg.HeartbeatInterval/4) {
+				return
+			}
+		}
+		d.reporting.Store(true)
+		err := s.report(ctx, d)
+		d.passes.Add(1)
+		d.reporting.Store(false)
+		if err != nil && ctx.Err() == nil {
 			s.deps.Log.Warn("the report of a device was not finished; the next begins anew", "device", d.dir, "err", err)
 			if !s.sleep(ctx, min(s.cfg.ReportInterval, 10*s.cfg.HeartbeatInterval)) {
 				return
 			}
 			continue
 		}
-		if !s.sleep(ctx, pace(s.cfg.ReportInterval, d.tier.Usage().Chunks)) {
+		if !s.rest(ctx, d, pace(s.cfg.ReportInterval, d.tier.Usage().Chunks)) {
 			return
 		}
 	}
 }
 
+// rest waits until the next report of a device is due, or the metadata is of another
+// incarnation, which does not know what the device holds. It returns false when ctx has
+// ended.
+func (s *Server) rest(ctx context.Context, d *device, pause time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-d.again:
+	case <-s.deps.Clock.After(pause):
+	}
+	return true
+}
+
+// askReport has a device begin a report at once, as the leader lacks one. passes is how many
+// had ended when the leader was asked: one that has ended since, or is under way, may be the
+// one that it lacks.
+func (d *device) askReport(passes uint64) {
+	if d.reporting.Load() || d.passes.Load() != passes {
+		return
+	}
+	select {
+	case d.again <- struct{}{}:
+	default: // it is asked for already
+	}
+}
+
 // report makes one pass over a device.
 func (s *Server) report(ctx context.Context, d *device) error {
+	incarnation := uint64(s.Incarnation())
 	started := s.applied.Load()
 	for from := moraine.StripeID(0); ; {
 		headers, err := d.tier.List(ctx, moraine.ChunkID{Stripe: from}, reportSlice)
@@ -61,7 +92,7 @@ func (s *Server) report(ctx context.Context, d *device) error {
 			return err
 		}
 		headers, to := cutSlice(headers, reportSlice)
-		req := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started}
+		req := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started, Incarnation: incarnation}
 		for _, h := range headers {
 			req.Chunks = append(req.Chunks, reportOf(&h))
 		}
@@ -72,6 +103,9 @@ func (s *Server) report(ctx context.Context, d *device) error {
 		s.deps.Metrics.Reported.Add(float64(len(headers)))
 		if del := resp.GetReportChunks().GetDeletions(); len(del) > 0 {
 			s.delete(ctx, s.fleet.Load(), del)
+		}
+		if cut := moraine.StripeID(resp.GetReportChunks().GetTo()); cut != 0 {
+			to = cut // too much is missing for one answer
 		}
 		if to == 0 {
 			return nil

@@ -3,6 +3,7 @@ package chunkserver
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -61,6 +62,9 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 		}
 		headers, to := cutSlice(headers, scrubSlice)
 		slice := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started, Scrub: true}
+		if s.deps.CheckParity != nil {
+			slice.ParitySample = uint32(max(s.cfg.ScrubParity, 0))
+		}
 		var bad []*wire.BadChunk
 		bytes := uint64(0)
 		for i := range headers {
@@ -90,10 +94,15 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 			bytes += uint64(h.Length)
 			slice.Chunks = append(slice.Chunks, reportOf(h))
 		}
-		found, err := s.tellScrubbed(ctx, slice, bad)
+		found, parity, err := s.tellScrubbed(ctx, slice, bad)
 		if err != nil {
 			return err
 		}
+		wrong, err := s.checkParity(ctx, limit, parity)
+		if err != nil {
+			return err
+		}
+		found += wrong
 		s.deps.Metrics.ScrubChunks.Add(float64(len(slice.Chunks)))
 		s.deps.Metrics.ScrubBytes.Add(float64(bytes))
 		d.scrub.advance(to, uint64(len(slice.Chunks)), bytes, found)
@@ -124,19 +133,20 @@ func (s *Server) verify(ctx context.Context, d *device, h *tiers.Header) (*tiers
 }
 
 // tellScrubbed has the service hold a slice against the stripe records, and queue
-// the repair of what is wrong. It returns how many chunks are.
-func (s *Server) tellScrubbed(ctx context.Context, slice *wire.ReportChunks, bad []*wire.BadChunk) (uint64, error) {
+// the repair of what is wrong. It returns how many chunks are, and the stripes whose parity is
+// to be compared with their data.
+func (s *Server) tellScrubbed(ctx context.Context, slice *wire.ReportChunks, bad []*wire.BadChunk) (uint64, []*wire.Stripe, error) {
 	if len(bad) > 0 {
 		s.deps.Log.Warn("scrub found chunks that do not match their sums; they are rebuilt", "device", slice.Device, "chunks", len(bad))
 		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{
 			ReportBadChunks: &wire.ReportBadChunks{Chunks: bad}}})
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: slice}})
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	reply := resp.GetReportChunks()
 	if del := reply.GetDeletions(); len(del) > 0 {
@@ -144,7 +154,30 @@ func (s *Server) tellScrubbed(ctx context.Context, slice *wire.ReportChunks, bad
 	}
 	s.deps.Metrics.ScrubBad.WithLabelValues("misplaced").Add(float64(reply.GetDamaged()))
 	s.deps.Metrics.ScrubBad.WithLabelValues("missing").Add(float64(reply.GetMissing()))
-	return uint64(len(bad)) + reply.GetDamaged() + reply.GetMissing(), nil
+	return uint64(len(bad)) + reply.GetDamaged() + reply.GetMissing(), reply.GetCheckParity(), nil
+}
+
+// checkParity compares the parity of stripes with their data, and returns how many parity
+// chunks are wrong. A stripe that cannot be read whole now is left to a later pass.
+func (s *Server) checkParity(ctx context.Context, limit *rate.Limiter, stripes []*wire.Stripe) (wrong uint64, err error) {
+	for _, w := range stripes {
+		scheme := moraine.Scheme{K: uint8(w.GetScheme().GetK()), M: uint8(w.GetScheme().GetM())}
+		for range scheme.Chunks() {
+			if err := s.paceScrub(ctx, limit, scheme.ChunkLen(int64(w.GetLength()))); err != nil {
+				return wrong, err
+			}
+		}
+		found, err := s.deps.CheckParity(ctx, w)
+		if err != nil {
+			s.deps.Log.Debug("parity not compared", "stripe", moraine.StripeID(w.GetId()), "err", err)
+			continue
+		}
+		s.deps.Metrics.ScrubParity.Inc()
+		n := bits.OnesCount32(found)
+		s.deps.Metrics.ScrubBad.WithLabelValues("parity").Add(float64(n))
+		wrong += uint64(n)
+	}
+	return wrong, nil
 }
 
 // paceScrub waits until n more bytes may be read, and the process may go on.

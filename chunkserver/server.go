@@ -6,7 +6,7 @@
 // the metadata service placed them, and a chunk is deleted only when the service
 // says so. It never dials a client or another chunkserver.
 //
-// The path of a put: PutChunk checks the caller's token and the device -> takes
+// The path of a put: PutChunk checks the caller's token, its capability and the device -> takes
 // an aligned buffer of the arena, for which chunks that are only kept to be read go,
 // waiting if memory is short, which holds back only that connection -> reads the payload into it, summing each piece while it is in
 // cache -> holds the combined sum against the one that the client computed at
@@ -29,6 +29,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -43,6 +44,10 @@ type Server struct {
 	fleet atomic.Pointer[fleet]
 	// keys are the public keys that session tokens are signed with.
 	keys atomic.Pointer[map[uint64]ed25519.PublicKey]
+	// revoked are the certificates that are not taken any more.
+	revoked atomic.Pointer[transport.Revocations]
+	// capabilities verifies those that callers show, with the same keys.
+	capabilities *capability.Verifier
 	// applied is the index of the state that the last heartbeat was answered
 	// under.
 	applied atomic.Uint64
@@ -74,6 +79,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
 	}
 	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait}
+	s.capabilities = capability.NewVerifier(s.Key)
 	if deps.Bucket != nil {
 		s.pieces = newPieces(cfg.PieceBytes, deps)
 	}
@@ -91,7 +97,7 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) Run(ctx context.Context) error {
 	defer close(s.ended)
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
-		Prefault: s.cfg.Prefault}, DirtyBytes: s.cfg.DirtyBytes}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
+		Prefault: s.cfg.Prefault, Wait: waitFor("memory of chunks", s.deps)}, DirtyBytes: s.cfg.DirtyBytes}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
 	if err != nil {
 		return err
 	}
@@ -139,6 +145,10 @@ func (s *Server) Key(id uint64) ed25519.PublicKey {
 	}
 	return nil
 }
+
+// Revoked reports whether a peer's certificate was revoked, as the last heartbeat was
+// told. It is given to the transport's server.
+func (s *Server) Revoked(p *transport.Peer) bool { return s.revoked.Load().Has(p) }
 
 // Healthy returns why the server cannot do its part, or nil: its devices are
 // registered, one at least is in service, and the metadata service answers.

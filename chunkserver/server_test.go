@@ -22,6 +22,7 @@ import (
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/tiers/tiertest"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -105,8 +106,18 @@ type testChunk struct {
 func chunk(stripe uint64, length int) testChunk {
 	data := make([]byte, length)
 	tiertest.Fill(data, stripe)
-	return testChunk{data: data, req: &wire.PutChunk{Stripe: 1<<40 | stripe, Index: 1, Device: 1, Version: 3, Tenant: 7,
-		Crc: crc.Sum(data), Level: uint32(moraine.NVMe)}}
+	return testChunk{data: data, req: &wire.PutChunk{Stripe: 1<<40 | stripe, Index: 1, Device: 1, Version: 1, Tenant: 7,
+		Crc: crc.Sum(data), Level: uint32(moraine.NVMe), Capability: capabilitytest.Write(cluster, session, 1<<40, 1<<20)}}
+}
+
+// session is whose grant covers the chunks.
+const session = 5
+
+// repair makes the put one under an intent, of a layout version.
+func (c testChunk) repair(version uint32) testChunk {
+	c.req.Repair, c.req.Version = true, version
+	c.req.Capability = capabilitytest.Repair(cluster, "n2", &wire.Intent{Stripe: c.req.Stripe, Index: c.req.Index, Device: c.req.Device, Version: version})
+	return c
 }
 
 func (c testChunk) put(t *testing.T, h *host) (*wire.PutChunkReply, error) {
@@ -117,7 +128,7 @@ func (c testChunk) put(t *testing.T, h *host) (*wire.PutChunkReply, error) {
 }
 
 func (c testChunk) get(off, n uint64) *wire.GetChunk {
-	return &wire.GetChunk{Stripe: c.req.Stripe, Index: c.req.Index, Device: c.req.Device, Version: c.req.Version,
+	return &wire.GetChunk{Stripe: c.req.Stripe, Index: c.req.Index, Device: c.req.Device,
 		Tenant: c.req.Tenant, Offset: off, Length: n}
 }
 
@@ -211,6 +222,7 @@ func TestRefusedPutsStoreNothing(t *testing.T) {
 		"too many bytes":  {func(c *testChunk) { c.data = make([]byte, moraine.MaxChunkSize+1) }, moraine.TooLarge},
 		"another device":  {func(c *testChunk) { c.req.Device = 9 }, moraine.Unavailable},
 		"no version":      {func(c *testChunk) { c.req.Version = 0 }, moraine.InvalidArgument},
+		"last version":    {func(c *testChunk) { c.req.Version = 1<<32 - 1 }, moraine.InvalidArgument},
 		"no stripe":       {func(c *testChunk) { c.req.Stripe = 0 }, moraine.InvalidArgument},
 		"index too great": {func(c *testChunk) { c.req.Index = 256 }, moraine.InvalidArgument},
 	} {
@@ -233,7 +245,7 @@ func TestABrokenConnectionStoresNothing(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NotFound)
 }
 
-func TestVersionsAndTenantsAreHeldAgainstTheChunk(t *testing.T) {
+func TestTenantsAreHeldAgainstTheChunk(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	c := chunk(1, 100)
 	_, err := c.put(t, h)
@@ -242,25 +254,18 @@ func TestVersionsAndTenantsAreHeldAgainstTheChunk(t *testing.T) {
 		change func(r *wire.GetChunk)
 		kind   moraine.Kind
 	}{
-		"an older record": {func(r *wire.GetChunk) { r.Version = 2 }, moraine.Stale},
-		"another tenant":  {func(r *wire.GetChunk) { r.Tenant = 8 }, moraine.PermissionDenied},
-		"past the end":    {func(r *wire.GetChunk) { r.Length = 101 }, moraine.InvalidArgument},
-		"far past":        {func(r *wire.GetChunk) { r.Offset = 1 << 62; r.Length = 1 << 62 }, moraine.InvalidArgument},
-		"another index":   {func(r *wire.GetChunk) { r.Index = 2 }, moraine.NotFound},
-		"index 257":       {func(r *wire.GetChunk) { r.Index = 257 }, moraine.InvalidArgument},
-		"another device":  {func(r *wire.GetChunk) { r.Device = 2 }, moraine.Unavailable},
+		"another tenant": {func(r *wire.GetChunk) { r.Tenant = 8 }, moraine.PermissionDenied},
+		"past the end":   {func(r *wire.GetChunk) { r.Length = 101 }, moraine.InvalidArgument},
+		"far past":       {func(r *wire.GetChunk) { r.Offset = 1 << 62; r.Length = 1 << 62 }, moraine.InvalidArgument},
+		"another index":  {func(r *wire.GetChunk) { r.Index = 2 }, moraine.NotFound},
+		"index 257":      {func(r *wire.GetChunk) { r.Index = 257 }, moraine.InvalidArgument},
+		"another device": {func(r *wire.GetChunk) { r.Device = 2 }, moraine.Unavailable},
 	} {
 		r := c.get(0, 100)
 		x.change(r)
 		_, _, _, err := h.GetChunk(t.Context(), r)
 		require.ErrorIs(t, err, x.kind, name)
 	}
-	// A repair of other chunks of the stripe raised the record's version only.
-	r := c.get(0, 100)
-	r.Version = 9
-	_, _, release, err := h.GetChunk(t.Context(), r)
-	require.NoError(t, err)
-	release()
 }
 
 func TestTokensConfineClients(t *testing.T) {
@@ -272,13 +277,13 @@ func TestTokensConfineClients(t *testing.T) {
 		peer     *transport.Peer
 		put, get moraine.Kind // Internal: allowed
 	}{
-		"its tenant":      {client(&wire.TokenClaims{Tenants: []uint32{3, 7}}), 0, 0},
-		"all tenants":     {client(&wire.TokenClaims{AllTenants: true}), 0, 0},
+		"its tenant":      {client(&wire.TokenClaims{Session: session, Tenants: []uint32{3, 7}}), 0, 0},
+		"all tenants":     {client(&wire.TokenClaims{Session: session, AllTenants: true}), 0, 0},
 		"another tenant":  {client(&wire.TokenClaims{Tenants: []uint32{3}}), moraine.PermissionDenied, moraine.PermissionDenied},
 		"read-only":       {client(&wire.TokenClaims{AllTenants: true, ReadOnly: true}), moraine.ReadOnly, 0},
 		"no token":        {client(nil), moraine.Unauthenticated, moraine.Unauthenticated},
 		"a gateway's too": {&transport.Peer{Role: transport.RoleGateway, Node: "g"}, moraine.Unauthenticated, moraine.Unauthenticated},
-		"a server":        {&transport.Peer{Role: transport.RoleChunkserver, Node: "n2"}, 0, 0},
+		"a server":        {&transport.Peer{Role: transport.RoleChunkserver, Node: "n2"}, moraine.PermissionDenied, 0},
 	} {
 		ctx := transport.WithPeer(t.Context(), c.peer)
 		ch := chunk(1, 1000)
@@ -290,7 +295,9 @@ func TestTokensConfineClients(t *testing.T) {
 			_, err = ch.put(t, h)
 			require.NoError(t, err)
 		}
-		_, _, release, err := h.GetChunk(ctx, ch.get(0, 1000))
+		get := ch.get(0, 1000)
+		get.Capability = ch.req.Capability
+		_, _, release, err := h.GetChunk(ctx, get)
 		requireKind(t, c.get, err, name)
 		if err == nil {
 			release()
@@ -318,8 +325,7 @@ func TestANearlyFullDeviceTakesOnlyRepairs(t *testing.T) {
 		_, err = chunk(n, 100_000).put(t, h)
 	}
 	require.ErrorIs(t, err, moraine.NoSpace)
-	repair := chunk(n, 100_000)
-	repair.req.Repair = true
+	repair := chunk(n, 100_000).repair(2)
 	_, err = repair.put(t, h)
 	require.NoError(t, err)
 }
@@ -379,8 +385,7 @@ func TestPutsUnderWayLeaveRoomToRepairs(t *testing.T) {
 			t.Logf("%d of %d were taken, %.2f%% are free", taken, many, float64(free)*100/capacity)
 			require.GreaterOrEqual(t, free, uint64(capacity/50), "the 2% are kept")
 			require.Less(t, free, uint64(capacity/50+2*length), "and little more")
-			repair := chunk(many+1, 100_000)
-			repair.req.Repair = true
+			repair := chunk(many+1, 100_000).repair(2)
 			_, err = repair.put(t, h)
 			require.NoError(t, err)
 		})
@@ -413,7 +418,7 @@ func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {
 		return &wire.Deletion{Device: c.req.Device, Stripe: c.req.Stripe, Index: c.req.Index, Below: below}
 	}
 	meta.set(func() {
-		meta.deaths[1] = []*wire.Deletion{deletion(dead, 4), deletion(spared, 3)}
+		meta.deaths[1] = []*wire.Deletion{deletion(dead, 2), deletion(spared, 1)}
 		meta.deaths[9] = []*wire.Deletion{{Device: 9, Stripe: 1}}
 	})
 	h.waitFor(t, func() bool { return len(meta.deaths[1]) == 0 })
@@ -519,7 +524,7 @@ func checkPass(t *testing.T, pass []*wire.ReportChunks) {
 			require.GreaterOrEqual(t, c.Stripe, r.From)
 			require.True(t, r.To == 0 || c.Stripe < r.To)
 			require.Equal(t, uint64(10), c.Length)
-			require.Equal(t, uint32(3), c.Version)
+			require.Equal(t, uint32(1), c.Version)
 			require.NotZero(t, c.Crc)
 		}
 		next = r.To

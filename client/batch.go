@@ -31,7 +31,7 @@ type batch struct {
 	extents []moraine.Extent // of the file, by offset; StripeOffset counts in the bytes sent
 	err     error            // failed: why
 	sent    []sentStripe     // put: where the bytes are
-	stripes []*moraine.Stripe
+	stripes []*stripeRecord
 
 	st *stripe // being sent: the sender's
 	// appended is set on bytes that go to the end of the file, wherever that is
@@ -137,6 +137,7 @@ func (b *batch) placed(sent []sentStripe) {
 		if bad != nil { // we made it
 			panic(bad)
 		}
+		rec.grant = s.ticket.grant
 		b.stripes = append(b.stripes, rec)
 	}
 }

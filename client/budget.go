@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/semaphore"
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // budget bounds the bytes that all files of a client hold for stripes that are
@@ -16,7 +16,7 @@ import (
 // concurrent use.
 type budget struct {
 	size    int64
-	sem     *semaphore.Weighted
+	sem     *limit.Semaphore
 	waiting atomic.Int32
 	metrics *Metrics
 
@@ -30,15 +30,15 @@ type filler interface {
 	yield()
 }
 
-func newBudget(size int64, metrics *Metrics) *budget {
-	return &budget{size: size, sem: semaphore.NewWeighted(size), metrics: metrics, files: map[filler]struct{}{}}
+func newBudget(sem *limit.Semaphore, metrics *Metrics) *budget {
+	return &budget{size: sem.Size(), sem: sem, metrics: metrics, files: map[filler]struct{}{}}
 }
 
 // try takes n bytes if they are there and nobody waits.
 func (b *budget) try(n int64) bool { return b.sem.TryAcquire(n) }
 
-// acquire takes n bytes, at most size, and waits for them. The caller must hold
-// no stripe being filled.
+// acquire takes n bytes, at most size, and waits for them, no longer than the client's
+// patience. The caller must hold no stripe being filled.
 func (b *budget) acquire(ctx context.Context, n int64) error {
 	if b.sem.TryAcquire(n) {
 		return nil
@@ -51,10 +51,7 @@ func (b *budget) acquire(ctx context.Context, n int64) error {
 	for _, f := range b.holders() {
 		f.yield()
 	}
-	if err := b.sem.Acquire(ctx, n); err != nil {
-		return gaveUp(ctx, "wait for memory")
-	}
-	return nil
+	return b.sem.Acquire(ctx, n)
 }
 
 func (b *budget) release(n int64) { b.sem.Release(n) }

@@ -12,6 +12,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -74,7 +76,7 @@ func (h *chunkHost) start() {
 	h.mu.Lock()
 	h.device, h.epoch = dev.Id, dev.Epoch
 	h.mu.Unlock()
-	h.learn(resp.GetRegisterHost().Keys)
+	h.learn(append(resp.GetRegisterHost().Keys, capabilitytest.Key()))
 	device := dev.Id
 	ctx, stop := context.WithCancel(h.c.ctx)
 	h.stop = stop
@@ -144,6 +146,18 @@ func (h *chunkHost) hook(ctx context.Context, req any) error {
 	return before(ctx, req)
 }
 
+// permit holds a capability against the caller, as a chunkserver does.
+func (h *chunkHost) permit(ctx context.Context, b []byte, covers func(*wire.CapabilityClaims) bool) error {
+	claims, err := capability.Verify(b, h.key)
+	if err == nil {
+		err = capability.Holds(claims, transport.PeerFrom(ctx), clusterUUID, 0, time.Now().Unix())
+	}
+	if err == nil && !covers(claims) {
+		err = &moraine.Error{Op: "permit", Ref: h.id, Kind: moraine.PermissionDenied}
+	}
+	return err
+}
+
 func (h *chunkHost) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
 	data := make([]byte, p.Len())
 	if err := p.ReadInto(data, nil); err != nil {
@@ -157,6 +171,14 @@ func (h *chunkHost) PutChunk(ctx context.Context, req *wire.PutChunk, p transpor
 	}
 	if sum := crc.Sum(data); sum != req.Crc {
 		return fail(moraine.Corrupt, "sum %08x, not %08x", sum, req.Crc)
+	}
+	if err := h.permit(ctx, req.Capability, func(c *wire.CapabilityClaims) bool {
+		if req.Repair {
+			return capability.CoversChunk(c, req.Stripe, req.Index, req.Device, req.Version)
+		}
+		return c.Right == wire.CapabilityRight_CAPABILITY_RIGHT_WRITE && req.Version == 1 && capability.CoversStripe(c, req.Stripe)
+	}); err != nil {
+		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -179,6 +201,11 @@ func (h *chunkHost) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 	if err := h.hook(ctx, req); err != nil {
 		return nil, nil, nil, err
 	}
+	if p := transport.PeerFrom(ctx); p.Token != nil && !p.Token.AllTenants {
+		if err := h.permit(ctx, req.Capability, func(c *wire.CapabilityClaims) bool { return capability.CoversStripe(c, req.Stripe) }); err != nil {
+			return nil, nil, nil, err
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gets++
@@ -189,8 +216,6 @@ func (h *chunkHost) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 	switch {
 	case req.Device != h.device || ch == nil:
 		return fail(moraine.NotFound)
-	case ch.version > req.Version:
-		return fail(moraine.Stale)
 	case ch.tenant != req.Tenant:
 		return fail(moraine.PermissionDenied)
 	case req.Offset+req.Length > uint64(len(ch.data)):

@@ -20,14 +20,14 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/erasure"
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // Client is one program's standing with a cluster. Its methods may be called
@@ -42,25 +42,29 @@ type Client struct {
 	topology *topologyCache
 	health   *health
 	coders   erasure.Cache
-	grants   *grantPool
-	reports  *reporter
-	pace     *pace
-	cache    *cache   // nil where it is off
-	contents contents // of the files open for reading and writing
+	// partsRebuilt counts the parts of chunks that reads rebuilt.
+	partsRebuilt atomic.Uint64
+	grants       *grantPool
+	reports      *reporter
+	pace         *pace
+	cache        *cache   // nil where it is off
+	contents     contents // of the files open for reading and writing
 
 	// pool lends the memory of write and read buffers. It never makes a writer
 	// wait: writes reserves the bytes first, and is what waits.
 	pool   *bufpool.Pool
 	writes *budget
 	// reads bounds the bytes of buffers that reads need beside the caller's own.
-	reads     *semaphore.Weighted
+	reads     *limit.Semaphore
 	readBytes int64
 	// anew is held by who puts a stripe anew (putanew.go).
 	anew gate
+	// limits are what files of the client wait for, one at a time.
+	limits limits
 	// helpers bounds the chunks read ahead of need, to rebuild others from.
-	helpers *semaphore.Weighted
+	helpers *limit.Semaphore
 	// ahead bounds what sequential readers fetched ahead.
-	ahead *semaphore.Weighted
+	ahead *limit.Semaphore
 	// zeros is what pads the last chunk of a stripe. Nobody writes to it.
 	zeros []byte
 
@@ -135,13 +139,15 @@ func newClient(cfg Config, deps Deps) *Client {
 		}
 	}
 	readBytes := cfg.MemoryBytes / 4
+	l := newLimits(cfg.Patience, limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded))
 	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, cache: meta.cache,
 		topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
 		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
 		// larger than what is asked for: nobody waits for the pool itself.
-		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize}),
-		writes: newBudget(cfg.MemoryBytes-2*readBytes, deps.Metrics), reads: semaphore.NewWeighted(readBytes), readBytes: readBytes,
-		anew: newGate(), ahead: semaphore.NewWeighted(readBytes), helpers: semaphore.NewWeighted(readBytes / 2),
+		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize, Wait: l.buffers}),
+		writes: newBudget(limit.NewSemaphore(cfg.MemoryBytes-2*readBytes, l.writes), deps.Metrics),
+		reads:  limit.NewSemaphore(readBytes, l.reads), readBytes: readBytes, limits: l,
+		anew: newGate(&l.anew), ahead: limit.NewSemaphore(readBytes, l.ahead), helpers: limit.NewSemaphore(readBytes/2, l.helpers),
 		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
 	c.grants = newGrantPool(c)
 	c.reports = newReporter(c)
@@ -167,6 +173,13 @@ func (c *Client) Close() error {
 
 // closePatience bounds how long Close tries to tell the service.
 const closePatience = 3 * time.Second
+
+// MemoryInUse returns how many bytes of memory the client has lent and granted now: of
+// buffers and of its bounds on them. A client at which no call is under way, with no file
+// open, has none. It may be called concurrently.
+func (c *Client) MemoryInUse() int64 {
+	return c.pool.Stats().InUseBytes + c.writes.sem.InUse() + c.reads.InUse() + c.ahead.InUse() + c.helpers.InUse()
+}
 
 // Session returns the number of the client's present session.
 func (c *Client) Session() moraine.SessionID { return moraine.SessionID(c.meta.current().id) }

@@ -230,8 +230,21 @@ func (f *File) commit(ctx context.Context) (*wire.Attr, error) {
 		return nil, err
 	}
 	defer f.boundBy(ctx)()
-	return f.log.finish(ctx, f, f.link)
+	for tries := 0; ; tries++ {
+		attr, err := f.log.finish(ctx, f, f.link)
+		if !isKind(err, moraine.NotFound) || f.link == nil || f.parents == nil || tries == parentTries {
+			return attr, err
+		}
+		parent, perr := f.parents(ctx)
+		if perr != nil || uint64(parent) == f.link.Parent {
+			return nil, errors.Join(err, perr) // it is not the directory that is missing
+		}
+		f.link.Parent = uint64(parent)
+	}
 }
+
+// parentTries bounds the commits of a file whose directory is removed again and again.
+const parentTries = 100
 
 // boundBy makes the file fail when ctx ends, until the function returned is
 // called.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -58,34 +59,44 @@ type content struct {
 }
 
 // gate is a lock that can be given up waiting for.
-type gate chan struct{}
+type gate struct {
+	turn chan struct{} // full while somebody has it
+	wait *limit.Resource
+}
 
-func newGate() gate { return make(gate, 1) }
+func newGate(wait *limit.Resource) gate { return gate{turn: make(chan struct{}, 1), wait: wait} }
 
 func (g gate) lock(ctx context.Context) error {
+	return enter(ctx, g.turn, g.wait)
+}
+
+// enter puts an element into slots, which bound what r is, and waits for room as r says.
+func enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
 	select {
-	case g <- struct{}{}:
+	case slots <- struct{}{}:
 		return nil
 	default:
 	}
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return gaveUp(ctx, "wait for the file")
-	}
+	return r.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case slots <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 func (g gate) tryLock() bool {
 	select {
-	case g <- struct{}{}:
+	case g.turn <- struct{}{}:
 		return true
 	default:
 		return false
 	}
 }
 
-func (g gate) unlock() { <-g }
+func (g gate) unlock() { <-g.turn }
 
 // contents are the files that a client has open for reading and writing. Safe
 // for concurrent use.
@@ -150,7 +161,7 @@ func (s *contents) all() []*content {
 
 func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *made, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
-	ct := &content{ref: inode.String(), gate: newGate(), publish: newGate(),
+	ct := &content{ref: inode.String(), gate: newGate(&c.limits.file), publish: newGate(&c.limits.file),
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
 		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}), made: made,
 		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme, dir: moraine.InodeID(a.Parent)}}}
@@ -160,7 +171,7 @@ func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *made, opts 
 
 // close ends the content: nothing of it is under way or held afterwards.
 func (ct *content) close() {
-	ct.gate <- struct{}{} // for good: who waits for memory may still ask us to yield
+	ct.gate.turn <- struct{}{} // for good: who waits for memory may still ask us to yield
 	ct.end()
 	ct.work.Wait()
 	ct.c.writes.leave(ct)

@@ -47,11 +47,21 @@ func placementFromWire(w *wire.Placement) placement {
 	return placement{scheme: schemeFromWire(w.Scheme), devices: devicesFromWire(w.Devices), protects: w.Protects}
 }
 
+// stripeRecord is the record of a stripe, and what its chunks are read with.
+type stripeRecord struct {
+	moraine.Stripe
+	// capability is what the service gave to read it; nil where the session's token
+	// admits to it. It ends with the page of extents that it came with.
+	capability []byte
+	// grant is that of a stripe which this client put and has not committed yet.
+	grant *grant
+}
+
 // stripeFromWire returns a stripe's record, or an error where no chunk could be
 // held against it.
-func stripeFromWire(w *wire.Stripe) (*moraine.Stripe, error) {
+func stripeFromWire(w *wire.Stripe) (*stripeRecord, error) {
 	scheme := schemeFromWire(w.GetScheme())
-	bad := func(format string, args ...any) (*moraine.Stripe, error) {
+	bad := func(format string, args ...any) (*stripeRecord, error) {
 		return nil, &moraine.Error{Op: "stripe record", Ref: moraine.StripeID(w.GetId()).String(), Kind: moraine.Corrupt,
 			Err: fmt.Errorf(format, args...)}
 	}
@@ -65,9 +75,9 @@ func stripeFromWire(w *wire.Stripe) (*moraine.Stripe, error) {
 		return nil, &moraine.Error{Op: "stripe record", Ref: moraine.StripeID(w.Id).String(), Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("cipher %d is not known", w.Cipher)}
 	}
-	s := &moraine.Stripe{ID: moraine.StripeID(w.Id), Scheme: scheme, Version: moraine.LayoutVersion(w.Version),
+	s := &stripeRecord{Stripe: moraine.Stripe{ID: moraine.StripeID(w.Id), Scheme: scheme, Version: moraine.LayoutVersion(w.Version),
 		Tenant: moraine.Tenant(w.Tenant), Length: int64(w.Length), LiveBytes: int64(w.LiveBytes),
-		RefCount: w.RefCount, KeyID: w.KeyId, Chunks: make([]moraine.ChunkState, len(w.Chunks))}
+		RefCount: w.RefCount, KeyID: w.KeyId, Chunks: make([]moraine.ChunkState, len(w.Chunks))}}
 	for i, c := range w.Chunks {
 		s.Chunks[i] = moraine.ChunkState{Device: moraine.DeviceID(c.Device), CRC: c.Crc,
 			Level: moraine.Level(min(c.Level, 255)), Epoch: moraine.Epoch(c.Epoch)}

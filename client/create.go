@@ -22,6 +22,30 @@ type CreateOptions struct {
 	Level moraine.Level
 	// Xattrs are extended attributes that the file has before it has its name.
 	Xattrs map[string][]byte
+	// Expect, with Replace, is what must have the name in the moment of the commit,
+	// which fails with Conflict where that is not so. nil: anything, or nothing.
+	Expect *Expect
+	// Parents, unless it is nil, is called by File.Commit where the directory of the file
+	// was removed since Create. It makes that again and returns its inode, in which the
+	// commit is tried again.
+	Parents func(ctx context.Context) (moraine.InodeID, error)
+}
+
+// Expect is a condition on what has a name: the service evaluates it in the entry of its
+// log that takes the name away. A field that is 0 asks for nothing, and no field at all
+// that something has the name.
+type Expect struct {
+	Inode      moraine.InodeID
+	Generation moraine.Generation
+	Ctime      int64 // wall clock, in nanoseconds
+}
+
+// wire returns the condition as it travels.
+func (e *Expect) wire() *wire.Expect {
+	if e == nil {
+		return nil
+	}
+	return &wire.Expect{Inode: uint64(e.Inode), Generation: uint64(e.Generation), Ctime: e.Ctime}
 }
 
 // Create begins a file that Commit will give the name path. Its directory must
@@ -45,7 +69,7 @@ func (c *Client) linkTarget(ctx context.Context, path string, opts CreateOptions
 	case w.Found && (!opts.Replace || w.Attr.Type != wire.FileType_FILE_TYPE_REGULAR):
 		return nil, &moraine.Error{Kind: moraine.Exists}
 	}
-	return &wire.LinkTarget{Parent: w.Parent, Name: w.Name, Replace: opts.Replace}, nil
+	return &wire.LinkTarget{Parent: w.Parent, Name: w.Name, Replace: opts.Replace, Expect: opts.Expect.wire()}, nil
 }
 
 // CreateUnlinked begins a file that Commit leaves without a name, for something
@@ -100,7 +124,7 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 			return nil, wrap("client.Create", ref, errors.Join(err, c.Release(context.WithoutCancel(ctx), inode)))
 		}
 	}
-	f := &File{ref: ref, attr: attr, link: link, session: s,
+	f := &File{ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,
 		sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: opts.Level,
 			key: grantKey{tenant: attr.Tenant, scheme: opts.Scheme, dir: parent}},
 		slots: make(chan struct{}, c.cfg.StripesInFlight),

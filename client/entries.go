@@ -26,6 +26,9 @@ type NodeOptions struct {
 	// Exclusive makes a name that is taken an error (Exists). Otherwise what has
 	// it is answered where it is of the kind to be made.
 	Exclusive bool
+	// Xattrs are extended attributes that what is made has from the beginning; what is
+	// there already keeps its own. They exclude Later.
+	Xattrs map[string][]byte
 	// Later, unless it is nil, lets the service hear of a new file only when it is
 	// flushed (Handle.Flush), or others want to see the directory, or a second later:
 	// for a file that the caller opens at once, with this in HandleOptions. It asks
@@ -79,14 +82,17 @@ func (c *Client) SymlinkAt(ctx context.Context, parent moraine.InodeID, name, ta
 
 func (c *Client) createAt(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
 	target string, opts NodeOptions) (*wire.Attr, error) {
-	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive {
+	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive && len(opts.Xattrs) == 0 {
 		if a := c.createLater(ctx, parent, name, opts); a != nil {
 			return a, nil
 		}
 	}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
-		Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
-		Target: target, Exclusive: opts.Exclusive}}})
+	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
+		Target: target, Exclusive: opts.Exclusive}
+	for name, value := range opts.Xattrs {
+		create.Xattrs = append(create.Xattrs, &wire.Xattr{Name: name, Value: value})
+	}
+	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: create}})
 	return entryOf(resp, err, op, name)
 }
 
@@ -97,12 +103,14 @@ type RemoveOptions struct {
 	// Keep leaves a file whose last name this is to the session, without a name,
 	// until Release: for a file that is open.
 	Keep bool
+	// Expect is what must have the name (Conflict where that is not so). nil: anything.
+	Expect *Expect
 }
 
 // RemoveAt removes an entry and returns the inode that it named.
 func (c *Client) RemoveAt(ctx context.Context, parent moraine.InodeID, name string, opts RemoveOptions) (moraine.InodeID, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{
-		Parent: uint64(parent), Name: name, Directory: opts.Directory, Keep: opts.Keep}}})
+		Parent: uint64(parent), Name: name, Directory: opts.Directory, Keep: opts.Keep, Expect: opts.Expect.wire()}}})
 	if err == nil && resp.GetRemove() == nil {
 		err = badReply("remove")
 	}

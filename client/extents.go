@@ -36,13 +36,14 @@ type extentMap struct {
 type page struct {
 	from, to int64
 	extents  []located
+	permit   permit
 }
 
 // located is an extent with the record of its stripe, or of the object that its
 // StripeOffset counts in.
 type located struct {
 	moraine.Extent
-	stripe *moraine.Stripe
+	stripe *stripeRecord
 	object *objectRead
 }
 
@@ -103,6 +104,10 @@ func (m *extentMap) cached(off int64) (page, bool) {
 	if i == 0 || m.pages[i-1].to <= off {
 		return page{}, false
 	}
+	if p := &m.pages[i-1]; p.permit.expires != 0 && !p.permit.good(m.c) {
+		m.pages = slices.Delete(m.pages, i-1, i)
+		return page{}, false
+	}
 	return m.pages[i-1], true
 }
 
@@ -128,7 +133,7 @@ const doubtPause = 5 * time.Second
 
 // load asks the service. Stale: the file has another generation by now.
 func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
-	resp, err := m.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+	resp, s, err := m.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
 		Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation}}})
 	if err != nil {
 		return page{}, err
@@ -137,13 +142,17 @@ func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 	if r == nil || r.GetAttr().GetGeneration() != m.generation {
 		return page{}, badReply("get extents")
 	}
-	return pageOf(r, m.inode, off)
+	p, err := pageOf(r, m.inode, off)
+	if err == nil && r.CapabilitiesExpire != 0 {
+		p.permit = newPermit(m.c, s, r.CapabilitiesExpire)
+	}
+	return p, err
 }
 
 // pageOf takes an answer over that was asked for from an offset on.
 func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	generation := r.GetAttr().GetGeneration()
-	stripes := make(map[uint64]*moraine.Stripe, len(r.Stripes))
+	stripes := make(map[uint64]*stripeRecord, len(r.Stripes))
 	for _, w := range r.GetStripes() {
 		s, err := stripeFromWire(w)
 		if err != nil {
@@ -154,6 +163,9 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	objects := make(map[uint64]*objectRead, len(r.Objects))
 	for _, o := range r.GetObjects() {
 		objects[o.Id] = &objectRead{object: o, inode: inode, generation: generation}
+	}
+	if err := giveCapabilities(r, stripes, objects); err != nil {
+		return page{}, err
 	}
 	p := page{from: off, to: math.MaxInt64, extents: make([]located, 0, len(r.Extents))}
 	last := int64(0)

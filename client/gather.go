@@ -10,7 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
-	"golang.org/x/sync/semaphore"
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // source is a range of a chunk that is at hand.
@@ -31,7 +31,7 @@ func (s source) covers(lo int64, n int) []byte {
 // gatherer collects the same range of any k chunks of a stripe.
 type gatherer struct {
 	c       *Client
-	s       *moraine.Stripe
+	s       *stripeRecord
 	exclude func(index int) bool // chunks not to ask for
 	last    func(index int) bool // chunks to ask for only after all others
 	// doubtful are chunks to ask for before the last only; nil for none.
@@ -218,18 +218,18 @@ func (g *gatherer) tooFew(errs []error) error {
 // more while it holds some.
 type lease struct {
 	c     *Client
-	bound *semaphore.Weighted // that taken is of
+	bound *limit.Semaphore // that taken is of
 	taken int64
 	bufs  []*bufpool.Buffer
 	byLen map[int][][]byte // to be used again
 }
 
-// newLease waits until bytes more may be held; more than the bound counts as
+// newLease waits until bytes more may be held, no longer than the client's patience; more than the bound counts as
 // all of it.
 func (c *Client) newLease(ctx context.Context, bytes int64) (*lease, error) {
 	l := &lease{c: c, bound: c.reads, taken: min(bytes, c.readBytes), byLen: map[int][][]byte{}}
 	if err := c.reads.Acquire(ctx, l.taken); err != nil {
-		return nil, gaveUp(ctx, "wait for memory")
+		return nil, err
 	}
 	return l, nil
 }

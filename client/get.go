@@ -15,7 +15,7 @@ import (
 // the sum of these bytes. When it returns nil the bytes are right; on error dst
 // is undefined. It has let go of dst when it returns. Errors with a kind that
 // isBad knows say that the chunk itself is lost or wrong.
-func (c *Client) getChunk(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte) error {
+func (c *Client) getChunk(ctx context.Context, s *stripeRecord, index int, lo int64, dst []byte) error {
 	dev := s.Chunks[index].Device
 	err := c.getOnce(ctx, s, index, lo, dst, false)
 	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
@@ -64,19 +64,23 @@ var errOtherBytes = errors.New("the bytes are not those of the sum that came wit
 
 // getOnce asks for a range of a chunk; with verify the server sums what it has in memory
 // first.
-func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo int64, dst []byte, verify bool) error {
+func (c *Client) getOnce(ctx context.Context, s *stripeRecord, index int, lo int64, dst []byte, verify bool) error {
 	ch := &s.Chunks[index]
 	d, err := c.topology.find(ctx, ch.Device)
 	if err != nil {
 		return err
+	}
+	capability := s.capability
+	if s.grant != nil {
+		capability = c.grants.capability(ctx, s.grant)
 	}
 	timed, cancel := context.WithTimeout(ctx, c.cfg.GetTimeout)
 	defer cancel()
 	began := c.clock.Now()
 	var sum uint32
 	reply, n, err := d.chunks.Get(timed, &wire.GetChunk{Stripe: uint64(s.ID), Index: uint32(index),
-		Device: uint32(ch.Device), Version: uint32(s.Version), Tenant: uint32(s.Tenant),
-		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify, LowPriority: isLowPriority(ctx)}, dst,
+		Device: uint32(ch.Device), Tenant: uint32(s.Tenant),
+		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify, LowPriority: isLowPriority(ctx), Urgent: isUrgent(ctx), Capability: capability}, dst,
 		func(piece []byte) { sum = crc.Update(sum, piece) })
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
@@ -93,7 +97,7 @@ func (c *Client) getOnce(ctx context.Context, s *moraine.Stripe, index int, lo i
 }
 
 // holdAgainst checks a reply with n bytes, whose sum is given, against the record.
-func holdAgainst(s *moraine.Stripe, index int, lo int64, r *wire.GetChunkReply, n, want int, sum uint32) error {
+func holdAgainst(s *stripeRecord, index int, lo int64, r *wire.GetChunkReply, n, want int, sum uint32) error {
 	ch := &s.Chunks[index]
 	bad := func(kind moraine.Kind, format string, args ...any) error {
 		return &moraine.Error{Op: "get chunk", Kind: kind, Err: fmt.Errorf(format, args...),
@@ -101,8 +105,6 @@ func holdAgainst(s *moraine.Stripe, index int, lo int64, r *wire.GetChunkReply, 
 	}
 	length := s.Scheme.ChunkLen(s.Length)
 	switch {
-	case r.Version > uint32(s.Version):
-		return bad(moraine.Stale, "layout version %d, the record has %d", r.Version, s.Version)
 	case r.Crc != ch.CRC:
 		return bad(moraine.Corrupt, "the chunk held has sum %08x, the record %08x", r.Crc, ch.CRC)
 	case r.ChunkLength != uint64(length):

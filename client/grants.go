@@ -47,6 +47,8 @@ type grant struct {
 	// asked is the scheme that the stripes were to have, whatever there was room for.
 	asked    moraine.Scheme
 	policies bool // directories have policies
+	// capability is what chunks of its stripes are put with.
+	capability *heldCapability
 }
 
 // promised is how many domains the scheme that was asked for survives the loss of.
@@ -325,7 +327,9 @@ func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.Ino
 		}
 	}
 	g := &grant{key: grantKey{tenant: key.tenant, scheme: key.scheme}, session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
-		avoided: avoid, used: p.c.clock.Now(), asked: schemeFromWire(r.GetScheme()), policies: r.Policies}
+		avoided: avoid, used: p.c.clock.Now(), asked: schemeFromWire(r.GetScheme()), policies: r.Policies,
+		capability: &heldCapability{renewing: make(chan struct{}, 1)}}
+	g.capability.set(p.c, s, r.Capability, r.CapabilityExpires)
 	if r.ByPolicy {
 		g.key.scheme = g.asked
 	}

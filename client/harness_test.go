@@ -145,7 +145,12 @@ func config() client.Config {
 // dial opens a client of the node given, closed at the end of the test.
 func (c *cluster) dial(node string, cfg client.Config) *client.Client {
 	c.t.Helper()
-	d := c.net.Dialer(c.peer(transport.RoleClient, node))
+	return c.dialAs(c.peer(transport.RoleClient, node), cfg)
+}
+
+func (c *cluster) dialAs(peer transport.Peer, cfg client.Config) *client.Client {
+	c.t.Helper()
+	d := c.net.Dialer(peer)
 	cl, err := client.Dial(c.ctx, cfg, client.Deps{Dialer: d, Log: c.log})
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -17,6 +18,7 @@ type Metrics struct {
 	StripesRebuilt   prometheus.Counter     // reads served with the help of parity
 	ChunksHedged     prometheus.Counter     // late chunks for which others were asked
 	HedgesWon        prometheus.Counter     // and whose help came first
+	ParityWrong      prometheus.Counter     // parity chunks that do not match their data
 	ChunksReported   prometheus.Counter     // bad chunks reported to the service
 	MetaRequests     prometheus.Counter
 	MetaRetries      prometheus.Counter
@@ -38,6 +40,9 @@ type Metrics struct {
 	LocalCreatesLost prometheus.Counter // and that the service did not take
 	HoldRecalls      prometheus.Counter // exclusive leases wanted back
 	LeaseRequests    prometheus.Counter // that keep the leases and ask for recalls
+	// WaitsExceeded counts the calls that failed since a bounded resource of the client did
+	// not come free in time.
+	WaitsExceeded *prometheus.CounterVec
 }
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
@@ -60,6 +65,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		StripesPutAnew:   counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
 		StripesRebuilt:   counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
 		ChunksHedged:     counter("chunks_hedged_total", "Late chunks for which others were asked."),
+		ParityWrong:      counter("parity_wrong_total", "Parity chunks that have their recorded sum, and are not the parity of their stripe's data; reported, and encoded again."),
 		HedgesWon:        counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
 		ChunksReported:   counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
 		MetaRequests:     counter("meta_requests_total", "Requests to the metadata service."),
@@ -82,10 +88,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		LocalCreatesLost: counter("local_creates_lost_total", "Files made under exclusive leases that the service did not take, or that went with the session."),
 		HoldRecalls:      counter("exclusive_lease_recalls_total", "Exclusive leases that the service wanted back."),
 		LeaseRequests:    counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
+		WaitsExceeded:    limit.NewMetrics(reg, "client"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
-			m.StripesPutAnew, m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
+			m.StripesPutAnew, m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ParityWrong, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
 			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
 			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)

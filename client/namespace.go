@@ -176,6 +176,19 @@ func (c *Client) Remove(ctx context.Context, path string) error {
 // gone at once; its content is given back in the background. A path that does
 // not exist is no error.
 func (c *Client) RemoveAll(ctx context.Context, path string) error {
+	return c.RemoveAllWith(ctx, path, RemoveAllOptions{})
+}
+
+// RemoveAllOptions says what else a removal of a tree may take.
+type RemoveAllOptions struct {
+	// Checkpoints removes a tree that holds committed checkpoints too, and a
+	// run's last good one. Without it that fails with Immutable. One that is
+	// being read is Busy with it as well.
+	Checkpoints bool
+}
+
+// RemoveAllWith is RemoveAll with options.
+func (c *Client) RemoveAllWith(ctx context.Context, path string, opts RemoveAllOptions) error {
 	w, err := c.entry(ctx, path)
 	if isKind(err, moraine.NotFound) || (err == nil && !w.Found) {
 		return nil
@@ -185,7 +198,7 @@ func (c *Client) RemoveAll(ctx context.Context, path string) error {
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent, Name: w.Name}}}
 	if w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
-		req.Op = &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: w.Parent, Name: w.Name}}
+		req.Op = &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: w.Parent, Name: w.Name, Force: opts.Checkpoints}}
 	}
 	_, err = c.meta.do(ctx, req)
 	if isKind(err, moraine.NotFound) {
@@ -201,6 +214,9 @@ type RenameOptions struct {
 	// Keep leaves a file that is replaced to the session where that was its last
 	// name, as RemoveOptions.Keep does. RenameAt only.
 	Keep bool
+	// Checkpoints moves a directory that holds committed checkpoints too: a run,
+	// or what is above it. Rename only.
+	Checkpoints bool
 }
 
 // Rename moves an entry.
@@ -218,7 +234,7 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 	}
 	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: src.Parent, Name: src.Name, NewParent: dst.Parent, NewName: dst.Name,
-		NoReplace: opts.NoReplace, Exchange: opts.Exchange}}})
+		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Force: opts.Checkpoints}}})
 	return wrap("client.Rename", from, err)
 }
 

@@ -27,6 +27,7 @@ type objectRead struct {
 	object     *wire.Object
 	inode      uint64
 	generation uint64
+	capability []byte // as of stripeRecord
 }
 
 // maxPieceServers bounds the servers that one attempt to read a piece asks.
@@ -94,13 +95,19 @@ func pieceError(o *wire.Object, errs []error) error {
 	return &moraine.Error{Op: "read piece", Ref: "object " + moraine.ID(o.Id).String(), Kind: kind, Err: errors.Join(errs...)}
 }
 
-// getPiece asks one server, again with a new token where it was refused.
+// getPiece asks one server, again with a new token where it was refused, and again with
+// the server's check of its memory where other bytes came than their sum says.
 func (c *Client) getPiece(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte) error {
-	err := c.getPieceOnce(ctx, server, o, off, dst)
+	err := c.getPieceOnce(ctx, server, o, off, dst, false)
 	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
 		if err = c.meta.renew(ctx, true); err == nil {
-			err = c.getPieceOnce(ctx, server, o, off, dst)
+			err = c.getPieceOnce(ctx, server, o, off, dst, false)
 		}
+	}
+	if errors.Is(err, errOtherBytes) && ctx.Err() == nil {
+		c.metrics.PieceErrors.Inc()
+		c.log.Warn("piece checksum mismatch, asking again", "object", moraine.ID(o.object.Id), "offset", off, "err", err)
+		err = c.getPieceOnce(ctx, server, o, off, dst, true)
 	}
 	return err
 }
@@ -109,18 +116,18 @@ func (c *Client) getPiece(ctx context.Context, server transport.Chunks, o *objec
 // given: the server may have to read all of it from the store first.
 const pieceTimeouts = 3
 
-func (c *Client) getPieceOnce(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte) error {
+func (c *Client) getPieceOnce(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte, verify bool) error {
 	ctx, cancel := context.WithTimeout(ctx, pieceTimeouts*c.cfg.GetTimeout)
 	defer cancel()
 	var sum uint32
 	reply, n, err := server.GetPiece(ctx, &wire.GetPiece{Object: o.object.Id, Inode: o.inode, Generation: o.generation,
-		Offset: uint64(off), Length: uint64(len(dst))}, dst, func(piece []byte) { sum = crc.Update(sum, piece) })
+		Offset: uint64(off), Length: uint64(len(dst)), Verify: verify, Capability: o.capability}, dst, func(piece []byte) { sum = crc.Update(sum, piece) })
 	if err != nil {
 		return err
 	}
 	if n != len(dst) || sum != reply.PayloadCrc {
 		return &moraine.Error{Op: "get piece", Kind: moraine.Corrupt,
-			Err: fmt.Errorf("%d bytes with sum %08x came; %d with sum %08x were sent", n, sum, len(dst), reply.PayloadCrc)}
+			Err: fmt.Errorf("%w: %d bytes with sum %08x came; %d with sum %08x were sent", errOtherBytes, n, sum, len(dst), reply.PayloadCrc)}
 	}
 	return nil
 }

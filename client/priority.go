@@ -2,13 +2,35 @@ package client
 
 import "context"
 
-type lowPriority struct{}
+type priorityKey struct{}
+
+type priority int
+
+const (
+	normalPriority priority = iota
+	lowPriority
+	urgentPriority
+)
 
 // WithLowPriority marks what is asked of chunkservers under a context as work that nobody
 // waits for. It is for movers: a chunkserver has their repairs, and the commits of
 // checkpoints, go before their other work. Of other callers it means nothing.
 func WithLowPriority(ctx context.Context) context.Context {
-	return context.WithValue(ctx, lowPriority{}, true)
+	return context.WithValue(ctx, priorityKey{}, lowPriority)
 }
 
-func isLowPriority(ctx context.Context) bool { return ctx.Value(lowPriority{}) != nil }
+// WithUrgent marks what is asked of chunkservers under a context as the repair of a stripe
+// that has no redundancy left: a chunkserver does not bound it beside clients. It is for
+// movers. Of other callers it means nothing.
+func WithUrgent(ctx context.Context) context.Context {
+	return context.WithValue(ctx, priorityKey{}, urgentPriority)
+}
+
+func priorityOf(ctx context.Context) priority {
+	p, _ := ctx.Value(priorityKey{}).(priority)
+	return p
+}
+
+func isLowPriority(ctx context.Context) bool { return priorityOf(ctx) == lowPriority }
+
+func isUrgent(ctx context.Context) bool { return priorityOf(ctx) == urgentPriority }

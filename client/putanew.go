@@ -58,6 +58,7 @@ func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
 	if err != nil {
 		return nil, err
 	}
+	s.grant = old.ticket.grant
 	// One at a time, beside the budget of what is written, which may all be held by those
 	// who wait for this commit. Those before it have their patience each.
 	if err := f.c.anew.lock(ctx); err != nil {
@@ -101,7 +102,7 @@ func sameBytes(old *sentStripe, sent []sentStripe) error {
 }
 
 // readBack fills st with the bytes of a stripe that was put.
-func (f *sender) readBack(ctx context.Context, s *moraine.Stripe, st *stripe) error {
+func (f *sender) readBack(ctx context.Context, s *stripeRecord, st *stripe) error {
 	all := []located{{stripe: s, Extent: moraine.Extent{Length: s.Length, Stripe: s.ID}}}
 	for st.length < s.Length {
 		n := min(s.Length-st.length, f.c.cfg.ChunkBytes)

@@ -35,7 +35,11 @@ var damages = map[string]func(h *chunkHost){
 		})
 	},
 	"newer version": func(h *chunkHost) {
-		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.version = 7; return true })
+		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
+			ch.version, ch.data = 7, bytesOf(98, len(ch.data))
+			ch.crc = sum(ch.data)
+			return true
+		})
 	},
 	"short": func(h *chunkHost) {
 		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {

@@ -128,7 +128,8 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 			return gaveUpAfter(ctx, "read", err)
 		}
 		switch {
-		case isKind(err, moraine.Lost) && !refreshed:
+		case (isKind(err, moraine.Lost) || isKind(err, moraine.PermissionDenied)) && !refreshed:
+			// Not where the record says, or the capability ended before its renewal.
 			refreshed = true
 			r.extents.forget()
 		case isTransient(err):

@@ -18,7 +18,7 @@ type target struct {
 const rebuildPiece = moraine.DefaultChunkSize
 
 // pieceOf returns how many bytes of each chunk of s may be gathered at once.
-func (c *Client) pieceOf(s *moraine.Stripe) int64 {
+func (c *Client) pieceOf(s *stripeRecord) int64 {
 	fits := c.readBytes / 2 / int64(s.Scheme.K+1)
 	return max(moraine.BlockSize, min(rebuildPiece, fits/moraine.BlockSize*moraine.BlockSize))
 }
@@ -79,13 +79,16 @@ func (r *stripeRead) rebuild(ctx context.Context, missing []*chunkWant, spare ma
 		if err := r.c.rebuildGroup(ctx, g, group, piece, nil); err != nil {
 			return err
 		}
+		if err := r.c.verifyRebuilt(ctx, g, group, piece); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // buffersFor returns how many buffers rebuilding takes at most at a time: for
 // the chunks that are not at hand, and for one more where one is late.
-func buffersFor(s *moraine.Stripe, missing []*chunkWant, free []source) int {
+func buffersFor(s *stripeRecord, missing []*chunkWant, free []source) int {
 	most := 0
 	for _, w := range missing {
 		need := int(s.Scheme.K)

@@ -9,6 +9,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// repairPiece is the most bytes of each chunk that a repair gathers at once. Short requests
+// leave gaps to the clients of the servers that are asked.
+const repairPiece = 1 << 20
+
 // RebuildChunk returns the bytes of a chunk: read from its device, where that
 // still has them, or computed from k others. Either way they are held against
 // the sum in the stripe record: what it returns is what the record promises, or
@@ -27,7 +31,7 @@ func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, do
 	if index < 0 || index >= len(s.Chunks) {
 		return fail(&moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the stripe has %d chunks", len(s.Chunks))})
 	}
-	length, piece := s.Scheme.ChunkLen(s.Length), c.pieceOf(s)
+	length, piece := s.Scheme.ChunkLen(s.Length), min(c.pieceOf(s), repairPiece)
 	l, err := c.newLease(ctx, length+min(piece, length)*int64(s.Scheme.K+1))
 	if err != nil {
 		return fail(err)
@@ -47,8 +51,9 @@ func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, do
 		last:     func(i int) bool { return !c.serves(s.Chunks[i].Device) }}
 	err = c.rebuildGroup(ctx, g, []target{{index, 0, out}}, piece, func(p []byte) { sum = crc.Update(sum, p) })
 	if err == nil && sum != s.Chunks[index].CRC {
-		err = &moraine.Error{Kind: moraine.Corrupt,
-			Err: fmt.Errorf("rebuilt bytes have sum %08x, the record %08x", sum, s.Chunks[index].CRC)}
+		if err = c.rebuildWithout(ctx, g, target{index, 0, out}, piece); err == nil {
+			sum = s.Chunks[index].CRC
+		}
 	}
 	if err != nil && !serves && ctx.Err() == nil && whole() {
 		return out, s.Chunks[index].CRC, l.release, nil // its device is out, and has it all the same
@@ -68,10 +73,19 @@ func (c *Client) serves(dev moraine.DeviceID) bool {
 	return !c.health.avoided(dev)
 }
 
+// putSum is the sum of what is put under an intent.
+func putSum(s *stripeRecord, intent *wire.Intent) uint32 {
+	if intent.GetRecoded() {
+		return intent.GetCrc()
+	}
+	return s.Chunks[intent.Index].CRC
+}
+
 // PutRepaired puts a chunk under a recorded intent: on the intent's device, with
-// its layout version. data are the chunk's bytes, whose sum is in the record.
+// its layout version, and the capability that came with it. data are the chunk's bytes, whose sum is in the record, or
+// in the intent where it says that they were encoded again.
 // When it returns nil the chunk is durable there. One attempt, safe to repeat.
-func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.Intent, data []byte) error {
+func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.Intent, capability, data []byte) error {
 	ref := fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), intent.GetIndex())
 	s, err := stripeFromWire(w)
 	if err != nil {
@@ -88,8 +102,8 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.PutTimeout)
 	defer cancel()
 	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: w.Id, Index: intent.Index, Device: intent.Device,
-		Version: intent.Version, Tenant: w.Tenant, Crc: s.Chunks[intent.Index].CRC, Level: uint32(moraine.NVMe),
-		Session: c.meta.current().id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true, LowPriority: isLowPriority(ctx)}, data)
+		Version: intent.Version, Tenant: w.Tenant, Crc: putSum(s, intent), Level: uint32(moraine.NVMe),
+		Session: c.meta.current().id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true, LowPriority: isLowPriority(ctx), Urgent: isUrgent(ctx), Capability: capability}, data)
 	if err == nil && moraine.Level(reply.Level) < moraine.NVMe {
 		err = &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("at level %d only", reply.Level)}
 	}

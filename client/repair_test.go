@@ -8,6 +8,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -89,7 +91,7 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 
 func TestPutRepaired(t *testing.T) {
 	inCluster(t, 7, func(c *cluster) {
-		cl := c.dial("c1", config())
+		cl := c.dialAs(c.peer(transport.RoleChunkserver, "n1"), config())
 		defer cl.Close()
 		write(t, c, cl, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, cl, "/f")[0]
@@ -107,17 +109,18 @@ func TestPutRepaired(t *testing.T) {
 			}
 		}
 		intent := &wire.Intent{Stripe: s.Id, Index: 3, Device: to.device, Version: 2}
-		require.NoError(t, cl.PutRepaired(c.ctx, s, intent, data))
-		require.NoError(t, cl.PutRepaired(c.ctx, s, intent, data), "it is safe to repeat")
+		permit := capabilitytest.Repair(clusterUUID, "n1", intent)
+		require.NoError(t, cl.PutRepaired(c.ctx, s, intent, permit, data))
+		require.NoError(t, cl.PutRepaired(c.ctx, s, intent, permit, data), "it is safe to repeat")
 		held := to.chunks[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: 3}]
 		require.Equal(t, &heldChunk{2, s.Chunks[3].Crc, s.Tenant, held.data}, held)
 		require.Equal(t, data, held.data)
 
-		require.ErrorIs(t, cl.PutRepaired(c.ctx, s, intent, data[1:]), moraine.InvalidArgument)
+		require.ErrorIs(t, cl.PutRepaired(c.ctx, s, intent, permit, data[1:]), moraine.InvalidArgument)
 		to.weak = true
-		require.ErrorIs(t, cl.PutRepaired(c.ctx, s, intent, data), moraine.IOError)
+		require.ErrorIs(t, cl.PutRepaired(c.ctx, s, intent, permit, data), moraine.IOError)
 		to.kill()
-		require.Error(t, cl.PutRepaired(c.within(5*time.Second), s, intent, data))
+		require.Error(t, cl.PutRepaired(c.within(5*time.Second), s, intent, permit, data))
 	})
 }
 

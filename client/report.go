@@ -45,7 +45,17 @@ func newReporter(c *Client) *reporter {
 
 // add reports a chunk as the record s has it. The record may be one that the reader kept
 // while the chunk was rebuilt in its place, and is not to be rebuilt again for that.
-func (r *reporter) add(s *moraine.Stripe, index int, kind moraine.Kind) {
+func (r *reporter) add(s *stripeRecord, index int, kind moraine.Kind) {
+	r.report(s, index, &wire.BadChunk{Kind: uint32(kind)})
+}
+
+// addParity reports a parity chunk that has its recorded sum, and is not the parity of the
+// stripe's data: it was encoded wrong.
+func (r *reporter) addParity(s *stripeRecord, index int) {
+	r.report(s, index, &wire.BadChunk{Kind: uint32(moraine.Corrupt), Parity: true})
+}
+
+func (r *reporter) report(s *stripeRecord, index int, b *wire.BadChunk) {
 	told := toldChunk{moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}, s.Version}
 	now := r.c.clock.Now()
 	r.mu.Lock()
@@ -57,8 +67,9 @@ func (r *reporter) add(s *moraine.Stripe, index int, kind moraine.Kind) {
 		clear(r.told)
 	}
 	r.told[told] = now
-	r.waiting[told] = &wire.BadChunk{Stripe: uint64(s.ID), Index: uint32(index), Device: uint32(s.Chunks[index].Device),
-		Version: uint32(s.Version), AtVersion: true, Kind: uint32(kind)}
+	b.Stripe, b.Index, b.Device = uint64(s.ID), uint32(index), uint32(s.Chunks[index].Device)
+	b.Version, b.AtVersion, b.Capability = uint32(s.Version), true, s.capability
+	r.waiting[told] = b
 	select {
 	case r.wake <- struct{}{}:
 	default:

@@ -21,7 +21,7 @@ type atOnce struct {
 func (a atOnce) Get(_ context.Context, req *wire.GetChunk, dst []byte, each func([]byte)) (*wire.GetChunkReply, int, error) {
 	n := copy(dst, a.chunk[req.Offset:])
 	each(dst)
-	return &wire.GetChunkReply{Version: req.Version, Crc: a.sum, PayloadCrc: crc.Sum(dst), ChunkLength: uint64(len(a.chunk))}, n, nil
+	return &wire.GetChunkReply{Version: 1, Crc: a.sum, PayloadCrc: crc.Sum(dst), ChunkLength: uint64(len(a.chunk))}, n, nil
 }
 
 // readerOfAtOnce returns a reader of a file of one stripe, whose chunks are all alike.
@@ -33,7 +33,7 @@ func readerOfAtOnce(scheme moraine.Scheme) *Reader {
 	chunk := make([]byte, 1<<20)
 	server := atOnce{chunk: chunk, sum: crc.Sum(chunk)}
 	top := &topology{devices: map[moraine.DeviceID]device{}}
-	s := &moraine.Stripe{ID: 1, Scheme: scheme, Version: 1, Length: int64(scheme.K) << 20}
+	s := &stripeRecord{Stripe: moraine.Stripe{ID: 1, Scheme: scheme, Version: 1, Length: int64(scheme.K) << 20}}
 	for i := range scheme.Chunks() {
 		d := moraine.DeviceID(i + 1)
 		top.devices[d] = device{host: fmt.Sprint(d), alive: true, chunks: server}

@@ -14,7 +14,7 @@ import (
 // same range of others (rebuild.go), without waiting for more than that takes.
 type stripeRead struct {
 	c *Client
-	s *moraine.Stripe
+	s *stripeRecord
 	// trust makes it try devices that failed lately like all others.
 	trust bool
 	wants []*chunkWant
@@ -59,7 +59,7 @@ const (
 func (w *chunkWant) end() int64 { return w.lo + int64(len(w.dst)) }
 
 // newStripeRead plans the read of [off, off+len(dst)) of a stripe's bytes.
-func newStripeRead(c *Client, s *moraine.Stripe, off int64, dst []byte, trust bool) *stripeRead {
+func newStripeRead(c *Client, s *stripeRecord, off int64, dst []byte, trust bool) *stripeRead {
 	r := &stripeRead{c: c, s: s, trust: trust}
 	if s.Scheme.IsCopies() {
 		r.wantOne(chunkWant{index: r.bestCopy(), lo: off, dst: dst})

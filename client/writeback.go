@@ -12,13 +12,11 @@ import (
 // launch sends a batch in the background, after a wait for a slot. The gate is
 // held. On error the batch is as it was.
 func (ct *content) launch(ctx context.Context, b *batch) error {
-	select {
-	case ct.slots <- struct{}{}:
-		ct.sendOff(b)
-		return nil
-	case <-ctx.Done():
-		return gaveUp(ctx, "wait for a stripe to be sent")
+	if err := enter(ctx, ct.slots, &ct.c.limits.stripes); err != nil {
+		return err
 	}
+	ct.sendOff(b)
+	return nil
 }
 
 // sendOff sends a batch, which takes the caller's slot. The gate is held.

@@ -20,9 +20,10 @@ import (
 // again.
 type File struct {
 	sender
-	ref     string           // path, or inode, for errors
-	attr    *wire.Attr       // as created
-	link    *wire.LinkTarget // the name it is to get; nil: none
+	ref     string                                             // path, or inode, for errors
+	attr    *wire.Attr                                         // as created
+	link    *wire.LinkTarget                                   // the name it is to get; nil: none
+	parents func(ctx context.Context) (moraine.InodeID, error) // CreateOptions.Parents
 	session *session
 	// life ends when the file fails or ends, with the reason as its cause. The
 	// file's background work runs under it, and so do Write and ReadFrom, which
@@ -294,11 +295,12 @@ func (f *File) launch() error {
 		f.drop(st, t)
 		return nil
 	}
-	select {
-	case f.slots <- struct{}{}:
-	case <-f.life.Done():
+	if err := enter(f.life, f.slots, &f.c.limits.stripes); err != nil {
 		f.drop(st, t)
-		return context.Cause(f.life)
+		if f.life.Err() != nil {
+			return context.Cause(f.life)
+		}
+		return err
 	}
 	seq := f.seq
 	f.seq++

@@ -45,6 +45,7 @@ var errnos = map[moraine.Kind]syscall.Errno{
 	moraine.NewerFormat:      syscall.EIO,
 	moraine.IOError:          syscall.EIO,
 	moraine.NoAttribute:      syscall.ENODATA,
+	moraine.Immutable:        syscall.EPERM,
 }
 
 // status is the answer for err.

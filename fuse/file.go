@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -46,8 +47,14 @@ func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, o
 		m.release(s, m.files.unpin(s))
 		return 0, err
 	}
+	writes := flags&syscall.O_ACCMODE != syscall.O_RDONLY
+	if h.Attr().GetSealed() && (writes || flags&syscall.O_TRUNC != 0) {
+		_ = h.Close(ctx) // nothing was written
+		m.release(s, m.files.unpin(s))
+		return 0, &moraine.Error{Op: "open", Ref: inode.String(), Kind: moraine.Immutable}
+	}
 	s.notePrivileges(h.Attr().GetMode())
-	return m.files.add(&file{state: s, handle: h, writes: flags&syscall.O_ACCMODE != syscall.O_RDONLY}), nil
+	return m.files.add(&file{state: s, handle: h, writes: writes}), nil
 }
 
 // release gives back the content of an inode that has no name, where the table
@@ -144,30 +151,45 @@ func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 	ctx, done := m.request(cancel)
 	defer done()
 	// buf is not touched, and so takes no memory, before its bytes are granted.
-	if err := m.reads.Acquire(ctx, int64(len(buf))); err != nil {
-		return nil, gofuse.EINTR
-	}
-	r := &readReply{m: m, granted: int64(len(buf))}
-	n, err := f.handle.ReadAt(ctx, buf, int64(in.Offset))
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.Done()
+	granted := int64(len(buf))
+	if err := m.reads.Acquire(ctx, granted); err != nil {
 		return nil, status(err)
 	}
-	r.vector[0] = buf[:n]
+	// Only a reply with bytes keeps them: for one without, the server does not call Done.
+	// A panic ends the request alone.
+	defer func() { m.reads.Release(granted) }()
+	n, err := f.handle.ReadAt(ctx, buf, int64(in.Offset))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, status(err)
+	}
+	if n == 0 {
+		return gofuse.ReadResultData(nil), gofuse.OK
+	}
+	r := &readReply{m: m, vector: [1][]byte{buf[:n]}}
+	r.granted.Store(granted)
+	granted = 0
 	return r, gofuse.OK
 }
 
-// readReply is a read's answer. It is written to the kernel from where it is.
+// readReply is a read's answer of at least one byte. It is written to the kernel from
+// where it is.
 type readReply struct {
 	m       *Mount
-	granted int64
+	granted atomic.Int64 // bytes of Mount.reads; 0 after Done
 	vector  [1][]byte
 }
 
 func (r *readReply) Size() int                            { return len(r.vector[0]) }
 func (r *readReply) Bytes([]byte) ([]byte, gofuse.Status) { return r.vector[0], gofuse.OK }
 func (r *readReply) Slices() ([][]byte, gofuse.Status)    { return r.vector[:], gofuse.OK }
-func (r *readReply) Done()                                { r.m.reads.Release(r.granted) }
+
+// Done gives the memory back. The server calls it for each reply with bytes, also where
+// the kernel did not take them.
+func (r *readReply) Done() {
+	if n := r.granted.Swap(0); n > 0 {
+		r.m.reads.Release(n)
+	}
+}
 
 // Write implements gofuse.RawFileSystem. data is copied before it returns; a write with
 // O_SYNC or O_DSYNC returns when it is on its devices.

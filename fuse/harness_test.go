@@ -86,6 +86,7 @@ func startCluster(t *testing.T, opts incluster.Options) *incluster.Cluster {
 type mounted struct {
 	dir    string
 	client *incluster.Client
+	fsys   *fuse.Mount
 	// end unmounts, and returns what Run did. It may be called twice.
 	end func() error
 }
@@ -99,6 +100,8 @@ type mountOptions struct {
 	// over, if not nil, is put between the client and the network.
 	over  func(transport.Dialer) transport.Dialer
 	mount fuse.Config
+	// log, if not nil, gets the mount's log too.
+	log io.Writer
 }
 
 // mount mounts the cluster's root until the test ends, by a client of its own.
@@ -113,9 +116,14 @@ func mount(t *testing.T, c *incluster.Cluster, node string, opts ...mountOptions
 	m := &mounted{dir: t.TempDir(), client: cl}
 	o.mount.Dir = m.dir
 	o.mount.AllowOther = os.Geteuid() == 0
-	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	to := io.Writer(testWriter{t})
+	if o.log != nil {
+		to = io.MultiWriter(to, o.log)
+	}
+	log := slog.New(slog.NewTextHandler(to, nil))
 	fsys, err := fuse.New(o.mount, fuse.Deps{Client: cl.Client, Log: log})
 	require.NoError(t, err)
+	m.fsys = fsys
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- fsys.Run(ctx, func() { close(ready) }) }()

@@ -30,7 +30,8 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"golang.org/x/sync/semaphore"
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Config is what an operator may write.
@@ -55,6 +56,9 @@ type Config struct {
 	// yet answered, ReadBytes the answers to reads. Default 64 MiB each. With
 	// the client's own memory they are all that grows with the load.
 	RequestBytes, ReadBytes int64
+	// Patience bounds how long a read waits for memory for its answer; then it fails with
+	// ETIMEDOUT. Default 2 min.
+	Patience time.Duration
 	// EndPatience is how long the end of a mount waits for open files to be
 	// closed before it cuts them off. Default 10 s.
 	EndPatience time.Duration
@@ -65,11 +69,27 @@ type Deps struct {
 	// Client stays the caller's, to be closed after Run has returned.
 	Client *client.Client
 	Log    *slog.Logger
+	// Metrics counts for the mount. Default: of no registry.
+	Metrics *Metrics
+}
+
+// Metrics counts what mounts do. Several mounts of one process may share it.
+type Metrics struct {
+	// WaitsExceeded counts the calls that failed since a bounded resource of the mount did
+	// not come free in time.
+	WaitsExceeded *prometheus.CounterVec
+}
+
+// NewMetrics makes the metrics and registers them with reg, which may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse")}
 }
 
 const (
 	// maxRequest is the most that one read or write carries.
 	maxRequest = 1 << 20
+	// defaultReadBytes is Config.ReadBytes where it is not set.
+	defaultReadBytes = 64 << 20
 	// fsType is what the list of mounts shows as the type, after "fuse.".
 	fsType = "moraine"
 )
@@ -81,9 +101,12 @@ func (c *Config) setDefaults() {
 		}
 	}
 	def(&c.RequestBytes, 64<<20)
-	def(&c.ReadBytes, 64<<20)
+	def(&c.ReadBytes, defaultReadBytes)
 	if c.Name == "" {
 		c.Name = fsType
+	}
+	if c.Patience == 0 {
+		c.Patience = 2 * time.Minute
 	}
 	if c.EndPatience == 0 {
 		c.EndPatience = 10 * time.Second
@@ -113,7 +136,9 @@ type Mount struct {
 	files  table
 	dirs   dirTable
 	// reads bounds the bytes of reads that are being answered.
-	reads *semaphore.Weighted
+	reads *limit.Semaphore
+	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.
+	undisturbed atomic.Int64
 
 	// life is the context of everything that must not end with a request.
 	life context.Context
@@ -131,12 +156,19 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
+	if deps.Metrics == nil {
+		deps.Metrics = NewMetrics(nil)
+	}
+	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
 	m := &Mount{RawFileSystem: gofuse.NewDefaultRawFileSystem(), cfg: cfg, client: deps.Client, log: deps.Log,
-		root: cfg.Root, reads: semaphore.NewWeighted(cfg.ReadBytes)}
+		root: cfg.Root, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
+			Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
 	if m.root == 0 {
 		m.root = deps.Client.Root()
 	}
-	m.files.init()
+	m.undisturbed.Store(int64(undisturbed))
+	m.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
+		Advice: "look for metadata servers that do not answer", Reports: reports})
 	m.dirs.init()
 	return m, nil
 }

@@ -18,7 +18,7 @@ const undisturbed = time.Second
 // the time undisturbed.
 func (m *Mount) request(cancel <-chan struct{}) (context.Context, func()) {
 	ctx, stop := context.WithCancelCause(m.life)
-	t := time.AfterFunc(undisturbed, func() {
+	t := time.AfterFunc(time.Duration(m.undisturbed.Load()), func() {
 		select {
 		case <-cancel:
 			stop(&moraine.Error{Op: "fuse", Kind: moraine.Canceled})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/limit"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -64,13 +65,16 @@ type openInode struct {
 
 // table is the open files of a mount. The numbers of file handles are given once.
 type table struct {
+	turn limit.Resource // to open or remove a file that is just being removed
+
 	mu      sync.Mutex // guards what follows, and all of openInode but privileged
 	next    uint64
 	handles map[uint64]*file
 	inodes  map[moraine.InodeID]*openInode
 }
 
-func (t *table) init() {
+func (t *table) init(turn limit.Resource) {
+	t.turn = turn
 	t.handles, t.inodes = map[uint64]*file{}, map[moraine.InodeID]*openInode{}
 }
 
@@ -84,12 +88,23 @@ func (t *table) pin(ctx context.Context, inode moraine.InodeID) (*openInode, err
 		if losing == nil {
 			return s, nil
 		}
-		select {
-		case <-losing:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := t.awaitTurn(ctx, losing); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// awaitTurn waits for the end of a call that takes a name from an inode, no longer than
+// the mount's patience.
+func (t *table) awaitTurn(ctx context.Context, losing <-chan struct{}) error {
+	return t.turn.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case <-losing:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 func (t *table) tryPin(inode moraine.InodeID) (s *openInode, losing chan struct{}) {
@@ -152,10 +167,8 @@ func (t *table) beginLoss(ctx context.Context, inode moraine.InodeID) (s *openIn
 			return s, open, nil
 		}
 		t.mu.Unlock()
-		select {
-		case <-losing:
-		case <-ctx.Done():
-			return nil, false, context.Cause(ctx)
+		if err := t.awaitTurn(ctx, losing); err != nil {
+			return nil, false, err
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -47,6 +48,7 @@ var parts = map[string]func(prometheus.Registerer){
 	"client":      func(r prometheus.Registerer) { client.NewMetrics(r) },
 	"ckpt":        func(r prometheus.Registerer) { ckpt.NewMetrics(r) },
 	"transport":   func(r prometheus.Registerer) { transport.NewMetrics(r) },
+	"fuse":        func(r prometheus.Registerer) { fuse.NewMetrics(r) },
 	"s3":          func(r prometheus.Registerer) { s3.NewMetrics(r) },
 }
 

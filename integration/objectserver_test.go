@@ -47,7 +47,7 @@ func TestLocalBucketKeepsItsObjects(t *testing.T) {
 		require.NoError(t, err)
 		part, err := b.PutPart(ctx, key, id, 1, data, crc.Sum(data))
 		require.NoError(t, err)
-		done, err := b.Complete(ctx, key, id, []object.Part{part}, crc.Sum(data), true)
+		done, err := b.Complete(ctx, key, id, []object.Part{part}, crc.Sum(data), true, object.Condition{})
 		require.NoError(t, err)
 		require.NoError(t, end())
 		require.ErrorIs(t, b.Probe(ctx), moraine.Unavailable)

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/mover"
 )
 
 // This file cuts the power of a whole cluster, again and again, at random file
@@ -30,6 +31,9 @@ type powerHistory struct {
 	c     *incluster.Cluster
 	files []*fileUser
 	steps *stepUser
+	// bucket and evictor are nil where there is no object tier.
+	bucket  *cutBucket
+	evictor *evictor
 	// stats
 	cuts, partial, acked, unknown int
 }
@@ -40,12 +44,23 @@ const historyPatience = 5 * time.Minute
 // runHistory cuts the power cuts times and returns the first promise that was
 // broken.
 func runHistory(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error) (h *powerHistory, err error) {
-	h = &powerHistory{rng: rand.New(rand.NewPCG(seed, 1)), steps: newStepUser(seed)}
+	return runHistoryOn(ctx, seed, cuts, rule, nil)
+}
+
+// runHistoryOn is runHistory with a local bucket, if there is one, that files are
+// evicted to.
+func runHistoryOn(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error, bucket *cutBucket) (h *powerHistory, err error) {
+	h = &powerHistory{bucket: bucket, rng: rand.New(rand.NewPCG(seed, 1)), steps: newStepUser(seed)}
 	for i := range 3 {
 		h.files = append(h.files, newFileUser(i, seed))
 	}
-	h.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Rule: rule, Grace: 3 * time.Second,
-		SessionTimeout: 20 * time.Second})
+	opts := incluster.Options{Seed: seed, Rule: rule, Grace: 3 * time.Second, SessionTimeout: 20 * time.Second}
+	if bucket != nil {
+		h.evictor = &evictor{rng: rand.New(rand.NewPCG(seed, 200))}
+		opts.SettleTime = time.Second
+		opts.Bucket = func(string) (mover.Bucket, error) { return bucket, nil }
+	}
+	h.c, err = incluster.Start(ctx, opts)
 	if err != nil {
 		return h, err
 	}
@@ -107,13 +122,23 @@ func (h *powerHistory) life(ctx context.Context) error {
 	if h.rng.IntN(2) == 0 { // the clients lose their power too
 		w.kill()
 		h.note()
-		return h.c.Restart()
+		return h.restart()
 	}
 	time.Sleep(time.Duration(h.rng.IntN(3000)) * time.Millisecond)
-	err := h.c.Restart()
+	err := h.restart()
 	w.finish()
 	h.note()
 	return err
+}
+
+// restart brings all nodes back from a cut, and the bucket, which lost its power too.
+func (h *powerHistory) restart() error {
+	if h.bucket != nil {
+		if err := h.bucket.cut(h.rng); err != nil {
+			return err
+		}
+	}
+	return h.c.Restart()
 }
 
 // await returns when a planned cut has happened, which it makes happen where
@@ -131,7 +156,7 @@ func (h *powerHistory) await(cut <-chan struct{}, nodes ...string) {
 func (h *powerHistory) cutRecovery(ctx context.Context) error {
 	h.await(h.c.PowerCutAfter(1 + h.rng.IntN(1<<(4+h.rng.IntN(8)))))
 	h.cuts++
-	return h.c.Restart()
+	return h.restart()
 }
 
 // cutSome cuts or kills one or two nodes, which a majority and any stripe can do
@@ -180,6 +205,9 @@ func (h *powerHistory) work(ctx context.Context) *crew {
 	w := &crew{cancel: cancel, stop: make(chan struct{})}
 	for i, u := range h.files {
 		w.user(ctx, h.c, fmt.Sprintf("c%d", i+1), func(c *incluster.Client) error { return u.step(ctx, c.Client) })
+	}
+	if h.evictor != nil {
+		w.user(ctx, h.c, "evictor", func(c *incluster.Client) error { return h.evictor.step(ctx, c.Client) })
 	}
 	w.working.Go(func() { h.steps.work(ctx, h.c, w.stop) })
 	return w

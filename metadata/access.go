@@ -17,6 +17,7 @@ type call struct {
 	op     *op
 	req    *wire.MetaRequest
 	caller *statepb.Caller
+	peer   *transport.Peer // nil where the call came over no connection
 }
 
 // admit holds a request against its caller's certificate. peer is nil in a call
@@ -29,7 +30,7 @@ func admit(peer *transport.Peer, op *op, req *wire.MetaRequest) (*call, error) {
 	if caller.ReadOnly && !op.readOnly(req) {
 		return nil, &moraine.Error{Kind: moraine.ReadOnly, Err: fmt.Errorf("the certificate of %q is read-only", caller.Node)}
 	}
-	c := &call{op: op, req: req, caller: caller}
+	c := &call{op: op, req: req, caller: caller, peer: peer}
 	if host, speaks := spokenFor(req); speaks && role != admins && host != "" && host != caller.Node {
 		return nil, denied("node %q may not speak for node %q", caller.Node, host)
 	}
@@ -55,7 +56,7 @@ func identify(peer *transport.Peer) (*statepb.Caller, who) {
 		return &statepb.Caller{Role: string(transport.RoleAdmin), Scope: "/"}, admins
 	}
 	role := roleOf(peer.Role)
-	c := &statepb.Caller{Node: peer.Node, Role: string(peer.Role), Scope: "/"}
+	c := &statepb.Caller{Node: peer.Node, Role: string(peer.Role), Scope: "/", Principal: peer.Principal()}
 	if role == clients {
 		c.Scope, c.ReadOnly, c.Squash = cleanScope(peer.Scope), peer.ReadOnly, peer.Squash
 	}

@@ -185,7 +185,7 @@ func TestANodeSpeaksOnlyForItself(t *testing.T) {
 		k := c.open(peer(transport.RoleClient, "c1"))
 		k.peer = peer(transport.RoleClient, "c2")
 		_, err := k.do(mkdir(root, "stolen"))
-		require.ErrorIs(t, err, moraine.PermissionDenied, "a session is its node's")
+		require.ErrorIs(t, err, moraine.SessionExpired, "a session is its node's")
 		require.Error(t, k.renew())
 	})
 }
@@ -212,9 +212,9 @@ func TestScopeAndReadOnly(t *testing.T) {
 		_, err = k.do(mkdir(team, "mine"))
 		require.NoError(t, err)
 		_, err = k.do(mkdir(root, "not mine"))
-		require.ErrorIs(t, err, moraine.PermissionDenied)
+		require.ErrorIs(t, err, moraine.NotFound)
 		_, err = k.ask(lookup("other"))
-		require.ErrorIs(t, err, moraine.PermissionDenied)
+		require.ErrorIs(t, err, moraine.NotFound)
 
 		wider := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: make([]byte, 16), Scope: "/"}}}
 		_, err = c.do(confined, wider)

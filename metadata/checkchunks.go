@@ -11,7 +11,8 @@ import (
 // checkChunks judges a slice of what a device holds, for an administrator who looks
 // for what is wrong (`moraine fsck`): by the rules of reportChunks, in one view, and
 // without changing anything. What it finds may be on its way to be right: the caller
-// asks again after a while, with a new list of the device.
+// asks again after a while, with a new list of the device. While devices have not reported
+// since the metadata was restored nothing is called missing: they may have it.
 func (l *leader) checkChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
 	slice := c.req.GetCheckChunks().GetSlice()
 	if err := checkSlice(slice); err != nil {
@@ -31,8 +32,14 @@ func (l *leader) checkChunks(ctx context.Context, c *call) (*wire.MetaResponse, 
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		if err := l.checkMissing(r, slice, reply); err != nil {
+		unreported, err := l.machine.Unreported(r)
+		if err != nil {
 			return err
+		}
+		if reply.Unreported = uint64(unreported); unreported == 0 {
+			if err := l.checkMissing(r, slice, reply); err != nil {
+				return err
+			}
 		}
 		return l.checkHeld(r, slice, reply)
 	})

@@ -69,12 +69,13 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	for _, due := range []func(context.Context, time.Time) error{l.endOverdue, l.judgeHosts, l.judgeSlow, l.abortSilentSteps, l.tendMembers} {
+	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endOverdue, l.judgeHosts, l.judgeSlow, l.abortSilentSteps, l.tendMembers} {
 		if err := due(ctx, now); err != nil {
 			return err
 		}
 	}
 	l.deps.Metrics.Sessions.Set(float64(l.sessions.count()))
+	l.measureBackups()
 	l.lease.sweep()
 	return l.rotateKey(ctx)
 }

@@ -17,18 +17,22 @@ func (l *leader) getTopology(ctx context.Context, _ *call) (*wire.MetaResponse, 
 
 // getCluster answers how the cluster is: what the state counts, and what only
 // this leader knows.
-func (l *leader) getCluster(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
+func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	asked := l.ask(c.req.GetGetCluster().GetFresh())
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	if err := l.awaitFill(ctx); err != nil {
 		return nil, err
 	}
+	if err := l.awaitHeard(ctx, asked); err != nil {
+		return nil, err
+	}
 	reply := &wire.ClusterReply{}
 	v := l.topology.view()
 	topology := v.wire
 	err := l.store.View(func(r state.Reader, applied uint64) (err error) {
-		reply.Metadata = l.server.nodes(applied)
+		reply.Metadata = l.nodes(asked, applied)
 		if topology, err = l.countDraining(r, topology); err != nil {
 			return err
 		}
@@ -37,7 +41,7 @@ func (l *leader) getCluster(ctx context.Context, _ *call) (*wire.MetaResponse, e
 	if err != nil {
 		return nil, err
 	}
-	reply.Topology, reply.DefaultScheme = topology, schemeToWire(v.defaultScheme())
+	reply.Topology, reply.DefaultScheme = l.topology.heardSince(asked, l.markRevoked(topology)), schemeToWire(v.defaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
@@ -59,12 +63,18 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
 	reply.PendingBytes, reply.LeakedBytes = n.PendingBytes, n.LeakedBytes
+	unreported, err := l.machine.Unreported(r)
+	if err != nil {
+		return err
+	}
+	reply.Unreported = uint64(unreported)
 	if reply.RepairRunning, err = l.machine.RepairHopeful(r); err != nil {
 		return err
 	}
 	if reply.StripesBySpare, err = l.machine.StripesBySpare(r); err != nil {
 		return err
 	}
+	reply.Backups = l.keptBackups()
 	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
 	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())
 	reply.Waits = l.waitsNow(r, reply.RepairQueued)
@@ -73,7 +83,8 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 }
 
 // nodes describes the metadata servers, as this one sees them.
-func (s *Server) nodes(applied uint64) []*wire.MetadataNode {
+func (l *leader) nodes(asked asked, applied uint64) []*wire.MetadataNode {
+	s := l.server
 	members := s.store.Members()
 	out := make([]*wire.MetadataNode, len(members))
 	for i, m := range members {
@@ -81,10 +92,10 @@ func (s *Server) nodes(applied uint64) []*wire.MetadataNode {
 		out[i] = &wire.MetadataNode{
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
-			LowSpace: s.lowSpaceOf(m.ID),
+			LowSpace: s.lowSpaceOf(m.ID), Heard: l.heardMember(&m, asked),
 		}
 		if m.ID == s.cfg.Node {
-			out[i].Applied, out[i].Alive = applied, true
+			out[i].Applied, out[i].Alive, out[i].Heard = applied, true, true
 		}
 	}
 	return out

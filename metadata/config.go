@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 )
@@ -79,6 +80,11 @@ type Config struct {
 	// PackAfter is for how long nobody must have changed a small file for it to be packed with
 	// others (24 h; negative: none is, and none where RewriteLive is negative).
 	PackAfter time.Duration
+	// BackupDir is where the leader keeps backups of the metadata that it takes by itself;
+	// empty: it takes none. BackupEvery is how often (6 h), BackupKeep how many it keeps (4).
+	BackupDir   string
+	BackupEvery time.Duration
+	BackupKeep  int
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int
@@ -106,8 +112,10 @@ type Deps struct {
 	// Dial returns another metadata server; nil where there is none to reach: then
 	// a server enters unasked, and tells nobody of itself.
 	Dial    func(addrs []string) transport.Metadata
+	FS      vfs.FS      // of backups; default: the machine's
 	Clock   clock.Clock // default: the machine's
 	Rand    io.Reader   // of keys; default: the machine's
+	Secrets Secrets     // default: in memory, as long as the server
 	Log     *slog.Logger
 	Metrics *Metrics // default: not registered anywhere
 }
@@ -131,6 +139,8 @@ func (c *Config) setDefaults() {
 	if c.RewriteBytesPerSecond == 0 {
 		c.RewriteBytesPerSecond = 32 << 20
 	}
+	setDuration(&c.BackupEvery, 6*time.Hour)
+	setInt(&c.BackupKeep, 4)
 	setInt(&c.RunnerKeys, 512)
 	setInt(&c.RunnerPieces, 200)
 	setInt(&c.EntryCommands, 256)
@@ -178,6 +188,8 @@ func (c *Config) validate() error {
 		return bad("stripes are looked through every %v and rewritten at %d bytes a second: at least a second, and 64 KiB", c.RewriteEvery, c.RewriteBytesPerSecond)
 	case c.RewriteGrace < 0 || c.RewriteGrace > state.MaxKeepMillis*time.Millisecond:
 		return bad("what was rewritten is kept for %v: a year at most", c.RewriteGrace)
+	case c.BackupEvery < time.Second || c.BackupKeep < 1:
+		return bad("a backup every %v, of which %d are kept: at least a second, and one", c.BackupEvery, c.BackupKeep)
 	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:
 		return bad("bounds of jobs must be positive")
 	}
@@ -195,8 +207,14 @@ func (c *Config) validate() error {
 }
 
 func (d *Deps) setDefaults() {
+	if d.FS == nil {
+		d.FS = vfs.OS{}
+	}
 	if d.Clock == nil {
 		d.Clock = clock.System{}
+	}
+	if d.Secrets == nil {
+		d.Secrets = &memorySecrets{}
 	}
 	if d.Rand == nil {
 		d.Rand = rand.Reader

@@ -55,7 +55,8 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		}
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
 	}
-	return resp, nil
+	reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, reply.First, reply.Count)
+	return resp, err
 }
 
 // policyScheme is what the policy of a place says of new stripes there; nil
@@ -78,7 +79,7 @@ func (l *leader) policyScheme(at moraine.InodeID) (scheme *wire.Scheme, some boo
 
 // place says again where granted stripes are to go. Nothing is recorded: the
 // devices of a stripe are what its commit says.
-func (l *leader) place(_ context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) place(ctx context.Context, c *call) (*wire.MetaResponse, error) {
 	asked := c.req.GetPlace()
 	switch {
 	case len(asked.Stripes) == 0 || len(asked.Stripes) > maxPlace:
@@ -103,6 +104,14 @@ func (l *leader) place(_ context.Context, c *call) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
+	}
+	if asked.Capability {
+		if err := l.store.ReadBarrier(ctx); err != nil {
+			return nil, err
+		}
+		if reply.Capability, reply.CapabilityExpires, err = l.renewWrites(c, asked.Stripes[0]); err != nil {
+			return nil, err
+		}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Place{Place: reply}}, nil
 }

@@ -27,6 +27,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	if c.req.GetRegisterHost().GetHost() == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request describes no host")}
 	}
+	mark := l.topology.mark()
 	asked := c.req.GetRegisterHost()
 	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
@@ -42,7 +43,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := l.loadHosts(); err != nil {
 		return nil, err
 	}
-	l.topology.heard(host, nil, l.deps.Clock.Now())
+	l.topology.heard(host, nil, mark, l.deps.Clock.Now())
 	reply := resp.GetRegisterHost()
 	reply.Cluster, reply.Incarnation, reply.Mark = l.cluster.uuid[:], uint64(l.cluster.incarnation), l.mark()
 	reply.Keys, reply.GraceMillis = l.tokens.public(), uint64(l.cfg.Grace.Milliseconds())
@@ -57,6 +58,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	if err != nil {
 		return nil, err
 	}
+	mark := l.topology.mark()
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
@@ -64,10 +66,14 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
-	known := l.topology.heard(host, asked.Devices, l.deps.Clock.Now())
+	known := l.topology.heard(host, asked.Devices, mark, l.deps.Clock.Now())
 	v := l.topology.view()
 	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
 		Incarnation: uint64(l.cluster.incarnation), Mark: l.mark()}
+	revoked := l.server.revoked.Load()
+	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != asked.RevokedVersion {
+		reply.Revoked = revoked.List()
+	}
 	var devices, working []uint32
 	for _, d := range asked.Devices {
 		switch have := v.devices[d.Id]; {
@@ -75,6 +81,9 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 			reply.Register = true
 		default:
 			devices = append(devices, d.Id)
+			if holds(have) && !have.Reported {
+				reply.Report = append(reply.Report, d.Id)
+			}
 			if d.State != wire.DeviceState_DEVICE_STATE_OUT { // else it can delete nothing
 				working = append(working, d.Id)
 			}
@@ -103,13 +112,17 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 }
 
 // deletions returns at most limit deletions for devices, of what has been dead
-// for longer than the grace. Each device has an equal part of them, and what one
+// for longer than the grace; none before every device has reported since the metadata was
+// restored. Each device has an equal part of them, and what one
 // needs no part of the others have: no device, and none that is slow, keeps the
 // others from theirs.
 func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
 	now, err := l.machine.ClusterTime(r)
 	grace := uint64(l.cfg.Grace.Milliseconds())
 	if err != nil || now <= grace {
+		return nil, err
+	}
+	if waits, err := l.reportsAwaited(r); err != nil || waits {
 		return nil, err
 	}
 	left, lists := limit, make([][]*wire.Deletion, len(devices))
@@ -169,8 +182,12 @@ func (v *topologyView) mayReport(c *call, device uint32) error {
 	return nil
 }
 
-// loadHosts takes over the hosts and devices of the state.
+// loadHosts takes over the hosts and devices of the state. One read and its takeover are
+// one step: without hostsLoad an older read, taken over late, would replace a newer one, and
+// a host registered meanwhile would be missing until the next change of any host.
 func (l *leader) loadHosts() error {
+	l.hostsLoad.Lock()
+	defer l.hostsLoad.Unlock()
 	var hosts []*wire.Host
 	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
 		hosts, err = l.machine.Hosts(r)
@@ -207,8 +224,7 @@ func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 	if v.wire.Version != before.wire.Version {
 		l.repairs.set()
 	}
-	l.deps.Metrics.LiveHosts.Set(float64(v.live))
-	l.deps.Metrics.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
+	l.countHosts(v)
 	if slices.ContainsFunc(changes, v.endsDrain) && l.speaks(ctx, state.LevelSilentDrains) != nil {
 		changes = slices.DeleteFunc(changes, v.endsDrain)
 	}
@@ -218,6 +234,15 @@ func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// countHosts sets the metrics of hosts.
+func (l *leader) countHosts(v *topologyView) {
+	m := l.deps.Metrics
+	m.LiveHosts.Set(float64(v.heard))
+	m.UnknownHosts.Set(float64(v.live - v.heard))
+	m.UnreportedDevices.Set(float64(v.unreported()))
+	m.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
 }
 
 // endsDrain reports whether a change takes a device out that is drained, for the silence of

@@ -38,6 +38,7 @@ type leader struct {
 	topology  *topology
 	tokens    *signer
 	reports   *reports
+	strays    *strays
 	healing   healing
 	balancing balancing
 	rewriting rewriting
@@ -54,13 +55,20 @@ type leader struct {
 	// fullDisks: those of so many metadata servers are nearly full that the others
 	// are no majority.
 	fullDisks atomic.Bool
-	jobs      signal // jobs may be leased or run
-	steps     signal // a checkpoint changed
-	repairs   poke   // the repair queue, or what can be done about it, changed
-	runnable  poke   // a job for the leader itself may be there
-	hostsRead poke   // hosts or devices in the state changed
-	steered   poke   // an administrator changed how devices are to be filled
-	settled   poke   // chunks that were in memory alone are on their devices, or gone
+	// reported: every device has reported since the metadata was restored.
+	reported  atomic.Bool
+	jobs      signal     // jobs may be leased or run
+	steps     signal     // a checkpoint changed
+	repairs   poke       // the repair queue, or what can be done about it, changed
+	runnable  poke       // a job for the leader itself may be there
+	hostsRead poke       // hosts or devices in the state changed
+	hostsLoad sync.Mutex // a read of the hosts and its takeover are one step
+	steered   poke       // an administrator changed how devices are to be filled
+	settled   poke       // chunks that were in memory alone are on their devices, or gone
+
+	// buckets are the traits of buckets that movers have probed, by URL
+	// (*wire.BucketTraits).
+	buckets sync.Map
 
 	claims claims
 	news   *memberNews
@@ -74,7 +82,7 @@ func (s *Server) lead(ctx context.Context) error {
 	l := &leader{
 		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s, lease: s.lease,
 		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
-		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(),
+		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(), strays: newStrays(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
 		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),
 		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
@@ -89,6 +97,7 @@ func (s *Server) lead(ctx context.Context) error {
 		}
 		l.deps.Metrics.Leaderships.Inc()
 		l.deps.Metrics.Leading.Set(1)
+		l.countHosts(l.topology.view())
 		l.deps.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
 		l.lease.lead(l.sessions.holding(), l.holds)
 		s.leader.Store(l)
@@ -107,7 +116,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.rewriteStripes} {
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.rewriteStripes, l.adoptStrays, l.keepBackups} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()
@@ -123,6 +132,7 @@ func (l *leader) prepare(ctx context.Context) error {
 		return err
 	}
 	l.tokens = &signer{cluster: l.cluster, life: l.cfg.TokenLife, time: l.clusterTime}
+	l.server.askSecret(ctx)
 	if err := l.loadKeys(); err != nil {
 		return err
 	}

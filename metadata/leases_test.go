@@ -463,7 +463,7 @@ func TestAMovedTreeEndsTheStandingOfConfinedSessions(t *testing.T) {
 		require.True(t, r.Recalls[0].All)
 		requireAnswered(t, moved, "the move")
 		_, err = h.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: sub}}})
-		require.ErrorIs(t, err, moraine.PermissionDenied)
+		require.ErrorIs(t, err, moraine.NotFound)
 	})
 }
 

@@ -1,10 +1,14 @@
 package metadata
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics are what a metadata server counts. All are named
 // moraine_metadata_*.
 type Metrics struct {
+	WaitsExceeded *prometheus.CounterVec   // commands given up since the queue was full, by resource
 	Requests      *prometheus.CounterVec   // by request and outcome
 	BatchCommands prometheus.Histogram     // commands in one Raft entry
 	BatchBytes    prometheus.Histogram     // bytes of one Raft entry
@@ -20,35 +24,46 @@ type Metrics struct {
 	CatchUps      prometheus.Counter // times that the leader's memory was brought up to date after a lost answer
 	Sessions      prometheus.Gauge
 	Expired       prometheus.Counter // sessions
-	LiveHosts     prometheus.Gauge
-	SilentHosts   prometheus.Gauge
-	DevicesOut    prometheus.Counter // devices declared out because their host was silent
-	RepairQueue   prometheus.Gauge   // stripes
-	RepairRunning prometheus.Gauge   // stripes that jobs work on
-	RepairTasks   prometheus.Counter // stripes given to repair jobs
-	RebalanceLeft prometheus.Gauge   // bytes
+	LiveHosts     leaderGauge
+	SilentHosts   leaderGauge
+	UnknownHosts  leaderGauge // of which it is not known whether they are up
+	// UnreportedDevices are those in use of which no whole report has come since they booted.
+	UnreportedDevices leaderGauge
+	DevicesOut        prometheus.Counter // devices declared out because their host was silent
+	RepairQueue       leaderGauge        // stripes
+	RepairRunning     leaderGauge        // stripes that jobs work on
+	RepairTasks       prometheus.Counter // stripes given to repair jobs
+	RebalanceLeft     prometheus.Gauge   // bytes
 	// Of what was moved between devices to fill them evenly.
-	RebalancedChunks, RebalancedBytes prometheus.Counter
-	RewriteStripes, PackFiles         prometheus.Counter // given to movers
-	StripesDeadBytes                  prometheus.Gauge
-	JobPieces                         prometheus.Counter // pieces of jobs run by the leader
-	JobsLeased                        prometheus.Counter
-	Deletions                         prometheus.Counter // sent to chunkservers
-	UnknownChunks                     prometheus.Counter // reported, and explained by nothing
-	MissingChunks                     prometheus.Counter // recorded, and not reported by their device
-	DamagedChunks                     prometheus.Counter // that scrubs found to be others than recorded
-	StepsAborted                      prometheus.Counter // checkpoints whose ranks fell silent
-	Leases                            prometheus.Gauge
-	LeaseSessions                     prometheus.Gauge // that hold leases
-	LeasesGranted                     prometheus.Counter
-	Recalls                           prometheus.Counter
-	Holds                             prometheus.Gauge   // exclusive leases
-	HoldRecalls                       prometheus.Counter // of them, to their holders
-	HoldsLapsed                       prometheus.Counter // ended because their holders were not heard of
-	Reclaims                          prometheus.Counter // sessions that came back with leases
-	LeasesRanOut                      prometheus.Counter // sessions whose leases ended by time
-	LeaseWaits                        prometheus.Counter // answers that waited for recalls
+	RebalancedChunks, RebalancedBytes    prometheus.Counter
+	RewriteStripes, PackFiles            prometheus.Counter // given to movers
+	StripesDeadBytes                     prometheus.Gauge
+	JobPieces                            prometheus.Counter // pieces of jobs run by the leader
+	JobsLeased                           prometheus.Counter
+	Deletions                            prometheus.Counter // sent to chunkservers
+	UnknownChunks                        prometheus.Counter // reported, and explained by nothing
+	MissingChunks                        prometheus.Counter // recorded, and not reported by their device
+	BackupAge, BackupBytes, BackupFailed prometheus.Gauge   // of those that the leader takes by itself
+	AdoptedChunks                        prometheus.Counter // that fit a record which named another device
+	DamagedChunks                        prometheus.Counter // that scrubs found to be others than recorded
+	StepsAborted                         prometheus.Counter // checkpoints whose ranks fell silent
+	Leases                               prometheus.Gauge
+	LeaseSessions                        prometheus.Gauge // that hold leases
+	LeasesGranted                        prometheus.Counter
+	Recalls                              prometheus.Counter
+	Holds                                prometheus.Gauge   // exclusive leases
+	HoldRecalls                          prometheus.Counter // of them, to their holders
+	HoldsLapsed                          prometheus.Counter // ended because their holders were not heard of
+	Reclaims                             prometheus.Counter // sessions that came back with leases
+	LeasesRanOut                         prometheus.Counter // sessions whose leases ended by time
+	LeaseWaits                           prometheus.Counter // answers that waited for recalls
 }
+
+// leaderGauge is a gauge of what only a leader knows: there is none until it is set, and none
+// when the server leads no more, so that what is not known is not read as 0.
+type leaderGauge struct{ vec *prometheus.GaugeVec }
+
+func (g leaderGauge) Set(v float64) { g.vec.WithLabelValues().Set(v) }
 
 // applyBuckets has an edge at 100 ms, which no command may take longer than.
 var applyBuckets = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5}
@@ -61,38 +76,48 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "moraine_metadata_" + name, Help: help})
 	}
+	leaderOnly := func(name, help string) leaderGauge {
+		return leaderGauge{prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_metadata_" + name, Help: help}, nil)}
+	}
 	histogram := func(name, help string, start, factor float64, n int) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "moraine_metadata_" + name, Help: help,
 			Buckets: prometheus.ExponentialBuckets(start, factor, n)})
 	}
 	m := &Metrics{
+		WaitsExceeded: limit.NewMetrics(reg, "metadata"),
 		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_metadata_requests_total",
 			Help: "Requests answered, by request and outcome."}, []string{"request", "outcome"}),
-		BatchCommands: histogram("entry_commands", "Commands packed into one Raft entry.", 1, 2, 9),
-		BatchBytes:    histogram("entry_bytes", "Size of one Raft entry.", 64, 4, 8),
-		ProposeWait:   histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
-		QueueFull:     counter("queue_full_total", "Commands that found the queue full and waited."),
-		Leading:       gauge("leading", "1 while this server leads."),
-		Outlived:      counter("outlived_total", "Times that a server or a chunkserver told of an incarnation of the metadata that outlives this server's."),
-		Leaderships:   counter("leaderships_total", "How often this server began to lead."),
-		Ticks:         counter("ticks_total", "Steps of cluster time."),
-		ClockGaps:     counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
-		CatchUps:      counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
-		Sessions:      gauge("sessions", "Live sessions."),
-		Expired:       counter("sessions_expired_total", "Sessions ended because they were not renewed."),
-		LiveHosts:     gauge("live_hosts", "Hosts whose heartbeats arrive."),
-		SilentHosts:   gauge("silent_hosts", "Registered hosts whose heartbeats do not arrive."),
-		DevicesOut:    counter("devices_declared_out_total", "Devices declared out because their host was silent."),
-		RepairQueue:   gauge("repair_queue_stripes", "Stripes waiting for repair."),
-		RepairRunning: gauge("repair_running_stripes", "Stripes that repair jobs work on."),
-		RepairTasks:   counter("repair_tasks_total", "Stripes given to repair jobs."),
-		JobPieces:     counter("job_pieces_total", "Pieces of jobs run by the leader."),
-		JobsLeased:    counter("jobs_leased_total", "Leases of jobs given to movers."),
-		Deletions:     counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
-		UnknownChunks: counter("unknown_chunks_total", "Reported chunks that nothing explains."),
-		DamagedChunks: counter("scrub_damaged_chunks_total", "Chunks that scrubs read well and that are not what the stripe records say."),
-		MissingChunks: counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
-		StepsAborted:  counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
+		BatchCommands:     histogram("entry_commands", "Commands packed into one Raft entry.", 1, 2, 9),
+		BatchBytes:        histogram("entry_bytes", "Size of one Raft entry.", 64, 4, 8),
+		ProposeWait:       histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
+		QueueFull:         counter("queue_full_total", "Commands that found the queue full and waited."),
+		Leading:           gauge("leading", "1 while this server leads."),
+		Outlived:          counter("outlived_total", "Times that a server or a chunkserver told of an incarnation of the metadata that outlives this server's."),
+		Leaderships:       counter("leaderships_total", "How often this server began to lead."),
+		Ticks:             counter("ticks_total", "Steps of cluster time."),
+		ClockGaps:         counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
+		CatchUps:          counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
+		Sessions:          gauge("sessions", "Live sessions."),
+		Expired:           counter("sessions_expired_total", "Sessions ended because they were not renewed."),
+		LiveHosts:         leaderOnly("live_hosts", "Hosts whose heartbeats arrive."),
+		UnknownHosts:      leaderOnly("unknown_hosts", "Registered hosts that the present leader has not heard of yet."),
+		UnreportedDevices: leaderOnly("unreported_devices", "Devices in use without a whole report of their chunks since they booted."),
+		SilentHosts:       leaderOnly("silent_hosts", "Registered hosts whose heartbeats do not arrive."),
+		DevicesOut:        counter("devices_declared_out_total", "Devices declared out because their host was silent."),
+		RepairQueue:       leaderOnly("repair_queue_stripes", "Stripes waiting for repair."),
+		RepairRunning:     leaderOnly("repair_running_stripes", "Stripes that repair jobs work on."),
+		RepairTasks:       counter("repair_tasks_total", "Stripes given to repair jobs."),
+		JobPieces:         counter("job_pieces_total", "Pieces of jobs run by the leader."),
+		JobsLeased:        counter("jobs_leased_total", "Leases of jobs given to movers."),
+		Deletions:         counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
+		UnknownChunks:     counter("unknown_chunks_total", "Reported chunks that nothing explains."),
+		DamagedChunks:     counter("scrub_damaged_chunks_total", "Chunks that scrubs read well and that are not what the stripe records say."),
+		BackupAge:         gauge("backup_age_seconds", "Age of the newest backup that the leader has taken by itself; 0: there is none."),
+		BackupBytes:       gauge("backup_bytes", "Size of that backup."),
+		BackupFailed:      gauge("backup_failed", "1 while the last backup that the leader tried to take by itself has failed."),
+		AdoptedChunks:     counter("adopted_chunks_total", "Chunks on another device than their stripe record named, where the named one was gone: the record names them now."),
+		MissingChunks:     counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
+		StepsAborted:      counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
 	m.Apply = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_metadata_apply_seconds",
 		Help: "Time to apply one command to the state, by command.", Buckets: applyBuckets}, []string{"command"})
@@ -118,17 +143,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts, m.SilentHosts,
-			m.DevicesOut, m.RepairQueue, m.RepairRunning, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
-			m.UnknownChunks, m.MissingChunks, m.DamagedChunks, m.StepsAborted)
+			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
+			m.DevicesOut, m.RepairQueue.vec, m.RepairRunning.vec, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
+			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
 	}
 	return m
 }
 
 // stopLeading clears the gauges that only a leader knows.
 func (m *Metrics) stopLeading() {
-	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions, m.LiveHosts, m.SilentHosts, m.RepairQueue, m.RepairRunning,
-		m.Leases, m.LeaseSessions, m.RebalanceLeft, m.StripesDeadBytes} {
+	for _, g := range []leaderGauge{m.LiveHosts, m.SilentHosts, m.UnknownHosts, m.UnreportedDevices, m.RepairQueue, m.RepairRunning} {
+		g.vec.Reset()
+	}
+	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions,
+		m.Leases, m.LeaseSessions, m.RebalanceLeft, m.StripesDeadBytes, m.BackupAge, m.BackupBytes, m.BackupFailed} {
 		g.Set(0)
 	}
 }

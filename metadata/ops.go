@@ -97,7 +97,7 @@ func serving(name string, serve serveFunc) op {
 
 // opTable has the op of each request that this build knows, by the number of
 // its field in wire.MetaRequest.
-type opTable [512]op
+type opTable [1024]op
 
 func newOpTable(m *Metrics) *opTable {
 	t := &opTable{
@@ -125,8 +125,8 @@ func newOpTable(m *Metrics) *opTable {
 		41: freeing("end_grant"),
 		42: growing("place", (*leader).place),
 		43: growing("commit", (*leader).commit),
-		44: reading("get_extents"),
-		45: asking("report_bad_chunks", (*leader).mutate),
+		44: {name: "get_extents", may: anyone, reads: true, snapshot: true, serve: (*leader).getExtents},
+		45: asking("report_bad_chunks", (*leader).reportBadChunks),
 		46: growing("clone", (*leader).mutate),
 
 		60: serving("register_host", (*leader).registerHost),
@@ -155,6 +155,8 @@ func newOpTable(m *Metrics) *opTable {
 		108: {name: "resolve_step", may: anyone, serve: (*leader).resolveStep},
 		109: freeing("remove_step"),
 		110: reading("list_parts"),
+		680: {name: "lease_step", may: anyone, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
+		681: {name: "release_step", may: anyone, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
 
 		120: {name: "queue_move", may: anyone, grows: true, serve: (*leader).mutate}, // a chunkserver has no session
 		121: serving("begin_object", (*leader).mutate),
@@ -200,6 +202,8 @@ func newOpTable(m *Metrics) *opTable {
 		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).commitRewrite},
 		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).commitPack},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
+		620: {name: "revoke_cert", may: admins, grows: true, since: state.LevelRewrite, serve: (*leader).revokeCert},
+		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
 	}
 	for i := range t {

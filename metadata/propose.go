@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
@@ -42,7 +43,8 @@ type proposer struct {
 	maxInFlight           int
 	settleMillis          uint64 // of each command; 0 is the default
 	queue                 chan *proposal
-	crowded               poke // a crowd waits in the queue
+	commands              limit.Resource // what fills queue
+	crowded               poke           // a crowd waits in the queue
 	// doubt is whether an entry may have taken effect, or may yet, whose results
 	// observe did not see.
 	doubt   atomic.Bool
@@ -72,7 +74,9 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 		settleMillis: settle,
 		store:        store, clock: deps.Clock, metrics: deps.Metrics, observe: observe,
 		maxCommands: cfg.EntryCommands, maxBytes: cfg.EntryBytes, maxInFlight: cfg.EntriesInFlight,
-		queue:   make(chan *proposal, cfg.QueuedCommands),
+		queue: make(chan *proposal, cfg.QueuedCommands),
+		commands: limit.Resource{Name: "queue of commands", Advice: "the metadata servers are overloaded, or their disks are slow",
+			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
 		crowded: newPoke(),
 		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }},
 	}
@@ -167,11 +171,12 @@ func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *p
 	default:
 	}
 	p.metrics.QueueFull.Inc()
+	began := time.Now()
 	select {
 	case p.queue <- prop:
 		return nil
 	case <-ctx.Done():
-		return contextError("metadata.propose", ctx)
+		return p.commands.GaveUp(ctx, time.Since(began))
 	case <-stopped:
 		return errStopped
 	}

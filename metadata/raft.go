@@ -99,7 +99,7 @@ func latenciesToWire(l raftstore.Latencies) *wire.Latencies {
 func (n raftNode) Healthy() error {
 	select {
 	case <-n.Ready():
-		return nil
+		return n.Stalled()
 	default:
 		return &moraine.Error{Op: "raftstore", Kind: moraine.Unavailable, Err: fmt.Errorf("the log and the state are being opened")}
 	}

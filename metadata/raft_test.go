@@ -39,6 +39,8 @@ type raftCluster struct {
 	// patience is how long followers wait for their leader; 0: 300 ms, so that
 	// elections are quick.
 	patience time.Duration
+	// secrets is where a server keeps the cluster's secret; nil: in its memory.
+	secrets map[string]metadata.Secrets
 }
 
 // steady is a patience that a loaded machine does not exhaust: the first leader leads to
@@ -67,7 +69,11 @@ func newRaftClusterOn(t testing.TB, size int, disks func(string) (vfs.FS, string
 }
 
 func newPatientRaftCluster(t testing.TB, size int, patience time.Duration, disks func(string) (vfs.FS, string)) *raftCluster {
-	c := &raftCluster{t: t, net: memnet.New(1), patience: patience, disks: disks, servers: map[string]*metadata.Server{}, stops: map[string]func(){},
+	return newSecretRaftCluster(t, size, patience, nil, disks)
+}
+
+func newSecretRaftCluster(t testing.TB, size int, patience time.Duration, secrets map[string]metadata.Secrets, disks func(string) (vfs.FS, string)) *raftCluster {
+	c := &raftCluster{t: t, net: memnet.New(1), patience: patience, secrets: secrets, disks: disks, servers: map[string]*metadata.Server{}, stops: map[string]func(){},
 		joins: map[string]bool{}, ends: map[string]chan error{}}
 	for i := range size {
 		c.names = append(c.names, fmt.Sprintf("m%d", i+1))
@@ -128,7 +134,7 @@ func (c *raftCluster) start(name string) {
 	}
 	fs, _ := c.disks(name)
 	over := metadata.OverRaft(c.raftConfig(name), raftstore.Deps{FS: fs, Log: log, Stream: raftStream{node.RaftListener(), node}})
-	s, err := metadata.New(cfg, metadata.Deps{Log: log, Dial: c.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleMetadata, Node: name}).Metadata,
+	s, err := metadata.New(cfg, metadata.Deps{Log: log, Secrets: c.secrets[name], Dial: c.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleMetadata, Node: name}).Metadata,
 		NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
 			if c.wrap != nil {
 				fsm = c.wrap(name, fsm)

@@ -76,6 +76,9 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 		if err != nil || queued == running {
 			return err
 		}
+		if waits, err := l.repairsWait(r); err != nil || waits {
+			return err
+		}
 		waiting, out.next, err = l.machine.RepairQueue(r, at, repairLook, back)
 		out.more = !out.next.End()
 		return err
@@ -170,7 +173,7 @@ func (l *leader) beginRepair(ctx context.Context, c *call) (*wire.MetaResponse, 
 		open = open || in.Device == 0
 	}
 	if !open {
-		return l.mutate(ctx, c)
+		return l.recordIntents(ctx, c, c.req)
 	}
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -184,7 +187,16 @@ func (l *leader) beginRepair(ctx context.Context, c *call) (*wire.MetaResponse, 
 			return nil, err
 		}
 	}
-	return l.propose(ctx, c.caller, req)
+	return l.recordIntents(ctx, c, req)
+}
+
+// recordIntents proposes intents, and permits their holder to fill them.
+func (l *leader) recordIntents(ctx context.Context, c *call, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := l.propose(ctx, c.caller, req)
+	if reply := resp.GetBeginRepair(); err == nil && reply != nil {
+		reply.Capability, err = l.permitRepairs(c, reply.Intents)
+	}
+	return resp, err
 }
 
 // chooseTarget fills in the device of an intent. A device that the holder had

@@ -2,8 +2,11 @@ package metadata
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
@@ -15,11 +18,15 @@ const (
 	// maxReport bounds the chunks in one slice of a report.
 	maxReport = 16384
 	// expectPage is how many expected chunks are read at once, and maxMissing
-	// how many missing ones one slice queues: the rest is met by the next pass.
-	expectPage, maxMissing = 4096, 4096
+	// how many missing ones one slice queues: a slice with more is cut there, and the
+	// device reports from there on.
+	expectPage = 4096
 	// queueItems bounds the chunks in one command that queues repairs.
 	queueItems = 128
 )
+
+// maxMissing is a variable for tests alone.
+var maxMissing uint64 = 4096
 
 // reports is the leader's memory of the passes that devices make over all their
 // chunks. A pass that this leader did not see from its start is judged, but not
@@ -37,6 +44,7 @@ type reports struct {
 type pass struct {
 	started                     uint64 // log index that it began after
 	from, next                  uint64 // stripes that the last slice began with, and that the next must begin with
+	asked                       uint64 // where the last slice said that it ended; next may be before that
 	unknownBytes, unknownChunks uint64
 	ended                       bool   // its last slice has come
 	unsettled                   uint64 // least index of what explains a chunk that is still there; 0: none
@@ -54,7 +62,8 @@ func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.byDevice[slice.Device]
-	if p != nil && p.started == slice.PassStarted && p.from == slice.From && p.next == slice.To {
+	if p != nil && p.started == slice.PassStarted && p.from == slice.From && p.asked == slice.To {
+		p.next = f.to(slice)
 		p.settle(f)
 		return p.whole() // to be recorded again: that may be what failed
 	}
@@ -69,7 +78,8 @@ func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
 	p.unknownBytes, p.unknownChunks = p.unknownBytes+f.unknownBytes, p.unknownChunks+f.unknown
 	p.settle(f)
 	p.quarantined = append(p.quarantined, f.quarantined[:min(len(f.quarantined), maxListed-len(p.quarantined))]...)
-	p.from, p.next, p.ended = slice.From, slice.To, slice.To == 0
+	to := f.to(slice)
+	p.from, p.asked, p.next, p.ended = slice.From, slice.To, to, to == 0
 	if p.ended {
 		r.list(slice.Device, p)
 	}
@@ -101,6 +111,20 @@ type findings struct {
 	damaged               uint64
 	unsettled             uint64
 	quarantined           []*wire.QuarantinedChunk // what is unknown
+	adopt                 []*statepb.AdoptedChunk  // what fits a record that has no such chunk, or a later version of one that it has
+	undecided             []*statepb.AdoptedChunk  // what fits a record whose own device has not reported
+	parity                []*wire.Stripe           // to be checked
+	// cut is the stripe from which on nothing was judged, as too much is missing below it;
+	// 0: all was.
+	cut uint64
+}
+
+// to is the stripe that the slice was judged up to; 0: to the end.
+func (f *findings) to(slice *wire.ReportChunks) uint64 {
+	if f.cut != 0 {
+		return f.cut
+	}
+	return slice.To
 }
 
 // reportChunks judges a slice of what a device holds: what is dead is to be
@@ -114,6 +138,9 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := checkSlice(slice); err != nil {
 		return nil, err
 	}
+	if own := uint64(l.cluster.incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
+		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report was begun under incarnation %d of the metadata, and this is %d: begin it again", slice.Incarnation, own)}
+	}
 	if err := l.store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
@@ -122,10 +149,13 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		if err := l.judgeReported(r, slice, f); err != nil {
+		if err := l.findMissing(r, slice, f); err != nil {
 			return err
 		}
-		return l.findMissing(r, slice, f)
+		if f.missing >= maxMissing && !slice.Scrub {
+			f.cutAtLast()
+		}
+		return l.judgeReported(r, slice, f)
 	})
 	if err != nil {
 		return nil, err
@@ -136,6 +166,10 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := l.queueRepairs(ctx, f.repairs); err != nil {
 		return nil, err
 	}
+	l.strays.add(f.undecided)
+	if err := l.adopt(ctx, f.adopt); err != nil {
+		return nil, err
+	}
 	if slice.Scrub {
 		l.deps.Metrics.DamagedChunks.Add(float64(f.damaged))
 	} else if p := l.reports.add(slice, f); p != nil {
@@ -144,7 +178,33 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 		}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
-		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing, Damaged: f.damaged}}}, nil
+		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing, Damaged: f.damaged, To: f.cut, CheckParity: f.parity}}}, nil
+}
+
+// maxParity bounds the stripes of one slice whose parity is checked.
+const maxParity = 256
+
+// sampled reports whether a stripe is of the sample of a scrub's slice. Another pass takes
+// others.
+func sampled(stripe uint64, slice *wire.ReportChunks) bool {
+	if !slice.GetScrub() || slice.GetParitySample() == 0 {
+		return false
+	}
+	const parts = 10_000
+	b := binary.LittleEndian.AppendUint64(nil, stripe)
+	return xxhash.Sum64(binary.LittleEndian.AppendUint64(b, slice.GetPassStarted()))%parts < uint64(slice.GetParitySample())
+}
+
+// sampleParity has the parity of a stripe checked by whoever holds its first parity chunk.
+func (l *leader) sampleParity(r state.Reader, chunk *wire.ChunkReport, f *findings) error {
+	w, err := l.machine.WireStripe(r, moraine.StripeID(chunk.Stripe))
+	if err != nil || w == nil {
+		return err
+	}
+	if w.GetScheme().GetK() > 1 && chunk.Index == w.GetScheme().GetK() {
+		f.parity = append(f.parity, w)
+	}
+	return nil
 }
 
 // checkSlice refuses a slice that makes no sense.
@@ -173,19 +233,35 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 		return err
 	}
 	grace := uint64(l.cfg.Grace.Milliseconds())
-	young := now < grace // nothing can have been dead for long enough
+	waits, err := l.reportsAwaited(r)
+	if err != nil {
+		return err
+	}
+	keep := waits || now < grace // nothing can have been dead for long enough
 	dead := now - min(grace, now)
 	for _, chunk := range slice.Chunks {
+		if f.cut != 0 && chunk.Stripe >= f.cut {
+			continue
+		}
 		v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
 		if err != nil {
 			return err
 		}
+		if v.Fate == state.Live && sampled(chunk.Stripe, slice) && len(f.parity) < maxParity {
+			if err := l.sampleParity(r, chunk, f); err != nil {
+				return err
+			}
+		}
 		switch {
-		case v.Fate == state.Dead && !young:
+		case v.Fate == state.Dead && !keep:
 			f.deletions = append(f.deletions, &wire.Deletion{Device: slice.Device, Stripe: chunk.Stripe, Index: chunk.Index, Below: uint32(v.Below)})
 		case v.Fate == state.Damaged:
 			f.damaged++
 			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: chunk.Stripe, Index: chunk.Index, Device: slice.Device, Version: chunk.Version, Reason: "corrupt"})
+		case v.Fate == state.Wanted, v.Fate == state.Superseded:
+			f.adopt = append(f.adopt, &statepb.AdoptedChunk{Device: slice.Device, Chunk: chunk})
+		case v.Fate == state.Undecided:
+			f.undecided = append(f.undecided, &statepb.AdoptedChunk{Device: slice.Device, Chunk: chunk})
 		case v.Fate == state.Unknown:
 			f.unknown++
 			f.unknownBytes += chunk.Length
@@ -228,6 +304,15 @@ func (l *leader) findMissing(r state.Reader, slice *wire.ReportChunks, f *findin
 	return nil
 }
 
+// cutAtLast leaves the last stripe of which a chunk is missing, and what comes after it, to
+// the next slice.
+func (f *findings) cutAtLast() {
+	f.cut = f.repairs[len(f.repairs)-1].Stripe
+	for len(f.repairs) > 0 && f.repairs[len(f.repairs)-1].Stripe == f.cut {
+		f.repairs, f.missing = f.repairs[:len(f.repairs)-1], f.missing-1
+	}
+}
+
 func (l *leader) queueRepairs(ctx context.Context, items []*statepb.RepairItem) error {
 	for len(items) > 0 {
 		n := min(len(items), queueItems)
@@ -252,6 +337,6 @@ func (l *leader) completeReport(ctx context.Context, device uint32, p *pass) err
 		l.deps.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
 	}
 	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
-		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks}}})
+		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks, Reported: p.started}}})
 	return err
 }

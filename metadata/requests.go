@@ -80,6 +80,9 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 			return nil, err
 		}
 	}
+	if t := resp.GetTier(); t != nil {
+		t.Traits = l.bucketTraits()
+	}
 	err := l.settleSeen(ctx, &seen)
 	if err == nil && c.req.LeaseEpoch != 0 && c.req.Session != 0 && resp.Error == nil && !seen.All {
 		resp.Lease = l.lease.grant(c.req.Session, c.req.LeaseEpoch, &seen, asOf)
@@ -96,7 +99,7 @@ func (l *leader) unconfined(c *call) *wire.MetaRequest {
 		return c.req
 	}
 	ses, err := l.sessions.live(c.req.Session)
-	if err != nil || !ses.all || ses.node != c.caller.Node {
+	if err != nil || !ses.all || !ses.of(c.caller) {
 		return c.req
 	}
 	return &wire.MetaRequest{Partition: c.req.Partition, RoutingEpoch: c.req.RoutingEpoch, Op: c.req.Op}

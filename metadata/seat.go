@@ -171,6 +171,9 @@ func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID)
 	own := s.ownIncarnation()
 	beat := &wire.MemberBeat{Id: s.cfg.Node, DataId: dir[:], Status: s.memberStatus(),
 		Incarnation: uint64(own.Number), Mark: transport.MarkBytes(own)}
+	if s.stage.Load() == int32(wire.MemberStage_MEMBER_STAGE_ENTERED) { // before, there is no state to look at
+		beat.WantSecret = s.wantedSecret()
+	}
 	resp, err := s.deps.Dial(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MemberBeat{MemberBeat: beat}})
 	if err != nil {
 		return nil, err
@@ -184,6 +187,7 @@ func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID)
 	if said.Number != 0 && own.Outlives(said) { // it was given up: what it says, and refuses, is nothing to us
 		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("it is of incarnation %v, this server of %v", said, own)}
 	}
+	s.takeSecret(beat.WantSecret, reply)
 	return reply, nil
 }
 
@@ -278,6 +282,7 @@ func (s *Server) memberBeat(ctx context.Context, c *call) (*wire.MetaResponse, e
 			return nil, err
 		}
 	}
+	s.giveSecret(c, reply)
 	reply.Leader, _ = s.store.Leader()
 	reply.LeaderAddresses = s.addresses(reply.Leader)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_MemberBeat{MemberBeat: reply}}, nil

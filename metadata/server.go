@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/autobackup"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -55,10 +56,14 @@ type Server struct {
 	incarnation atomic.Uint32
 	stage       atomic.Int32 // a wire.MemberStage; unknown before Run
 	backups     backups
+	kept        *autobackup.Backups // that are taken by themselves
 	// diverged gets a value when the state was found to differ from that of
 	// the server that leads.
 	diverged chan struct{}
 	lease    *leaseTable
+	secrets  secretKeeper
+	// revoked are the certificates that are not taken any more.
+	revoked atomic.Pointer[transport.Revocations]
 }
 
 var _ transport.Metadata = (*Server)(nil)
@@ -74,8 +79,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("no store was given")}
 	}
 	lease := newLeaseTable(deps.Metrics, deps.Clock.Now, cfg.SessionTimeout)
-	s := &Server{cfg: cfg, deps: deps, lease: lease, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
-		diverged: make(chan struct{}, 1)}
+	kept := autobackup.New(autobackup.Config{Dir: cfg.BackupDir, Every: cfg.BackupEvery, Keep: cfg.BackupKeep, Cluster: cfg.Cluster},
+		autobackup.Deps{FS: deps.FS, Clock: deps.Clock, Log: deps.Log})
+	s := &Server{cfg: cfg, deps: deps, lease: lease, kept: kept, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
+		diverged: make(chan struct{}, 1), secrets: secretKeeper{store: deps.Secrets}}
 	for _, p := range cfg.Peers {
 		s.peers[p.ID] = p
 	}
@@ -99,10 +106,14 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.enter(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+	if err := s.secrets.load(); err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.store.Run(ctx) })
 	g.Go(func() error { return s.beat(ctx) })
 	g.Go(func() error { s.followLeadership(ctx); return nil })
+	g.Go(func() error { s.followRevoked(ctx); return nil })
 	g.Go(func() error { return s.watchDivergence(ctx) })
 	g.Go(func() error { <-ctx.Done(); return s.backups.closeAll() })
 	err := g.Wait()
@@ -192,6 +203,9 @@ func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if moraine.Partition(req.Partition) != partition {
 		return nil, &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("partition %d is not served here", req.Partition)}
+	}
+	if err := s.refuseRevoked(transport.PeerFrom(ctx)); err != nil {
+		return nil, err
 	}
 	c, err := admit(transport.PeerFrom(ctx), op, req)
 	if err != nil {

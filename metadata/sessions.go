@@ -2,15 +2,19 @@ package metadata
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,14 +29,18 @@ type sessions struct {
 
 // session is one live session. Its identity never changes.
 type session struct {
-	node     string
-	root     uint64 // inode that its paths start at
-	readOnly bool
-	all      bool // its scope is the root
-	tenants  []moraine.Tenant
-	renewed  time.Time
-	leases   bool // it may hold leases
-	ending   bool // its end is decided: it cannot be renewed any more
+	// peer is the connection that last asked for something under the session; nil
+	// where none has asked this leader.
+	peer      atomic.Pointer[transport.Peer]
+	principal state.Principal // of the certificate that opened it
+	node      string
+	root      uint64 // inode that its paths start at
+	readOnly  bool
+	all       bool // its scope is the root
+	tenants   []moraine.Tenant
+	renewed   time.Time
+	leases    bool // it may hold leases
+	ending    bool // its end is decided: it cannot be renewed any more
 }
 
 func newSessions(timeout time.Duration) *sessions {
@@ -148,10 +156,19 @@ func (l *leader) admitSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	if ses.node != c.caller.Node {
-		return denied("the session is not one of node %q", c.caller.Node)
+	if !ses.of(c.caller) {
+		return &moraine.Error{Ref: moraine.SessionID(id).String(), Kind: moraine.SessionExpired,
+			Err: fmt.Errorf("the session was opened under another certificate than this one of %q: open a new one", c.caller.Node)}
+	}
+	if ses.peer.Load() != c.peer {
+		ses.peer.Store(c.peer)
 	}
 	return nil
+}
+
+// of reports whether the caller's certificate opened the session.
+func (s *session) of(c *statepb.Caller) bool {
+	return s.node == c.Node && s.principal == state.PrincipalOf(c)
 }
 
 // openSession makes a session. A repeated request finds the session it made.
@@ -165,13 +182,42 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 		return nil, err
 	}
 	req.GetOpenSession().KeepsAnswer = err == nil
-	cmd := &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: req}}
-	began := l.deps.Clock.Now()
-	res, err := l.proposer.propose(ctx, l.done, cmd, func(r *state.Result) { l.opened(r, began) })
-	if err != nil || res.Response.GetError() != nil {
-		return res.Response, err
+	for range maxDraws {
+		if req.GetOpenSession().Drawn, err = l.drawNumber(); err != nil {
+			return nil, err
+		}
+		cmd := &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: req}}
+		began := l.deps.Clock.Now()
+		res, err := l.proposer.propose(ctx, l.done, cmd, func(r *state.Result) { l.opened(r, began) })
+		switch failed := res.Response.GetError(); {
+		case err != nil:
+			return nil, err
+		case moraine.Kind(failed.GetKind()) == moraine.Exists && failed != nil:
+			continue // another session has the number
+		case failed != nil:
+			return res.Response, nil
+		}
+		return l.sessionReply(res.Response.GetSession().GetSession(), true)
 	}
-	return l.sessionReply(res.Response.GetSession().GetSession(), true)
+	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use; ask again", maxDraws)}
+}
+
+// maxDraws bounds how many numbers one OpenSession draws: one of a million
+// sessions meets another with a chance of 1 to a million.
+const maxDraws = 4
+
+// drawNumber returns the random part of a session's number, which is not 0. It
+// goes into the command, so that every replica opens the same session.
+func (l *leader) drawNumber() (uint64, error) {
+	var b [8]byte
+	for {
+		if _, err := io.ReadFull(l.deps.Rand, b[3:]); err != nil {
+			return 0, &moraine.Error{Kind: moraine.Internal, Err: err}
+		}
+		if n := binary.BigEndian.Uint64(b[:]); n != 0 {
+			return n, nil
+		}
+	}
 }
 
 // opened takes a session that an entry opened into memory, whether or not its
@@ -205,7 +251,7 @@ func (l *leader) session(r state.Reader, info state.SessionInfo, renewed time.Ti
 	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
 		return nil, err
 	}
-	return &session{node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: info.Leases}, nil
+	return &session{principal: info.Principal, node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: info.Leases}, nil
 }
 
 // renewSession grants another term, after a round that proves that this server

@@ -134,7 +134,7 @@ func TestTokens(t *testing.T) {
 			require.NoError(t, err)
 			out := map[uint64]ed25519.PublicKey{}
 			for _, k := range resp.GetHeartbeat().Keys {
-				require.Empty(t, k.PrivateKey, "a private key must not leave the state")
+				require.Empty(t, k.Sealed, "a private key must not leave the state, sealed or not")
 				out[k.Id] = k.PublicKey
 			}
 			return out

@@ -97,9 +97,9 @@ func TestWhoMayMove(t *testing.T) {
 		confined.Scope = "/team"
 		k := c.open(confined)
 		_, err = k.do(queueMove(wire.JobKind_JOB_KIND_FLUSH, out))
-		require.ErrorIs(t, err, moraine.PermissionDenied)
+		require.ErrorIs(t, err, moraine.NotFound)
 		_, err = k.do(setPolicy(root, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER}))
-		require.ErrorIs(t, err, moraine.PermissionDenied)
+		require.ErrorIs(t, err, moraine.NotFound)
 		_, err = k.do(setPolicy(team, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT}))
 		require.NoError(t, err)
 

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"fmt"
@@ -25,8 +26,14 @@ const keySpread = 10 * time.Second
 type signer struct {
 	cluster clusterID
 	life    time.Duration
-	keys    atomic.Pointer[[]*wire.SigningKey] // by id
-	time    func() uint64                      // cluster time, milliseconds
+	keys    atomic.Pointer[[]signingKey] // by id
+	time    func() uint64                // cluster time, milliseconds
+}
+
+// signingKey is a key of the state. private is nil where this server cannot open it.
+type signingKey struct {
+	*wire.SigningKey
+	private ed25519.PrivateKey
 }
 
 // sign returns an encoded SessionToken and when it ends.
@@ -39,7 +46,7 @@ func (s *signer) sign(id uint64, ses *session, now time.Time) ([]byte, int64, er
 	claims := &wire.TokenClaims{
 		Cluster: s.cluster.uuid[:], Session: id, AllTenants: ses.all,
 		ReadOnly: ses.readOnly, Expires: expires, Key: key.Id,
-		Incarnation: uint64(s.cluster.incarnation), Node: ses.node,
+		Incarnation: uint64(s.cluster.incarnation), Node: ses.node, Principal: ses.principal[:],
 	}
 	for _, t := range ses.tenants {
 		claims.Tenants = append(claims.Tenants, uint32(t))
@@ -48,22 +55,26 @@ func (s *signer) sign(id uint64, ses *session, now time.Time) ([]byte, int64, er
 	if err != nil {
 		return nil, 0, err
 	}
-	private := ed25519.NewKeyFromSeed(key.PrivateKey)
-	token, err := proto.Marshal(&wire.SessionToken{Claims: signed, Signature: ed25519.Sign(private, signed)})
+	token, err := proto.Marshal(&wire.SessionToken{Claims: signed, Signature: ed25519.Sign(key.private, signed)})
 	return token, expires, err
 }
 
 // current is the newest key that every chunkserver has had time to learn of, or
-// the oldest where none is that old.
-func (s *signer) current() *wire.SigningKey {
+// the oldest where none is that old; of those that can be opened. Nil: there is none.
+func (s *signer) current() *signingKey {
 	keys := *s.keys.Load()
 	now := s.time()
+	var oldest *signingKey
 	for i := len(keys) - 1; i >= 0; i-- {
-		if i == 0 || keys[i].Id+uint64(keySpread.Milliseconds()) <= now {
-			return keys[i]
+		if keys[i].private == nil {
+			continue
+		}
+		oldest = &keys[i]
+		if oldest.Id+uint64(keySpread.Milliseconds()) <= now {
+			return oldest
 		}
 	}
-	return nil
+	return oldest
 }
 
 // public returns the halves of the keys that a token may still be signed with.
@@ -80,29 +91,36 @@ func (s *signer) public() []*wire.SigningKey {
 	return out
 }
 
-// newest returns the id of the newest key, and false where there is none.
-func (s *signer) newest() (uint64, bool) {
+// newest returns the newest key, and false where there is none.
+func (s *signer) newest() (signingKey, bool) {
 	keys := *s.keys.Load()
 	if len(keys) == 0 {
-		return 0, false
+		return signingKey{SigningKey: &wire.SigningKey{}}, false
 	}
-	return keys[len(keys)-1].Id, true
+	return keys[len(keys)-1], true
 }
 
-// rotateKey adds a signing key where there is none, or where the newest one is
-// older than its life.
+// rotateKey adds a signing key where there is none, where the newest one is older
+// than its life, or where this server cannot open it.
 func (l *leader) rotateKey(ctx context.Context) error {
 	now := l.clusterTime()
 	newest, ok := l.tokens.newest()
-	if ok && now < newest+uint64(l.cfg.KeyLife.Milliseconds()) {
+	if ok && newest.private != nil && now < newest.Id+uint64(l.cfg.KeyLife.Milliseconds()) {
 		return nil
+	}
+	held, err := l.secret(ok && newest.private == nil)
+	if err != nil {
+		return err
 	}
 	seed := make([]byte, ed25519.SeedSize)
 	if _, err := io.ReadFull(l.deps.Rand, seed); err != nil {
 		return &moraine.Error{Op: "metadata.rotateKey", Kind: moraine.Internal, Err: err}
 	}
 	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-	key := &wire.SigningKey{Id: max(now, newest+1), PublicKey: public, PrivateKey: seed}
+	key := &wire.SigningKey{Id: max(now, newest.Id+1), PublicKey: public}
+	if key.Sealed, err = held.seal(l.deps.Rand, l.cluster.uuid, key, seed); err != nil {
+		return &moraine.Error{Op: "metadata.rotateKey", Kind: moraine.Internal, Err: err}
+	}
 	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_AddSigningKey{
 		AddSigningKey: &statepb.AddSigningKey{Key: key}}}); err != nil {
 		return err
@@ -110,12 +128,50 @@ func (l *leader) rotateKey(ctx context.Context) error {
 	return l.loadKeys()
 }
 
+// secret returns the cluster's secret, and draws it where this server has none. lost:
+// the newest key is sealed under one that this server does not have.
+func (l *leader) secret(lost bool) (*secret, error) {
+	keeper := &l.server.secrets
+	if lost {
+		l.deps.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
+			"Sessions go on; clients get new tokens as soon as chunkservers know the key. If file SECRET of a metadata server was removed by mistake, nothing else is to be done",
+			"file", SecretFile, "held", keeper.held.Load() != nil)
+	}
+	if held := keeper.held.Load(); held != nil {
+		return held, nil
+	}
+	var drawn secret
+	if _, err := io.ReadFull(l.deps.Rand, drawn[:]); err != nil {
+		return nil, &moraine.Error{Op: "metadata.secret", Kind: moraine.Internal, Err: err}
+	}
+	if err := keeper.keep(drawn); err != nil {
+		return nil, err
+	}
+	l.deps.Log.Info("drew the cluster secret")
+	return &drawn, nil
+}
+
+// loadKeys reads the signing keys of the state and opens those that it can.
 func (l *leader) loadKeys() error {
 	return l.store.View(func(r state.Reader, _ uint64) error {
-		keys, err := l.machine.SigningKeys(r)
-		if err == nil {
-			l.tokens.keys.Store(&keys)
+		all, err := l.machine.SigningKeys(r)
+		if err != nil {
+			return err
 		}
-		return err
+		keys := make([]signingKey, len(all))
+		held := l.server.secrets.held.Load()
+		for i, k := range all {
+			keys[i].SigningKey = k
+			if held == nil {
+				continue
+			}
+			private, err := held.open(l.cluster.uuid, k)
+			if err != nil && bytes.Equal(secretOf(k), held.id()) {
+				l.deps.Log.Error("a signing key cannot be opened", "key", k.Id, "err", err)
+			}
+			keys[i].private = private
+		}
+		l.tokens.keys.Store(&keys)
+		return nil
 	})
 }

@@ -31,6 +31,7 @@ type topology struct {
 	// came back, or this leader began; came is whether one did since the last.
 	clusterTime, back uint64
 	came              bool
+	requests          atomic.Uint64 // marks given out: see mark
 
 	current atomic.Pointer[topologyView]
 }
@@ -41,7 +42,8 @@ type topologyView struct {
 	place   *place.Topology
 	hosts   map[string]*wire.Host
 	devices map[uint32]*wire.Device
-	live    int // hosts alive
+	live    int // hosts alive, or taken for it
+	heard   int // hosts alive that this leader has heard of
 	counted int // hosts and devices that count for the default scheme
 	disks   int
 	mean    float64         // how full devices are
@@ -53,6 +55,8 @@ type host struct {
 	record *wire.Host // as registered; never changed in place
 	heard  time.Time  // of its last heartbeat, or when this leader began
 	spoke  bool       // heard is of a heartbeat or a registration, not given to it
+	seq    uint64     // of the request that it was last heard by: see topology.mark
+	booted bool       // its last heartbeat was of the boot that is registered
 	alive  bool
 	usage  map[uint32]usage
 	freed  map[uint32][]freed
@@ -120,15 +124,30 @@ func (t *topology) load(records []*wire.Host, now time.Time) {
 	t.changed()
 }
 
-// heard notes a heartbeat. It returns false for a host that is not registered.
-func (t *topology) heard(id string, devices []*wire.Device, now time.Time) bool {
+// mark orders requests: one that came after another has a greater mark. A request takes
+// its mark when it comes, before it waits for anything.
+func (t *topology) mark() uint64 { return t.requests.Add(1) }
+
+// heard notes a heartbeat, or a registration, that came at a mark. It returns false for a
+// host that is not registered.
+func (t *topology) heard(id string, devices []*wire.Device, mark uint64, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.hosts[id]
 	if h == nil {
 		return false
 	}
-	h.heard, h.spoke = now, true
+	known := h.spoke && h.booted
+	h.heard, h.spoke, h.seq, h.booted = now, true, max(h.seq, mark), true
+	for _, d := range devices {
+		i := slices.IndexFunc(h.record.Devices, func(r *wire.Device) bool { return r.Id == d.Id })
+		if i < 0 || h.record.Devices[i].Epoch != d.Epoch {
+			h.booted = false // it is asked to register
+		}
+	}
+	if h.booted != known {
+		t.stale, t.first = true, true
+	}
 	for _, d := range devices {
 		u := usageOf(d)
 		if _, before := h.usage[d.Id]; !before || h.usage[d.Id] != u {
@@ -356,7 +375,7 @@ func (t *topology) renewAll(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hosts {
-		h.heard, h.spoke = now, false
+		h.heard, h.spoke, h.booted = now, false, false
 		if !h.alive {
 			h.heard = now.Add(-t.suspect)
 		}
@@ -393,7 +412,7 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 		return
 	}
 	w := proto.CloneOf(h.record)
-	w.Alive = h.alive
+	w.Alive, w.Heard = h.alive, h.spoke && h.booted
 	if w.MaintenanceUntil <= clusterTime {
 		w.MaintenanceUntil, w.MaintenanceReason = 0, ""
 	}
@@ -401,7 +420,8 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 	for _, d := range w.Devices {
 		if u, ok := h.usage[d.Id]; ok {
 			u.describe(d)
-		} else {
+			d.Measured = true
+		} else if holds(d) {
 			v.guess(d)
 		}
 		d.Alive = h.alive && d.State != deviceOut
@@ -414,6 +434,9 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 	v.wire.Hosts = append(v.wire.Hosts, w)
 	if h.alive {
 		v.live++
+		if w.Heard {
+			v.heard++
+		}
 	}
 	if counts > 0 {
 		v.counted++

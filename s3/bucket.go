@@ -109,15 +109,14 @@ func (b *backend) deleteBucket(ctx context.Context, bucket string) error {
 	if err != nil {
 		return err
 	}
-	for e, err := range b.cl.ReadDirInode(ctx, moraine.InodeID(attr.Inode)) {
-		if err != nil {
-			return err
-		}
-		if e.Name != uploadsDir {
-			return s3err.GetBucketErr(s3err.ErrBucketNotEmpty, bucket)
-		}
-	}
 	p := b.bucketPath(bucket)
+	empty, err := b.sweep(ctx, p, moraine.InodeID(attr.Inode))
+	if err != nil {
+		return err
+	}
+	if !empty {
+		return s3err.GetBucketErr(s3err.ErrBucketNotEmpty, bucket)
+	}
 	if err := b.cl.RemoveAll(ctx, path.Join(p, uploadsDir)); err != nil {
 		return err
 	}

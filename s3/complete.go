@@ -172,10 +172,10 @@ func (c *chosen) add(attr *wire.Attr) {
 // assemble makes the object of a key of ranges of other files, with its record,
 // in one step, in which parts, unless it is 0, goes; consumed as of ConcatParts.
 func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr *wire.Attr, consumed bool, err error) {
-	if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
+	opts, err := cond.options()
+	if err != nil {
 		return nil, false, err
 	}
-	opts := client.CreateOptions{Replace: cond.ifNoneMatch == nil}
 	if !r.plain() {
 		data, err := r.encode()
 		if err != nil {
@@ -183,12 +183,33 @@ func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.Ino
 		}
 		opts.Xattrs = map[string][]byte{recordXattr: data}
 	}
-	if parts == 0 {
-		attr, err = b.cl.Concat(ctx, b.path(k), ranges, opts)
-	} else {
-		attr, consumed, err = b.cl.ConcatParts(ctx, b.path(k), ranges, parts, opts)
+	above := path.Dir(k.key)
+	for range dirTries {
+		dir, err := b.makeDirs(ctx, k.bucket, above)
+		if err != nil {
+			return nil, false, err
+		}
+		if parts == 0 {
+			attr, err = b.cl.Concat(ctx, b.path(k), ranges, opts)
+		} else {
+			attr, consumed, err = b.cl.ConcatParts(ctx, b.path(k), ranges, parts, opts)
+		}
+		if err == nil {
+			return attr, consumed, nil
+		}
+		if errors.Is(err, moraine.NotFound) && b.moved(ctx, k.bucket, above, dir) {
+			continue // the last other key of the directory was deleted, and the directory with it
+		}
+		b.prune(ctx, k.bucket, above)
+		return nil, false, taken(err, cond)
 	}
-	return attr, consumed, taken(err, cond)
+	return nil, false, dirsGone(k.key)
+}
+
+// moved reports whether a directory of a bucket is not the one that it was.
+func (b *backend) moved(ctx context.Context, bucket, dir string, was *wire.Attr) bool {
+	now, err := b.cl.Stat(ctx, path.Join(b.bucketPath(bucket), dir))
+	return errors.Is(err, moraine.NotFound) || err == nil && now.Inode != was.Inode
 }
 
 // maxRuns bounds the lengths of parts that a record holds: an upload of parts of

@@ -8,6 +8,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/valyala/fasthttp"
 	versity "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
@@ -23,7 +24,7 @@ func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) 
 	level, err := b.levelOf(rc)
 	var attr *wire.Attr
 	if err == nil {
-		attr, err = b.copyObject(b.life, in)
+		attr, err = b.copyObject(b.life, in, conditionOf(rc))
 	}
 	if err == nil {
 		err = b.reach(b.life, attr, level)
@@ -36,7 +37,17 @@ func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) 
 	return s3response.CopyObjectOutput{CopyObjectResult: &s3response.CopyObjectResult{ETag: &tag, LastModified: &mtime}}, nil
 }
 
-func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput) (*wire.Attr, error) {
+// conditionOf is the condition of a copy on what it replaces, which the library does not
+// pass on.
+func conditionOf(rc context.Context) (c condition) {
+	r, ok := rc.(*fasthttp.RequestCtx)
+	if !ok {
+		return c
+	}
+	return condition{ifMatch: ptr(unquote(string(r.Request.Header.Peek("If-Match")))), ifNoneMatch: ptr(string(r.Request.Header.Peek("If-None-Match")))}
+}
+
+func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput, cond condition) (*wire.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return nil, err
@@ -55,6 +66,12 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput)
 	if err != nil {
 		return nil, err
 	}
+	if cond.any() && k.isDir() {
+		return nil, notKept("a condition on a key that ends in a slash")
+	}
+	if err := b.checkPut(ctx, k, cond); err != nil {
+		return nil, err
+	}
 	if k.isDir() || src.isDir() {
 		if src.size() != 0 {
 			return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
@@ -68,7 +85,7 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput)
 		all = nil
 	}
 	known := src.current()
-	attr, _, err := b.assemble(ctx, k, all, 0, r, condition{})
+	attr, _, err := b.assemble(ctx, k, all, 0, r, cond)
 	if err == nil && known {
 		r.Checksum, r.Parts = src.record.Checksum, src.record.Parts
 		b.settle(ctx, attr, r)

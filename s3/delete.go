@@ -15,6 +15,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 )
 
 // deletesAtOnce bounds the deletions of one DeleteObjects that are under way.
@@ -30,31 +31,45 @@ func (b *backend) DeleteObject(rc context.Context, in *s3.DeleteObjectInput) (*s
 }
 
 // DeleteObjects removes objects, each by itself: some may be gone where others
-// could not be removed.
+// could not be removed. A checkpoint goes with its index, and its other files only
+// after that: so indexes go first.
 func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
 	var (
 		mu   sync.Mutex // guards out and dirs
 		out  s3response.DeleteResult
 		dirs = map[string]bool{}
-		g    errgroup.Group
 	)
-	g.SetLimit(deletesAtOnce)
+	var indexes, others []types.ObjectIdentifier
 	for _, o := range in.Delete.Objects {
-		g.Go(func() error {
-			dir, err := b.deleteObject(b.life, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId,
-				IfMatch: o.ETag, IfMatchSize: o.Size, IfMatchLastModifiedTime: o.LastModifiedTime})
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				out.Error = append(out.Error, s3err.ObjectDeleteError(o.Key, o.VersionId, b.answer(b.life, "DeleteObjects", err)))
-				return nil
-			}
-			dirs[dir] = true
-			out.Deleted = append(out.Deleted, types.DeletedObject{Key: o.Key})
-			return nil
-		})
+		if path.Base(str(o.Key)) == ckpt.IndexName {
+			indexes = append(indexes, o)
+		} else {
+			others = append(others, o)
+		}
 	}
-	_ = g.Wait() // the errors are in out
+	for _, objects := range [][]types.ObjectIdentifier{indexes, others} {
+		var g errgroup.Group
+		g.SetLimit(deletesAtOnce)
+		for _, o := range objects {
+			g.Go(func() error {
+				dir, err := b.deleteObject(b.life, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId,
+					IfMatch: o.ETag, IfMatchSize: o.Size, IfMatchLastModifiedTime: o.LastModifiedTime})
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					out.Error = append(out.Error, s3err.ObjectDeleteError(o.Key, o.VersionId, b.answer(b.life, "DeleteObjects", err)))
+					return nil
+				}
+				dirs[dir] = true
+				if in.Delete.Quiet != nil && *in.Delete.Quiet {
+					return nil
+				}
+				out.Deleted = append(out.Deleted, types.DeletedObject{Key: o.Key})
+				return nil
+			})
+		}
+		_ = g.Wait() // the errors are in out
+	}
 	for dir := range dirs {
 		b.prune(b.life, str(in.Bucket), dir)
 	}
@@ -89,20 +104,24 @@ func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (d
 		if o.isDir() {
 			return path.Clean(k.key), b.deleteDir(ctx, o)
 		}
+		return dir, b.removeFile(ctx, k, &client.Expect{Inode: o.inode(), Generation: moraine.Generation(o.attr.Generation)})
 	}
-	return dir, b.removeFile(ctx, k)
+	return dir, b.removeFile(ctx, k, nil)
 }
 
-// removeFile removes what has the path of a key, unless it is a directory.
-func (b *backend) removeFile(ctx context.Context, k objectKey) error {
+// removeFile removes what has the path of a key, unless it is a directory. expect, if it
+// is not nil, is the object whose conditions were found to hold.
+func (b *backend) removeFile(ctx context.Context, k objectKey, expect *client.Expect) error {
 	parent, err := b.cl.Stat(ctx, path.Dir(b.path(k)))
 	if err == nil {
-		_, err = b.cl.RemoveAt(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{})
+		_, err = b.cl.RemoveAt(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{Expect: expect})
 	}
 	if err == nil {
 		return nil
 	}
 	switch moraine.KindOf(err) {
+	case moraine.Conflict:
+		return s3err.GetPreconditionFailedErr(s3err.ConditionIfMatch)
 	case moraine.NotFound, moraine.NotDirectory, moraine.IsDirectory:
 		return nil // no such object
 	}

@@ -3,7 +3,10 @@ package s3
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
+
+	"github.com/versity/versitygw/s3err"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -13,33 +16,55 @@ import (
 // dirMode is the mode of the directories that are made for keys.
 const dirMode = 0o755
 
+// dirTries bounds how often the directories above a key are made again where deletions
+// of other keys remove them.
+const dirTries = 100
+
+// dirsGone is the error of a key whose directories were removed as often as that.
+func dirsGone(key string) error {
+	return &moraine.Error{Op: "s3", Ref: key, Kind: moraine.Conflict,
+		Err: fmt.Errorf("deletions removed the directories above it %d times", dirTries)}
+}
+
 // makeDirs makes the directories above a key, below its bucket, as far as they
 // are missing, and marks each as made for keys, so that it goes when the last
 // key below it does.
 func (b *backend) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
-	p := path.Join(b.bucketPath(bucket), dir)
-	attr, err := b.cl.Stat(ctx, p)
-	if err == nil {
-		if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-			err = moraine.NotDirectory
+	for range dirTries {
+		attr, err := b.makeDirsOnce(ctx, bucket, dir)
+		if !errors.Is(err, moraine.NotFound) {
+			return attr, err
 		}
+	}
+	return nil, dirsGone(dir)
+}
+
+// makeDirsOnce is makeDirs that fails with NotFound where a directory that it found
+// is removed before one is made in it.
+func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
+	attr, err := b.cl.Stat(ctx, path.Join(b.bucketPath(bucket), dir))
+	switch {
+	case err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY:
+		return nil, moraine.NotDirectory
+	case !errors.Is(err, moraine.NotFound):
 		return attr, err
+	case dir == "." || dir == "":
+		return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
 	}
-	if !errors.Is(err, moraine.NotFound) || dir == "." || dir == "" {
-		return nil, err
-	}
-	parent, err := b.makeDirs(ctx, bucket, path.Dir(dir))
+	parent, err := b.makeDirsOnce(ctx, bucket, path.Dir(dir))
 	if err != nil {
 		return nil, err
 	}
-	attr, err = b.cl.MkdirAt(ctx, moraine.InodeID(parent.Inode), path.Base(dir), client.NodeOptions{Mode: dirMode, Exclusive: true})
+	mark, err := (&record{Directory: dirImplied}).encode()
+	if err != nil {
+		return nil, err
+	}
+	attr, err = b.cl.MkdirAt(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
+		client.NodeOptions{Mode: dirMode, Exclusive: true, Xattrs: map[string][]byte{recordXattr: mark}})
 	if errors.Is(err, moraine.Exists) {
-		return b.makeDirs(ctx, bucket, dir) // somebody was quicker
+		return b.makeDirsOnce(ctx, bucket, dir) // somebody was quicker
 	}
-	if err != nil {
-		return nil, err
-	}
-	return attr, b.writeRecord(ctx, moraine.InodeID(attr.Inode), &record{Directory: dirImplied})
+	return attr, err
 }
 
 // prune removes a directory of a bucket, and those above it, as far as they were
@@ -47,24 +72,58 @@ func (b *backend) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr,
 // on it.
 func (b *backend) prune(ctx context.Context, bucket, dir string) {
 	for dir != "." && dir != "" {
-		p := path.Join(b.bucketPath(bucket), dir)
-		attr, err := b.cl.Lstat(ctx, p)
-		if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-			return
-		}
-		inode := moraine.InodeID(attr.Inode)
-		if empty, err := b.emptyDir(ctx, inode); err != nil || !empty {
-			return
-		}
-		r, err := b.readRecord(ctx, inode)
-		if err != nil || r.Directory != dirImplied {
-			return
-		}
-		if err := b.cl.Remove(ctx, p); err != nil {
+		if !b.removeImplied(ctx, path.Join(b.bucketPath(bucket), dir)) {
 			return
 		}
 		dir = path.Dir(dir)
 	}
+}
+
+// removeImplied removes a directory that was made for keys and is empty, and reports
+// whether it did. One that has changed since it was looked at stays: somebody may have
+// put it as an object.
+func (b *backend) removeImplied(ctx context.Context, p string) bool {
+	attr, err := b.cl.Lstat(ctx, p)
+	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return false
+	}
+	inode := moraine.InodeID(attr.Inode)
+	if empty, err := b.emptyDir(ctx, inode); err != nil || !empty {
+		return false
+	}
+	if r, err := b.readRecord(ctx, inode); err != nil || r.Directory != dirImplied {
+		return false
+	}
+	parent, err := b.cl.Stat(ctx, path.Dir(p))
+	if err != nil {
+		return false
+	}
+	_, err = b.cl.RemoveAt(ctx, moraine.InodeID(parent.Inode), path.Base(p),
+		client.RemoveOptions{Directory: true, Expect: &client.Expect{Inode: inode, Ctime: attr.Ctime}})
+	return err == nil
+}
+
+// sweep removes what is left below a directory of requests that were cut short:
+// directories that were made for keys, without any key. It reports whether the
+// directory is empty then, but for the parts of uploads.
+func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (bool, error) {
+	for e, err := range b.cl.ReadDirInode(ctx, dir) {
+		if err != nil {
+			return false, err
+		}
+		if e.Name == uploadsDir {
+			continue
+		}
+		if e.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+			return false, nil
+		}
+		below := path.Join(p, e.Name)
+		empty, err := b.sweep(ctx, below, moraine.InodeID(e.Attr.Inode))
+		if err != nil || !empty || !b.removeImplied(ctx, below) {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // emptyDir reports whether a directory has no entry.

@@ -51,7 +51,7 @@ func ofKind(kind moraine.Kind) s3err.APIError {
 		return code(s3err.ErrExistingObjectIsDirectory)
 	case moraine.NotEmpty:
 		return code(s3err.ErrDirectoryNotEmpty)
-	case moraine.PermissionDenied, moraine.Unauthenticated, moraine.ReadOnly:
+	case moraine.PermissionDenied, moraine.Unauthenticated, moraine.ReadOnly, moraine.Immutable:
 		return code(s3err.ErrAccessDenied)
 	case moraine.InvalidArgument, moraine.NameTooLong:
 		return code(s3err.ErrInvalidRequest)

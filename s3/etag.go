@@ -2,7 +2,10 @@ package s3
 
 import (
 	"fmt"
+	"strconv"
 
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,4 +20,25 @@ import (
 // multipart object, it has a dash, and none takes it for an MD5.
 func etag(a *wire.Attr) string {
 	return fmt.Sprintf("\"%016x%016x-1\"", a.Inode, a.Generation)
+}
+
+// parseETag returns the content that an ETag names, any content for "*", and false for
+// what is no ETag of this endpoint.
+func parseETag(s string) (client.Expect, bool) {
+	s = unquote(s)
+	if s == "*" {
+		return client.Expect{}, true
+	}
+	if len(s) != 34 {
+		return client.Expect{}, false
+	}
+	inode, err := strconv.ParseUint(s[:16], 16, 64)
+	if err != nil {
+		return client.Expect{}, false
+	}
+	generation, err := strconv.ParseUint(s[16:32], 16, 64)
+	if err != nil || inode == 0 || generation == 0 || s != unquote(etag(&wire.Attr{Inode: inode, Generation: generation})) {
+		return client.Expect{}, false
+	}
+	return client.Expect{Inode: moraine.InodeID(inode), Generation: moraine.Generation(generation)}, true
 }

@@ -43,11 +43,31 @@ var shared struct {
 	// bare has the client hear of its commits that they protect from nothing, as where one
 	// host alone is left to put bytes on.
 	bare atomic.Bool
+	// before, if it is set, is called with each request of the client before it is sent.
+	before atomic.Pointer[func(*wire.MetaRequest)]
+}
+
+// atFirst has fn run right before the first request that is so, and returns a function
+// that tells whether there was one.
+func atFirst(t *testing.T, so func(*wire.MetaRequest) bool, fn func()) (ran func() bool) {
+	var began, done atomic.Bool
+	hook := func(req *wire.MetaRequest) {
+		if so(req) && began.CompareAndSwap(false, true) { // fn makes requests too
+			fn()
+			done.Store(true)
+		}
+	}
+	shared.before.Store(&hook)
+	t.Cleanup(func() { shared.before.Store(nil) })
+	return done.Load
 }
 
 // barely is the network of a client that hears so at times.
 func barely(d transport.Dialer) transport.Dialer {
 	return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		if hook := shared.before.Load(); hook != nil {
+			(*hook)(req)
+		}
 		resp, err := m.Do(ctx, req)
 		if r := resp.GetCommit(); r != nil && shared.bare.Load() {
 			r.Protects = 0

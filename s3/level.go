@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/valyala/fasthttp"
@@ -51,5 +52,9 @@ func (b *backend) reach(ctx context.Context, attr *wire.Attr, level moraine.Leve
 	if level < moraine.NVMe || attr.GetStored() == 0 || moraine.Level(attr.GetLevel()) >= level {
 		return nil
 	}
-	return b.cl.WaitNVMe(ctx, moraine.InodeID(attr.Inode))
+	err := b.cl.WaitNVMe(ctx, moraine.InodeID(attr.Inode))
+	if errors.Is(err, moraine.NotFound) {
+		return nil // it was visible, and was replaced or deleted since
+	}
+	return err
 }

@@ -23,6 +23,9 @@ import (
 // error that says to try again it may yet be there, whole.)
 func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	endAfterChunked(rc)
+	if err := refusedForm(rc); err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
 	level, err := b.levelOf(rc)
 	if err != nil {
 		return s3response.PutObjectOutput{}, b.answer(rc, "PutObject", err)
@@ -54,6 +57,9 @@ func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput, l
 		return out, err
 	}
 	cond := condition{ifMatch: in.IfMatch, ifNoneMatch: in.IfNoneMatch}
+	if cond.any() && k.isDir() {
+		return out, notKept("a condition on a key that ends in a slash")
+	}
 	if err := b.checkPut(ctx, k, cond); err != nil {
 		return out, err
 	}
@@ -69,6 +75,7 @@ func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput, l
 		attr, err = b.putFile(ctx, k, body, r, cond, level)
 	}
 	if err != nil {
+		b.prune(ctx, k.bucket, path.Dir(path.Clean(k.key)))
 		return out, err
 	}
 	c := r.Checksum.reply()
@@ -107,10 +114,27 @@ type condition struct {
 	ifMatch, ifNoneMatch *string
 }
 
-// checkPut holds the condition of a PUT against what is there. If-None-Match is
-// held once more by the commit, in one step with it; If-Match is not.
+func (c condition) any() bool { return c.ifMatch != nil || c.ifNoneMatch != nil }
+
+// options are those of a commit that has the condition in it: the service evaluates it
+// in the very entry that makes the object visible.
+func (c condition) options() (client.CreateOptions, error) {
+	opts := client.CreateOptions{Replace: c.ifNoneMatch == nil}
+	if c.ifMatch == nil {
+		return opts, nil
+	}
+	expect, ok := parseETag(*c.ifMatch)
+	if !ok {
+		return opts, s3err.GetPreconditionFailedErr(s3err.ConditionIfMatch)
+	}
+	opts.Expect = &expect
+	return opts, nil
+}
+
+// checkPut evaluates the condition of a PUT against what is there, so that a body that
+// cannot be committed is not read. The commit evaluates it once more.
 func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) error {
-	if cond.ifMatch == nil && cond.ifNoneMatch == nil {
+	if !cond.any() {
 		return nil
 	}
 	o, err := b.find(ctx, k)
@@ -120,16 +144,25 @@ func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) err
 	tag := ""
 	if o != nil {
 		tag = etag(o.attr)
+		if cond.ifMatch != nil && unquote(*cond.ifMatch) == "*" {
+			return nil
+		}
 	}
 	return versity.EvaluateObjectPutPreconditions(tag, cond.ifMatch, cond.ifNoneMatch, o != nil)
 }
 
 // putFile stores the body as the file of a key.
 func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition, level moraine.Level) (*wire.Attr, error) {
-	if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
+	opts, err := cond.options()
+	if err != nil {
 		return nil, err
 	}
-	f, err := b.cl.Create(ctx, b.path(k), client.CreateOptions{Replace: cond.ifNoneMatch == nil, Level: level})
+	opts.Level = level
+	opts.Parents = func(ctx context.Context) (moraine.InodeID, error) {
+		dir, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key))
+		return moraine.InodeID(dir.GetInode()), err
+	}
+	f, err := b.create(ctx, k, opts)
 	if err != nil {
 		return nil, taken(err, cond)
 	}
@@ -140,17 +173,7 @@ func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *recor
 	if err := b.describe(ctx, f, r); err != nil {
 		return nil, err
 	}
-	if cond.ifMatch != nil {
-		if err := b.checkPut(ctx, k, cond); err != nil {
-			return nil, err
-		}
-	}
 	done, err := f.Commit(ctx)
-	if errors.Is(err, moraine.NotFound) {
-		// The last other key of the directory was deleted, and the directory
-		// with it: the next try makes it again.
-		return nil, &moraine.Error{Op: "s3", Ref: k.key, Kind: moraine.Conflict, Err: err}
-	}
 	if err != nil {
 		return nil, taken(err, cond)
 	}
@@ -161,10 +184,28 @@ func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *recor
 	return done.Attr, nil
 }
 
-// taken is the answer to a PUT whose name turned out to be held.
+// create begins the file of a key. Deletions of other keys may remove the directories
+// above it at any time: they are made again.
+func (b *backend) create(ctx context.Context, k objectKey, opts client.CreateOptions) (*client.File, error) {
+	for range dirTries {
+		if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
+			return nil, err
+		}
+		f, err := b.cl.Create(ctx, b.path(k), opts)
+		if !errors.Is(err, moraine.NotFound) {
+			return f, err
+		}
+	}
+	return nil, dirsGone(k.key)
+}
+
+// taken is the answer to a PUT whose condition does not hold in the moment of its commit.
 func taken(err error, cond condition) error {
-	if errors.Is(err, moraine.Exists) && cond.ifNoneMatch != nil {
+	switch {
+	case errors.Is(err, moraine.Exists) && cond.ifNoneMatch != nil:
 		return s3err.GetPreconditionFailedErr(s3err.ConditionIfNoneMatch)
+	case errors.Is(err, moraine.Conflict) && cond.ifMatch != nil:
+		return s3err.GetPreconditionFailedErr(s3err.ConditionIfMatch)
 	}
 	return err
 }
@@ -231,10 +272,15 @@ func (b *backend) putDir(ctx context.Context, k objectKey, body *body, r *record
 	if _, err := body.check(); err != nil {
 		return nil, err
 	}
-	attr, err := b.makeDirs(ctx, k.bucket, path.Clean(k.key))
-	if err != nil {
-		return nil, err
-	}
 	r.Directory = dirObject
-	return attr, b.writeRecord(ctx, moraine.InodeID(attr.Inode), r)
+	for range dirTries {
+		attr, err := b.makeDirs(ctx, k.bucket, path.Clean(k.key))
+		if err == nil {
+			err = b.writeRecord(ctx, moraine.InodeID(attr.Inode), r)
+		}
+		if !errors.Is(err, moraine.NotFound) {
+			return attr, err
+		}
+	}
+	return nil, dirsGone(k.key)
 }

@@ -31,6 +31,8 @@ import (
 
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/embedgw"
+	"github.com/versity/versitygw/s3api"
+	"github.com/versity/versitygw/s3api/controllers"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -150,6 +152,7 @@ func (s *Server) Run(ctx context.Context) error {
 		// A bucket is any directory with a name that a client will send;
 		// CreateBucket holds new ones to the rules of S3 (bucket.go).
 		DisableStrictBucketNames: true,
+		S3Options:                []s3api.Option{s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
 	})
 	if err != nil && ctx.Err() == nil {
 		return &moraine.Error{Op: "s3", Ref: strings.Join(s.cfg.Listen, ","), Kind: moraine.Internal, Err: err}

@@ -107,6 +107,9 @@ func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := s.refuses(peer); err != nil {
+		return nil, nil, err
+	}
 	if err := s.admit(peer, h, cluster); err != nil {
 		return nil, nil, err
 	}
@@ -123,24 +126,19 @@ func (s *Server) identify(st stream, r *reader, h *wire.Hello, sent []byte, cs *
 	addr := st.RemoteAddr().String()
 	switch {
 	case cs != nil:
-		claims, err := verifyPeer(*cs, s.deps.Identity, s.clock.Now(), x509.ExtKeyUsageClientAuth)
-		if err != nil {
-			return nil, err
-		}
-		peer := peerOf(claims, addr)
-		return &peer, nil
+		return verifyPeer(*cs, s.deps.Identity, s.clock.Now(), x509.ExtKeyUsageClientAuth, addr)
 	case s.cfg.Mode == Insecure:
 		claims := pki.Claims{Cluster: moraine.UUID{1}, Role: pki.Role(h.Role), Node: h.Node, Scope: h.Scope, ReadOnly: h.ReadOnly, Squash: h.Squash}
 		if err := claims.Validate(); err != nil { // the cluster is looked at in admit
 			return nil, err
 		}
-		peer := peerOf(claims, addr)
+		peer := peerOf(claims, pki.KeyID{}, addr)
 		var err error
 		if peer.Cluster, err = uuidOf(h.Cluster); peer.Cluster.IsZero() {
 			peer.Cluster = *s.cluster.Load()
 		}
-		return &peer, err
-	case s.cfg.Mode == CRC && Class(h.Class) != Control && len(h.KeyId) > 0:
+		return peer, err
+	case s.cfg.Mode == CRC && Class(h.Class) == Bulk && len(h.KeyId) > 0:
 		return s.challenge(st, r, h, sent, reply)
 	}
 	return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Unauthenticated,
@@ -172,8 +170,10 @@ func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, rep
 		return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Unauthenticated,
 			Err: errors.New("the proof of the control connection's key is wrong")}
 	}
-	peer.Addr = st.RemoteAddr().String()
-	return peer, nil
+	peer.Addr, peer.dataKey = st.RemoteAddr().String(), key
+	var err error
+	h.Token, err = openToken(key, h.Token)
+	return peer, err
 }
 
 // admit decides whether peer may have what its hello asks for.

@@ -26,6 +26,7 @@ package transport
 
 import (
 	"context"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/pki"
@@ -86,6 +87,15 @@ type Peer struct {
 	// nil where none was (servers among themselves need none).
 	Token *wire.TokenClaims
 	Addr  string
+	// Key names the certificate's public key, Serial is its serial number in
+	// hexadecimal, Issued and NotAfter say when it was issued and when it expires.
+	// All are zero in mode insecure.
+	Key              pki.KeyID
+	Serial           string
+	Issued, NotAfter time.Time
+
+	principal []byte // set once the peer is complete; nil: not computed
+	dataKey   []byte // that tokens on the connection are sealed under; nil on an encrypted one
 }
 
 // PeerFrom returns the peer whose request ctx belongs to. In a call that came

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
 )
@@ -53,6 +55,8 @@ type clientConn struct {
 	r           *reader
 	w           *writer
 	remote      Peer
+	dataKey     []byte            // as Peer.dataKey
+	own         *x509.Certificate // that it was made with; nil in mode insecure
 	incarnation uint64
 	slots       chan struct{} // one for each request that the server takes at once
 
@@ -110,10 +114,8 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 	case c.slots <- struct{}{}:
 	default:
 		c.pool.metrics.limited.WithLabelValues(sideClient.String()).Inc()
-		select {
-		case c.slots <- struct{}{}:
-		case <-ctx.Done():
-			return 0, gaveUp(ctx, req.Kind.String(), c.addr)
+		if err := enter(ctx, c.slots, &c.pool.slots); err != nil {
+			return 0, err
 		}
 	}
 	defer func() { <-c.slots }()
@@ -142,6 +144,18 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 	n, err := cl.result(ctx, c.addr)
 	cl.recycle()
 	return n, err
+}
+
+// enter puts an element into slots, and waits for room as r says.
+func enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
+	return r.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case slots <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 // start registers and sends cl. On error neither happened.

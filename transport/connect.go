@@ -22,16 +22,19 @@ type sharedKey struct {
 	key []byte
 	// server is who the control connection's certificate said the server is.
 	server Peer
+	own    *x509.Certificate // that the control connection was made with
 }
 
 // greeted is what a handshake yields.
 type greeted struct {
-	stream stream
-	r      *reader
-	remote Peer
-	reply  *wire.HelloReply
-	token  []byte     // shown
-	key    *sharedKey // on a TLS connection to a server in mode crc
+	own     *x509.Certificate // that was shown, nil in mode insecure
+	stream  stream
+	r       *reader
+	remote  Peer
+	reply   *wire.HelloReply
+	token   []byte     // shown
+	key     *sharedKey // on a TLS connection to a server in mode crc
+	dataKey []byte     // on a connection in clear in mode crc
 }
 
 // connect opens one connection.
@@ -42,7 +45,7 @@ func (pr *peer) connect(ctx context.Context, class Class, addr string) (*clientC
 	}
 	p := pr.pool
 	c := &clientConn{
-		pool: p, peer: pr, class: class, addr: addr, stream: g.stream, r: g.r, remote: g.remote,
+		pool: p, peer: pr, class: class, addr: addr, stream: g.stream, r: g.r, remote: g.remote, dataKey: g.dataKey, own: g.own,
 		incarnation: g.reply.Incarnation, calls: make(map[uint64]*call),
 		slots: make(chan struct{}, max(1, min(g.reply.MaxInFlight, maxInFlight))),
 	}
@@ -199,17 +202,19 @@ func (pr *peer) shake(ctx context.Context, nc net.Conn, class Class, addr string
 	var state *tls.ConnectionState
 	if p.cfg.Mode.encrypts(class) {
 		under := newSink(nc, p.now)
-		tc := tls.Client(under, clientTLS(p.id, p.clock.Now))
+		own, _, _ := p.id.Current()
+		g.own = own.Leaf
+		tc := tls.Client(under, clientTLS(p.id, own, p.clock.Now))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			return nil, tlsError(err, addr)
 		}
 		cs := tc.ConnectionState()
 		state = &cs
-		claims, err := verifyPeer(cs, p.id, p.clock.Now(), x509.ExtKeyUsageServerAuth)
+		remote, err := verifyPeer(cs, p.id, p.clock.Now(), x509.ExtKeyUsageServerAuth, addr)
 		if err != nil {
 			return nil, err
 		}
-		g.remote = peerOf(claims, addr)
+		g.remote = *remote
 		st := &tlsStream{Conn: tc, sink: under}
 		st.fit(class)
 		g.stream = st
@@ -225,7 +230,7 @@ func (pr *peer) shake(ctx context.Context, nc net.Conn, class Class, addr string
 		if err != nil {
 			return nil, err
 		}
-		g.key = &sharedKey{id: g.reply.KeyId, key: exported, server: g.remote}
+		g.key = &sharedKey{id: g.reply.KeyId, key: exported, server: g.remote, own: g.own}
 	}
 	return g, nil
 }
@@ -239,13 +244,16 @@ func (pr *peer) hello(g *greeted, class Class, key *sharedKey) error {
 		Scope: p.cfg.Scope, ReadOnly: p.cfg.ReadOnly, Squash: p.cfg.Squash,
 	}
 	if needsToken(p.cfg.Role, class) {
-		h.Token = p.currentToken()
-		g.token = h.Token
+		g.token = p.currentToken()
 	}
 	if key != nil {
-		h.KeyId = key.id
+		h.KeyId, g.dataKey = key.id, key.key
 		h.Nonce = make([]byte, nonceLen)
 		rand.Read(h.Nonce) //nolint:errcheck // never fails
+	}
+	var err error
+	if h.Token, err = sealToken(g.dataKey, g.token); err != nil {
+		return err
 	}
 	sent, err := writeHello(g.stream, 0, 1, h)
 	if err != nil {
@@ -259,7 +267,7 @@ func (pr *peer) hello(g *greeted, class Class, key *sharedKey) error {
 		if err := pr.prove(g, key, sent); err != nil {
 			return err
 		}
-		g.remote = key.server
+		g.remote, g.own = key.server, key.own
 		g.remote.Addr = pr.name()
 	}
 	cluster, err := uuidOf(g.reply.Cluster)
@@ -337,5 +345,9 @@ func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &raftConn{heldConn: heldConn{g.stream, g.r}, ungreeted: g.reply.Features&featureRaftGreeting == 0}, nil
+	c := &raftConn{heldConn: heldConn{g.stream, g.r}, ungreeted: g.reply.Features&featureRaftGreeting == 0}
+	if end := endsAt(g.own, &g.remote); !end.IsZero() {
+		c.expiry = time.AfterFunc(end.Sub(p.clock.Now()), func() { g.stream.Close() }) //nolint:errcheck // it may have ended
+	}
+	return c, nil
 }

@@ -106,3 +106,17 @@ func ReadHello(p []byte, h *wire.Hello) error {
 func (p *Pool) Caller(role Role, node string, addrs []string) Caller {
 	return p.peer(role, node, addrs)
 }
+
+// Shown reports whether every open bulk connection has shown the present token.
+func (p *Pool) Shown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pr := range p.peers {
+		for _, c := range pr.open(Bulk) {
+			if !p.isShown(c) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -22,6 +23,8 @@ type Metrics struct {
 	dead        *prometheus.CounterVec   // side
 	limited     *prometheus.CounterVec   // side
 	panics      prometheus.Counter
+	// waitsExceeded counts the waits for slots that were given up.
+	waitsExceeded *prometheus.CounterVec // resource
 
 	sides [2]sideMetrics
 }
@@ -106,6 +109,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		limited:  counter("limit_waits_total", "Times that a request waited for others to end, at a connection's limit.", "side"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_transport_handler_panics_total",
 			Help: "Handlers that panicked; each is a bug."}),
+		waitsExceeded: limit.NewMetrics(reg, "transport"),
 	}
 	for _, s := range []side{sideClient, sideServer} {
 		for c := Control; c <= Raft; c++ {

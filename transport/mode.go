@@ -19,10 +19,10 @@ type Mode string
 const (
 	// Secure encrypts everything with TLS 1.3.
 	Secure Mode = "secure"
-	// CRC encrypts control connections. Bulk and Raft connections prove by a
-	// key from such a connection who they are, and then go in clear, under the
-	// checksums of what they carry: for networks on which nobody listens or
-	// tampers, at a fraction of the cost.
+	// CRC encrypts control and Raft connections. Bulk connections prove by a key
+	// from a control connection who they are, and then go in clear, under the
+	// checksums of what they carry, but for session tokens, which are sealed: for
+	// networks on which nobody listens or tampers, at a fraction of the cost.
 	CRC Mode = "crc"
 	// Insecure has no certificates: everybody is who he says he is. For one
 	// machine, and for tests.
@@ -39,7 +39,7 @@ func (m Mode) Validate() error {
 }
 
 // encrypts reports whether connections of a class run over TLS.
-func (m Mode) encrypts(c Class) bool { return m == Secure || m == CRC && c == Control }
+func (m Mode) encrypts(c Class) bool { return m == Secure || m == CRC && c != Bulk }
 
 // keyLabel names the key that both ends of a control connection derive, in
 // mode CRC (RFC 5705).
@@ -64,24 +64,22 @@ func serverTLS(id *pki.Identity) *tls.Config {
 // clientTLS configures the calling end, which leaves in the handshake when the
 // server is not of the cluster. There are no host names: who the server must be
 // is its role and node, which the caller compares.
-func clientTLS(id *pki.Identity, now func() time.Time) *tls.Config {
+// It shows own.
+func clientTLS(id *pki.Identity, own *tls.Certificate, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, by role and node instead of host names
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			_, err := verifyPeer(cs, id, now(), x509.ExtKeyUsageServerAuth)
+			_, err := verifyPeer(cs, id, now(), x509.ExtKeyUsageServerAuth, "")
 			return err
 		},
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			cert, _, _ := id.Current()
-			return cert, nil
-		},
+		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own, nil },
 		DynamicRecordSizingDisabled: true,
 	}
 }
 
-// verifyPeer returns who the other end of a TLS connection is.
-func verifyPeer(cs tls.ConnectionState, id *pki.Identity, now time.Time, use x509.ExtKeyUsage) (pki.Claims, error) {
+// verifyPeer returns who the other end, at addr, of a TLS connection is.
+func verifyPeer(cs tls.ConnectionState, id *pki.Identity, now time.Time, use x509.ExtKeyUsage, addr string) (*Peer, error) {
 	_, own, roots := id.Current()
 	raw := make([][]byte, len(cs.PeerCertificates))
 	for i, c := range cs.PeerCertificates {
@@ -89,17 +87,22 @@ func verifyPeer(cs tls.ConnectionState, id *pki.Identity, now time.Time, use x50
 	}
 	claims, err := pki.Verify(raw, roots, now, use)
 	if err != nil {
-		return claims, err
+		return nil, err
 	}
 	if claims.Cluster != own.Cluster {
-		return claims, &moraine.Error{Op: "transport.hello", Ref: claims.Node, Kind: moraine.WrongCluster,
+		return nil, &moraine.Error{Op: "transport.hello", Ref: claims.Node, Kind: moraine.WrongCluster,
 			Err: fmt.Errorf("its certificate is of cluster %v, ours of %v", claims.Cluster, own.Cluster)}
 	}
-	return claims, nil
+	leaf := cs.PeerCertificates[0]
+	p := peerOf(claims, pki.KeyOf(leaf), addr)
+	p.Serial, p.Issued, p.NotAfter = pki.SerialOf(leaf), pki.IssuedAt(leaf), leaf.NotAfter
+	return p, nil
 }
 
-func peerOf(c pki.Claims, addr string) Peer {
-	return Peer{Cluster: c.Cluster, Role: c.Role, Node: c.Node, Scope: c.Scope, ReadOnly: c.ReadOnly, Squash: c.Squash, Addr: addr}
+func peerOf(c pki.Claims, key pki.KeyID, addr string) *Peer {
+	p := &Peer{Cluster: c.Cluster, Role: c.Role, Node: c.Node, Scope: c.Scope, ReadOnly: c.ReadOnly, Squash: c.Squash, Addr: addr, Key: key}
+	p.principal = p.hash()
+	return p
 }
 
 // splitAddress returns the network and address of host:port or unix:PATH.

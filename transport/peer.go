@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -278,11 +279,13 @@ func (p *Pool) onClosed(c *clientConn) {
 
 // check looks after the peer's connections and reports whether the pool may
 // forget the peer.
-func (pr *peer) check(now int64) bool {
+func (pr *peer) check(now int64, current *x509.Certificate) bool {
 	idle := true
+	pr.checkKey(current)
 	for class := Control; class <= Bulk; class++ {
 		for _, c := range pr.open(class) {
 			idle = false
+			c.checkCert(current, pr.pool.clock.Now())
 			c.check(now, &pr.pool.cfg)
 			c.traffic.report(pr.pool.metrics, sideClient, class, c.w.bytes.Load(), c.r.bytes.Load())
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -140,6 +141,7 @@ type Pool struct {
 	clock   clock.Clock
 	log     *slog.Logger
 	metrics *Metrics
+	slots   limit.Resource // of a connection
 	start   time.Time
 	routine goroutines
 	ctx     context.Context // ends at Close; of connections, not of calls
@@ -170,6 +172,8 @@ func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 		p.metrics = NewMetrics(nil)
 	}
 	p.start = p.clock.Now()
+	p.slots = limit.Resource{Name: "slots of a connection to a server", Reports: limit.NewReporter(p.log, p.metrics.waitsExceeded),
+		Advice: "the server does not answer the requests that it has"}
 	// The pool is its connections' owner; no caller's context may end them.
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
@@ -294,7 +298,10 @@ func (p *Pool) show(c *clientConn) {
 func (p *Pool) showOnce(c *clientConn, token []byte) error {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.RequestTimeout)
 	defer cancel()
-	_, err := c.do(ctx, &Call{Kind: KindRefreshToken, Class: c.class, Message: &wire.RefreshToken{Token: token}})
+	sealed, err := sealToken(c.dataKey, token)
+	if err == nil {
+		_, err = c.do(ctx, &Call{Kind: KindRefreshToken, Class: c.class, Message: &wire.RefreshToken{Token: sealed}})
+	}
 	return err
 }
 
@@ -324,9 +331,9 @@ func (p *Pool) keep() {
 			peers = append(peers, pr)
 		}
 		p.mu.Unlock()
-		now := p.now()
+		now, current := p.now(), p.currentLeaf()
 		for _, pr := range peers {
-			if pr.check(now) {
+			if pr.check(now, current) {
 				p.forget(pr)
 			}
 		}

@@ -3,6 +3,7 @@ package transport
 import (
 	"net"
 	"sync"
+	"time"
 )
 
 // raftListener hands connections of class Raft to the log's own transport.
@@ -78,6 +79,7 @@ type raftConn struct {
 	ungreeted bool
 	once      sync.Once
 	done      chan struct{} // nil on the side that dialed
+	expiry    *time.Timer   // ends it with its certificates, on the side that dialed
 }
 
 // Ungreeted reports whether the other end is of an earlier release, which knows
@@ -86,6 +88,9 @@ func (c *raftConn) Ungreeted() bool { return c.ungreeted }
 
 func (c *raftConn) Close() error {
 	err := c.heldConn.Close()
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
 	if c.done != nil {
 		c.once.Do(func() { close(c.done) })
 	}

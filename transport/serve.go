@@ -103,10 +103,8 @@ func (c *serverConn) receive(h *header) (bool, error) {
 	case c.slots <- struct{}{}:
 	default:
 		c.server.metrics.limited.WithLabelValues(sideServer.String()).Inc()
-		select {
-		case c.slots <- struct{}{}:
-		case <-c.ctx.Done():
-			return false, c.ctx.Err()
+		if refused, err := c.awaitSlot(h); refused || err != nil {
+			return true, err
 		}
 	}
 	message, err := c.r.message(h)
@@ -126,12 +124,38 @@ func (c *serverConn) receive(h *header) (bool, error) {
 	return true, c.r.discard(int(h.payloadLen))
 }
 
+// awaitSlot takes a slot for the request that h begins. Where none comes free until the
+// request's deadline, the request is answered with Timeout: refused.
+func (c *serverConn) awaitSlot(h *header) (refused bool, err error) {
+	wait := c.server.requestSlots
+	if h.deadline > 0 {
+		wait.Patience = time.Duration(h.deadline) * time.Millisecond
+	}
+	late := enter(c.ctx, c.slots, &wait)
+	switch {
+	case late == nil:
+		return false, nil
+	case c.ctx.Err() != nil:
+		return false, c.ctx.Err()
+	}
+	if err := c.r.discard(int(h.messageLen) + int(h.payloadLen)); err != nil {
+		return true, err
+	}
+	c.server.metrics.done(sideServer, h.kind, wait.Patience, late)
+	c.reply(h, nil, late)
+	return true, nil
+}
+
 func (c *serverConn) refreshToken(t *wire.RefreshToken) (*Response, error) {
 	old := c.peer.Load()
 	if old.Token == nil {
 		return nil, &moraine.Error{Op: "transport", Ref: old.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf("this connection has no token")}
 	}
-	claims, err := c.server.verifyToken(t.Token, old)
+	token, err := openToken(old.dataKey, t.Token)
+	if err != nil {
+		return nil, err
+	}
+	claims, err := c.server.verifyToken(token, old)
 	if err != nil {
 		return nil, err
 	}

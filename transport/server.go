@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/pki"
 	"golang.org/x/time/rate"
 )
@@ -69,9 +70,13 @@ type ServerDeps struct {
 	// under another number gets Unavailable, and ends: its caller may hold what the
 	// older one said. Nil: never known.
 	Incarnation func() moraine.Incarnation
-	Clock       clock.Clock
-	Log         *slog.Logger
-	Metrics     *Metrics
+	// Revoked reports whether a peer's certificate was revoked. It is asked for
+	// each hello, and each second for each connection; nil: none is. It must be
+	// quick and safe for concurrent use.
+	Revoked func(*Peer) bool
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *Metrics
 }
 
 func (c *ServerConfig) setDefaults(id *pki.Identity) {
@@ -142,12 +147,15 @@ type Server struct {
 	keys     *keyTable
 	ready    chan struct{}
 	slots    chan struct{} // one for each connection
+	// What is waited for at the bounds of the server and of a connection.
+	connectionSlots, requestSlots limit.Resource
 
 	cluster atomic.Pointer[moraine.UUID]
 
 	mu        sync.Mutex // guards what follows
 	conns     map[*serverConn]struct{}
-	fresh     map[net.Conn]struct{} // shaking hands
+	streams   map[*serverConn]struct{} // of class Raft
+	fresh     map[net.Conn]struct{}    // shaking hands
 	addresses []string
 	stopping  bool
 }
@@ -160,7 +168,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, deps: deps, log: deps.Log, metrics: deps.Metrics, clock: deps.Clock, keys: newKeyTable(), workers: newWorkers(), refusals: rate.NewLimiter(5, 20),
 		ready: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
-		conns: make(map[*serverConn]struct{}), fresh: make(map[net.Conn]struct{})}
+		conns: make(map[*serverConn]struct{}), streams: make(map[*serverConn]struct{}), fresh: make(map[net.Conn]struct{})}
 	if s.clock == nil {
 		s.clock = clock.System{}
 	}
@@ -171,6 +179,10 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		s.metrics = NewMetrics(nil)
 	}
 	s.start = s.clock.Now()
+	reports := limit.NewReporter(s.log, s.metrics.waitsExceeded)
+	s.connectionSlots = limit.Resource{Name: "connections of a server", Patience: cfg.HandshakeTimeout, Reports: reports}
+	s.requestSlots = limit.Resource{Name: "requests of a connection", Patience: cfg.StallTimeout, Reports: reports,
+		Advice: "the caller has too many requests under way, or they hang"}
 	s.raft = newRaftListener(cfg.Addresses[0])
 	s.cluster.Store(&cfg.Cluster)
 	return s, nil
@@ -250,6 +262,7 @@ func (s *Server) serveUntil(ctx context.Context, failed <-chan error) error {
 			for _, c := range s.all() {
 				c.check(now)
 			}
+			s.endRefused()
 		}
 	}
 }
@@ -304,7 +317,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	var wait time.Duration
 	for {
-		s.slots <- struct{}{} // at the bound callers wait in the kernel's queue; closing connections frees slots
+		s.awaitConnectionSlot()
 		nc, err := l.Accept()
 		if err == nil {
 			wait = 0
@@ -329,6 +342,20 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
+// awaitConnectionSlot takes a slot for a connection. At the bound callers wait in the
+// kernel's queue, no longer than their own patience, and the log says so; connections
+// that close free slots.
+func (s *Server) awaitConnectionSlot() {
+	for took := false; !took; {
+		select {
+		case s.slots <- struct{}{}:
+			return
+		default:
+		}
+		took = enter(context.Background(), s.slots, &s.connectionSlots) == nil
+	}
+}
+
 // serveConn shakes hands and serves one connection until it ends.
 func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	if !s.track(nc) {
@@ -350,6 +377,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	gauge.Inc()
 	defer gauge.Dec()
 	if c.class == Raft {
+		defer s.trackStream(c)()
 		s.raft.serve(c)
 		return
 	}

@@ -111,6 +111,8 @@ type authority struct {
 	ca   *pki.CA
 	dir  string
 	sign ed25519.PrivateKey
+	// has is the identity that each node has now; none in mode insecure.
+	has map[string]*pki.Identity
 }
 
 func newAuthority(t testing.TB) *authority {
@@ -118,10 +120,13 @@ func newAuthority(t testing.TB) *authority {
 	require.NoError(t, err)
 	_, priv, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
-	return &authority{ca: ca, dir: t.TempDir(), sign: priv}
+	return &authority{ca: ca, dir: t.TempDir(), sign: priv, has: map[string]*pki.Identity{}}
 }
 
 func (a *authority) identity(t testing.TB, role transport.Role, node string) *pki.Identity {
+	if id := a.has[node]; id != nil && id.Claims().Role == role {
+		return id
+	}
 	return a.issue(t, pki.Request{Role: role, Node: node, Now: time.Now()})
 }
 
@@ -131,7 +136,18 @@ func (a *authority) issue(t testing.TB, r pki.Request) *pki.Identity {
 	require.NoError(t, c.Save(a.dir, r.Node))
 	id, err := pki.LoadIdentity(pki.FilesIn(a.dir, r.Node))
 	require.NoError(t, err)
+	a.has[r.Node] = id
 	return id
+}
+
+// principal is that of the certificate which a client has now.
+func (a *authority) principal(node string) []byte {
+	p := transport.Peer{Role: transport.RoleClient, Node: node, Scope: "/"}
+	if id := a.has[node]; id != nil {
+		cert, claims, _ := id.Current()
+		p.Key, p.Role, p.Scope, p.ReadOnly, p.Squash = pki.KeyOf(cert.Leaf), claims.Role, claims.Scope, claims.ReadOnly, claims.Squash
+	}
+	return p.Principal()
 }
 
 func (a *authority) keys(id uint64) ed25519.PublicKey {
@@ -143,7 +159,7 @@ func (a *authority) keys(id uint64) ed25519.PublicKey {
 
 func (a *authority) token(t testing.TB, node string, life time.Duration) []byte {
 	token, err := transport.SignToken(a.sign, &wire.TokenClaims{Cluster: cluster[:], Session: 5, Tenants: []uint32{1},
-		Expires: time.Now().Add(life).Unix(), Key: 1, Node: node})
+		Expires: time.Now().Add(life).Unix(), Key: 1, Node: node, Principal: a.principal(node)})
 	require.NoError(t, err)
 	return token
 }
@@ -205,6 +221,7 @@ func (n network) serve(t testing.TB, a *authority, role transport.Role, node str
 
 func (n network) identity(t testing.TB, a *authority, role transport.Role, node string) *pki.Identity {
 	if n.mode == transport.Insecure {
+		delete(a.has, node)
 		return nil
 	}
 	return a.identity(t, role, node)

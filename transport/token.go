@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -60,6 +61,8 @@ func VerifyToken(token []byte, peer *Peer, keys Keys, now time.Time) (*wire.Toke
 		return bad(moraine.WrongCluster, "the token is of another cluster")
 	case claims.Node != peer.Node:
 		return bad(moraine.Unauthenticated, "the token was issued to %s", claims.Node)
+	case !bytes.Equal(claims.Principal, peer.Principal()):
+		return bad(moraine.Unauthenticated, "the token was issued under another certificate of %s: open a new session", claims.Node)
 	}
 	if err := checkExpiry(claims, now); err != nil {
 		return bad(moraine.Unauthenticated, "%w", err)

@@ -3,9 +3,12 @@ package ckpt
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,6 +22,7 @@ const segmentSize = 32 << 20
 type arena struct {
 	limit   int64 // bytes, a multiple of segmentSize
 	metrics *Metrics
+	wait    limit.Resource
 
 	mu     sync.Mutex
 	free   [][]byte
@@ -28,8 +32,15 @@ type arena struct {
 	changed chan struct{}
 }
 
-func newArena(limit int64, m *Metrics) *arena {
-	return &arena{limit: max(limit/segmentSize, 1) * segmentSize, metrics: m, changed: make(chan struct{})}
+// segmentPatience bounds how long a save waits for the memory of an earlier one, which
+// comes back when a whole part was written, or given up.
+const segmentPatience = 30 * time.Minute
+
+func newArena(bytes int64, m *Metrics, log *slog.Logger) *arena {
+	return &arena{limit: max(bytes/segmentSize, 1) * segmentSize, metrics: m,
+		wait: limit.Resource{Name: "staging memory", Patience: segmentPatience, Advice: "raise StagingBytes, or save less often",
+			Reports: limit.NewReporter(log, m.WaitsExceeded)},
+		changed: make(chan struct{})}
 }
 
 // prefault maps segments until the arena has n bytes, or its limit.
@@ -53,7 +64,7 @@ func (a *arena) prefault(n int64) error {
 }
 
 // get returns a segment, whose content is undefined. It waits while all are in
-// use and the limit is reached.
+// use and the limit is reached, no longer than segmentPatience.
 func (a *arena) get(ctx context.Context) ([]byte, error) {
 	for {
 		a.mu.Lock()
@@ -71,10 +82,16 @@ func (a *arena) get(ctx context.Context) ([]byte, error) {
 		changed := a.changed
 		a.mu.Unlock()
 		a.metrics.StagingWaits.Inc()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		err := a.wait.Wait(ctx, func(ctx context.Context) error {
+			select {
+			case <-changed:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 }
@@ -85,6 +102,7 @@ func (a *arena) mapSegment() ([]byte, error) {
 	if err != nil {
 		a.mu.Lock()
 		a.mapped -= segmentSize
+		a.signal() // another may map one, or meets the same error
 		a.mu.Unlock()
 		return nil, &moraine.Error{Op: "map staging memory", Kind: moraine.NoSpace, Err: err}
 	}
@@ -109,9 +127,14 @@ func (a *arena) put(segments ...[]byte) {
 		return
 	}
 	a.free = append(a.free, segments...)
+	a.signal()
+	a.mu.Unlock()
+}
+
+// signal wakes those who wait for a segment. The mutex is held.
+func (a *arena) signal() {
 	close(a.changed)
 	a.changed = make(chan struct{})
-	a.mu.Unlock()
 }
 
 // close unmaps what is free now, and the rest when it is given back.

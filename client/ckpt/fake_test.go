@@ -27,6 +27,8 @@ type fakeCluster struct {
 	dirs  map[uint64]map[string]uint64
 	runs  map[string]*fakeRun
 	wake  chan struct{}
+	// leases counts the read leases of each step.
+	leases map[uint64]int
 }
 
 type fakeRun struct {
@@ -48,7 +50,7 @@ const rootDir = 1
 
 func newFake() *fakeCluster {
 	return &fakeCluster{next: 100, files: map[uint64][]byte{}, dirs: map[uint64]map[string]uint64{rootDir: {}},
-		runs: map[string]*fakeRun{}, wake: make(chan struct{}),
+		runs: map[string]*fakeRun{}, wake: make(chan struct{}), leases: map[uint64]int{},
 		before: func(string) error { return nil }, after: func(string) error { return nil }}
 }
 
@@ -166,6 +168,12 @@ func (f *fakeCluster) serve(ctx context.Context, req *wire.MetaRequest) (*wire.M
 		return f.commit(op.CommitStep)
 	case *wire.MetaRequest_ResolveStep:
 		return f.resolve(op.ResolveStep)
+	case *wire.MetaRequest_LeaseStep:
+		f.leases[op.LeaseStep.Key.Step]++
+		return stepResp(f.step(op.LeaseStep.Key).step), nil
+	case *wire.MetaRequest_ReleaseStep:
+		f.leases[op.ReleaseStep.Key.Step]--
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 	}
 	return nil, fail(moraine.Unimplemented, "%T", req.Op)
 }
@@ -273,8 +281,16 @@ func (f *fakeCluster) commit(op *wire.CommitStep) (*wire.MetaResponse, error) {
 func (f *fakeCluster) resolve(op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	r := f.run(op.Run)
 	s := r.latest
-	if op.Exact {
+	switch {
+	case op.Exact:
 		s = r.steps[op.Step]
+	case op.Before != nil:
+		s = nil
+		for n, other := range r.steps {
+			if n < op.Before.Step && (s == nil || n > s.step.Key.Step) {
+				s = other
+			}
+		}
 	}
 	if s == nil || s.step.State != wire.StepState_STEP_STATE_COMMITTED {
 		return nil, fail(moraine.NotFound, "no step")

@@ -1,11 +1,15 @@
 package ckpt
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics counts what saves do. Several runs of one process may share it.
 type Metrics struct {
-	StallSeconds  prometheus.Histogram // of one save: how long the trainer stood still
-	WriteSeconds  prometheus.Histogram // of one part: from Seal until it is sealed in the cluster
+	WaitsExceeded *prometheus.CounterVec // saves given up since staging memory did not come free, by resource
+	StallSeconds  prometheus.Histogram   // of one save: how long the trainer stood still
+	WriteSeconds  prometheus.Histogram   // of one part: from Seal until it is sealed in the cluster
 	PartsSealed   prometheus.Counter
 	PartsFailed   *prometheus.CounterVec // by kind
 	PartRetries   prometheus.Counter
@@ -24,9 +28,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(first, 2.5, 12)})
 	}
 	m := &Metrics{
-		StallSeconds: seconds("stall_seconds", "How long a trainer stood still for one save.", 0.001),
-		WriteSeconds: seconds("write_seconds", "Time from a part's seal until it was durable in the cluster.", 0.01),
-		PartsSealed:  counter("sealed_parts_total", "Parts that are durable and sealed in the cluster."),
+		WaitsExceeded: limit.NewMetrics(reg, "ckpt"),
+		StallSeconds:  seconds("stall_seconds", "How long a trainer stood still for one save.", 0.001),
+		WriteSeconds:  seconds("write_seconds", "Time from a part's seal until it was durable in the cluster.", 0.01),
+		PartsSealed:   counter("sealed_parts_total", "Parts that are durable and sealed in the cluster."),
 		PartsFailed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_ckpt_failed_parts_total",
 			Help: "Parts that were given up, by kind of error."}, []string{"kind"}),
 		PartRetries: counter("part_retries_total", "Times that a part was written again from its start."),

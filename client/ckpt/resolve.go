@@ -2,9 +2,11 @@ package ckpt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -17,29 +19,137 @@ type ResolveOptions struct {
 	// Step with Exact: just that step of the branch; else the latest.
 	Step  uint64
 	Exact bool
+	// Before, if not zero, is a step of the branch, and wanted is the latest one
+	// that the branch had before it: where that one turned out to be damaged.
+	// Not with Exact or Fix.
+	Before StepRef
 	// Fix makes the answer the parent of this attempt, if it has none yet, and
 	// answers the parent from then on: all ranks continue from the same step.
 	Fix bool
 }
 
+// StepRef names a step of a run.
+type StepRef struct {
+	Attempt uint32
+	Step    uint64
+}
+
 // Resolve finds a committed checkpoint on the branch of this run's attempt
 // (of the present one, for a reader) and opens it. It fails with NotFound
-// where there is none. The caller closes the Checkpoint.
+// where there is none. Until the Checkpoint is closed, or the client's session
+// ends, nobody can remove it. The caller closes the Checkpoint.
 func (r *Run) Resolve(ctx context.Context, opts ResolveOptions) (*Checkpoint, error) {
 	if opts.Level == 0 {
 		opts.Level = moraine.NVMe
 	}
+	for try := 1; ; try++ {
+		k, removed, err := r.resolve(ctx, opts)
+		if removed && !opts.Exact && try < resolveTries {
+			continue // the next one is the latest now
+		}
+		return k, err
+	}
+}
+
+// resolveTries is how often a step is looked for that is removed as soon as it was found.
+const resolveTries = 5
+
+// resolve is one try of Resolve. removed says that the step was found, and was gone
+// before it could be leased.
+func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, removed bool, err error) {
 	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Fix: opts.Fix, Step: opts.Step, Exact: opts.Exact,
+		Before: opts.Before.key(r.id),
 	}}})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	info := stepInfo(resp.GetStep().GetStep())
 	if err := stepEnded(&info); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return openCheckpoint(ctx, r.c, info, r.opts.Rank)
+	if err := leaseStep(ctx, r.c, info); err != nil {
+		return nil, moraine.KindOf(err) == moraine.NotFound, err
+	}
+	k, err = openCheckpoint(ctx, r.c, info, r.opts.Rank)
+	if err != nil {
+		releaseStep(ctx, r.c, info)
+	}
+	return k, false, err
+}
+
+// key is the step on the wire; nil where there is none.
+func (s StepRef) key(run moraine.InodeID) *wire.StepKey {
+	if s == (StepRef{}) {
+		return nil
+	}
+	return stepKeyOf(run, s.Attempt, s.Step)
+}
+
+// leaseStep keeps everybody from removing a step until it is released.
+func leaseStep(ctx context.Context, c cluster, s StepInfo) error {
+	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{
+		LeaseStep: &wire.LeaseStep{Key: stepKeyOf(s.Run, s.Attempt, s.Step)}}})
+	return err
+}
+
+// releaseTimeout bounds the release of a lease, which ends with the session else.
+const releaseTimeout = 5 * time.Second
+
+func releaseStep(ctx context.Context, c cluster, s StepInfo) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	_, _ = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReleaseStep{
+		ReleaseStep: &wire.ReleaseStep{Key: stepKeyOf(s.Run, s.Attempt, s.Step)}}})
+}
+
+// Restorable calls try with the checkpoints of the branch that opts mean, latest first,
+// until one succeeds, and returns that one, open; where try finds a checkpoint damaged
+// (Corrupt or Lost) it goes on with the one before. Any other error ends it. skipped, if
+// not nil, is called for each checkpoint that is passed over. The ranks of a save that
+// must go on from one step decide on it among themselves, and fix it with Exact and Fix.
+func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Checkpoint) error, skipped func(StepInfo, error)) (*Checkpoint, error) {
+	if opts.Exact || opts.Fix {
+		return nil, invalid("ckpt.Restorable", r.path, errors.New("a given step, or one to be fixed, has none to fall back to"))
+	}
+	for {
+		info, err := r.find(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		one := ResolveOptions{Level: opts.Level, Step: info.Step, Exact: true}
+		k, err := r.Resolve(ctx, one)
+		if err == nil {
+			if k.Info.Attempt != info.Attempt {
+				err = &moraine.Error{Op: "ckpt.Restorable", Ref: info.ref(), Kind: moraine.NotFound}
+			} else if err = try(k); err == nil {
+				return k, nil
+			}
+			_ = k.Close() // it only reads
+		}
+		switch moraine.KindOf(err) {
+		case moraine.Corrupt, moraine.Lost, moraine.NotFound:
+		default:
+			return nil, err
+		}
+		if skipped != nil {
+			skipped(info, err)
+		}
+		opts.Before = StepRef{info.Attempt, info.Step}
+	}
+}
+
+// find answers which step opts mean, and opens nothing.
+func (r *Run) find(ctx context.Context, opts ResolveOptions) (StepInfo, error) {
+	if opts.Level == 0 {
+		opts.Level = moraine.NVMe
+	}
+	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
+		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Before: opts.Before.key(r.id)}}})
+	if err != nil {
+		return StepInfo{}, err
+	}
+	return stepInfo(resp.GetStep().GetStep()), nil
 }
 
 // openCheckpoint reads the top of a committed step's index.
@@ -106,6 +216,7 @@ type Checkpoint struct {
 	reads  chan struct{} // bounds the reads under way
 
 	bytesRead atomic.Int64
+	closed    atomic.Bool
 
 	mu     sync.Mutex
 	open   map[int]*openFile // by index in top.files
@@ -135,8 +246,13 @@ func (k *Checkpoint) TensorBytes() uint64 { return k.top.bytes }
 // BytesRead returns how many bytes of parts have been read through k.
 func (k *Checkpoint) BytesRead() int64 { return k.bytesRead.Load() }
 
-// Close frees what k holds. Reads must have ended.
+// Close frees what k holds: from here on the checkpoint may be removed. Reads must have
+// ended. A second Close does nothing.
 func (k *Checkpoint) Close() error {
+	if k.closed.Swap(true) {
+		return nil
+	}
+	releaseStep(context.Background(), k.c, k.Info)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i, f := range k.open {

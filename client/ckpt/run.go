@@ -117,7 +117,7 @@ func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{c: c, opts: opts, path: path, arena: newArena(opts.StagingBytes, opts.Metrics),
+	r := &Run{c: c, opts: opts, path: path, arena: newArena(opts.StagingBytes, opts.Metrics, opts.Log),
 		id: moraine.InodeID(resp.GetRun().GetRun().GetId())}
 	if !opts.ReadOnly {
 		r.attempt = resp.GetRun().GetAttempt()

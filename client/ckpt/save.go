@@ -142,8 +142,8 @@ func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 }
 
 // Seal ends the part: nothing can be added any more, and it is written to the
-// cluster in the background. The bytes are then at level local: they survive
-// only as long as this process.
+// cluster in the background. Until Wait has returned the bytes are at no level:
+// they are in the memory of this process, and die with it.
 func (s *Part) Seal(ctx context.Context) error {
 	began := s.run.opts.Clock.Now()
 	defer s.stalled(began)
@@ -251,21 +251,18 @@ func (s *Part) Written() time.Duration {
 	}
 }
 
-// Wait blocks until the step is safe at level: local as soon as this part is
-// staged; memory and nvme when all ranks have sealed, and the step was checked
-// and committed there. Level object is Unimplemented as yet. Where the step was
-// given up it fails with Aborted and, in a *MissingError, the ranks at fault.
+// Wait blocks until the step is safe at level memory or nvme: all ranks have
+// sealed, and the step was checked and committed there. Levels local and object
+// are Unimplemented: nothing of a node keeps staged bytes when their process
+// dies. Where the step was given up Wait fails with Aborted and, in a
+// *MissingError, the ranks at fault.
 func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
 	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: wire.StepState_STEP_STATE_OPEN, World: s.run.opts.World}
-	if level > moraine.NVMe || level < moraine.Local {
-		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: fmt.Errorf("level %s", level)}
+	if err := canWaitFor(level); err != nil {
+		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: err}
 	}
 	if err := wait(ctx, s.sealed); err != nil {
 		return info, s.wrap(err)
-	}
-	if level == moraine.Local {
-		info.Level = moraine.Local
-		return info, s.failure()
 	}
 	if err := wait(ctx, s.done); err != nil {
 		return info, s.wrap(err)
@@ -274,6 +271,17 @@ func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) 
 		return s.whyFailed(ctx, info, err)
 	}
 	return waitStep(ctx, s.run.c, s.run.opts.Clock, s.key(), level)
+}
+
+// canWaitFor says why nobody can wait for a level; nil where Wait can.
+func canWaitFor(level moraine.Level) error {
+	switch level {
+	case moraine.Memory, moraine.NVMe:
+		return nil
+	case moraine.Local:
+		return errors.New("level local: staged bytes are only in the memory of this process and die with it: wait for memory or nvme")
+	}
+	return fmt.Errorf("level %s: wait for memory or nvme", level)
 }
 
 // whyFailed asks the service whether the part failed because the step was

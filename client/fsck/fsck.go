@@ -150,6 +150,8 @@ type Checker struct {
 	suspects int
 	done     uint64
 	total    uint64
+	// unreported: the report says that devices have not reported.
+	unreported bool
 }
 
 // New makes a Checker.
@@ -170,7 +172,7 @@ func New(cfg Config, deps Deps) *Checker {
 // of an earlier release; what a chunkserver does not answer is in the report. A report
 // beside an error is of what was found until then. One Run at a time.
 func (c *Checker) Run(ctx context.Context) (*Report, error) {
-	c.report, c.chosen, c.suspects, c.done = &Report{}, nil, 0, 0
+	c.report, c.chosen, c.suspects, c.done, c.unreported = &Report{}, nil, 0, 0, false
 	if err := c.able(ctx); err != nil {
 		return nil, err
 	}

@@ -191,7 +191,23 @@ func (c *Checker) judge(ctx context.Context, slice *wire.ReportChunks) (*wire.Ch
 	if err != nil {
 		return nil, earlier("the metadata service", err)
 	}
-	return resp.GetCheckChunks(), nil
+	reply := resp.GetCheckChunks()
+	if reply.GetUnreported() > 0 {
+		c.noteUnreported(reply.Unreported)
+	}
+	return reply, nil
+}
+
+// noteUnreported notes, once, that what is missing is not known yet.
+func (c *Checker) noteUnreported(devices uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unreported {
+		return
+	}
+	c.unreported = true
+	c.report.NotChecked = append(c.report.NotChecked, NotChecked{Why: fmt.Sprintf("%d devices have not reported since the metadata was restored: "+
+		"what is missing is known when they have; start the chunkservers that are down, and check again in some minutes", devices)})
 }
 
 // list asks a chunkserver for a page of what a device holds, to 0 for as much as it gives,

@@ -44,6 +44,7 @@ type benchOptions struct {
 	seconds       float64
 	how           []string
 	scheme        string
+	noForeground  bool
 	profile       string
 }
 
@@ -130,6 +131,7 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
 	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, one after the other: kill (the process ends), stop (it hangs, with its connections open), vanish (its host is on the network no more; each metadata server has a network namespace of its own then, which needs root)")
 	f.StringVar(&o.scheme, "scheme", "4+2", "how what rebuild rebuilds is coded: K+M, or xN for copies; one chunkserver more than it has chunks is started")
+	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild with nothing beside it")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
@@ -194,7 +196,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
 		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -20,18 +22,31 @@ type certificateInfo struct {
 	ReadOnly bool      `json:"read_only"`
 	Squash   bool      `json:"squash"`
 	Expires  time.Time `json:"expires"`
+	Expired  bool      `json:"expired"`
+	// Serial and Key name the certificate for "cert revoke"; "cert show" has them.
+	Serial string `json:"serial,omitempty"`
+	Key    string `json:"key,omitempty"`
+}
+
+// until says when a certificate expires, or that it has.
+func (i certificateInfo) until() string {
+	day := i.Expires.Format(time.DateOnly)
+	if i.Expired {
+		return "EXPIRED on " + day
+	}
+	return day
 }
 
 func describe(c pki.Claims, expires time.Time) certificateInfo {
 	return certificateInfo{
 		Name: c.Node, Role: string(c.Role), Cluster: c.Cluster.String(), Scope: c.Scope,
-		ReadOnly: c.ReadOnly, Squash: c.Squash, Expires: expires,
+		ReadOnly: c.ReadOnly, Squash: c.Squash, Expires: expires, Expired: time.Now().After(expires),
 	}
 }
 
 func (a *app) printCertificates(infos ...certificateInfo) error {
 	return list(a, infos, table.Row{"name", "role", "scope", "read only", "root squashed", "expires"}, func(i certificateInfo) table.Row {
-		return table.Row{i.Name, i.Role, i.Scope, i.ReadOnly, i.Squash, i.Expires.Format(time.DateOnly)}
+		return table.Row{i.Name, i.Role, i.Scope, i.ReadOnly, i.Squash, i.until()}
 	})
 }
 
@@ -52,7 +67,7 @@ A certificate that is replaced on disk is taken up without a restart.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.certInitCommand(), a.certIssueCommand(), a.certShowCommand())
+	cmd.AddCommand(a.certInitCommand(), a.certIssueCommand(), a.certRenewCommand(), a.certShowCommand(), a.certRevokeCommand())
 	return cmd
 }
 
@@ -138,6 +153,49 @@ changes the cluster.`,
 	return cmd
 }
 
+func (a *app) certRenewCommand() *cobra.Command {
+	var days int
+	var certs string
+	cmd := &cobra.Command{
+		Use:   "renew DIR NAME...",
+		Short: "Renew certificates, also ones that have expired",
+		Long: `Certify NAME.key anew with the authority in DIR, for what NAME.crt says: role, scope
+and all else stay. Both are in --in, and NAME.crt is replaced there. A program that
+uses it takes it up without a restart.`,
+		Example: "  moraine cert renew ./ca n1 --in /etc/moraine/certs",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if days < 1 {
+				return usageError("--days %d: write a number of days from 1", days)
+			}
+			ca, err := pki.LoadCA(args[0])
+			if err != nil {
+				return err
+			}
+			in := cmp.Or(certs, args[0])
+			var infos []certificateInfo
+			for _, name := range args[1:] {
+				id, err := pki.LoadIdentity(pki.FilesIn(in, name))
+				if err != nil {
+					return err
+				}
+				cert, err := ca.Renew(id, time.Now(), time.Duration(days)*24*time.Hour)
+				if err != nil {
+					return err
+				}
+				if err := cert.Save(in, name); err != nil {
+					return err
+				}
+				infos = append(infos, describe(cert.Claims, cert.NotAfter))
+			}
+			return a.printCertificates(infos...)
+		},
+	}
+	cmd.Flags().IntVar(&days, "days", 365, "how long the certificates are good for")
+	cmd.Flags().StringVar(&certs, "in", "", "directory of NAME.crt and NAME.key (default: DIR)")
+	return cmd
+}
+
 func (a *app) certShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show DIR NAME...",
@@ -150,7 +208,11 @@ func (a *app) certShowCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				infos = append(infos, describe(id.Claims(), id.NotAfter()))
+				info := describe(id.Claims(), id.NotAfter())
+				cert, _, _ := id.Current()
+				key := pki.KeyOf(cert.Leaf)
+				info.Serial, info.Key = pki.SerialOf(cert.Leaf), hex.EncodeToString(key[:])
+				infos = append(infos, info)
 			}
 			return a.printCertificates(infos...)
 		},

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +32,8 @@ type chunkserverOptions struct {
 	dirty            sizeFlag
 	moverBandwidth   sizeFlag
 	scrubBandwidth   sizeFlag
+	background       sizeFlag
+	scrubParity      string
 	memoryNode       int
 	bandwidthLimit   sizeFlag
 	cpus             float64
@@ -84,10 +87,13 @@ counts.`,
 	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
 	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
 	o.scrubBandwidth = 32 << 20
+	o.background = chunkserver.DefaultBackground
+	f.Var(&o.background, "background-bandwidth", "bytes a second that repairs and moves of other hosts get of this one; an eighth of it beside clients")
 	f.Var(&o.bandwidthLimit, "bandwidth-limit", "bytes a second of chunks and objects that are received and sent, in all, 1MiB or more (default: no limit)")
 	f.Float64Var(&o.cpus, "cpus", 0, "processors that the process may use, such as 1.5, 0.05 or more; 0: all")
 	f.DurationVar(&o.service.ScrubInterval, "scrub-interval", 7*24*time.Hour, "how often all that a device holds is read and verified; negative: only by `moraine scrub start`")
 	f.Var(&o.scrubBandwidth, "scrub-bandwidth", "bytes a second that the scrub of a device reads")
+	f.StringVar(&o.scrubParity, "scrub-parity", "1%", "share of stripes whose parity a scrub compares with their data, such as 0.5%; 0%: none")
 	f.IntVar(&o.service.CorruptLimit, "corrupt-limit", 16, "chunks of a device that may be found corrupt within a day before it is given up; negative: any number")
 	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs at a time")
 	o.bucket.addFlags(f)
@@ -130,6 +136,11 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	s.DirtyBytes = int64(o.dirty)
 	s.MemoryBytes, s.MemoryNode, s.Prefault = int64(o.memory), o.memoryNode+1, true
 	s.ScrubBytesPerSecond = int64(o.scrubBandwidth)
+	if o.scrubParity != "" {
+		if s.ScrubParity, err = parseShare("--scrub-parity", o.scrubParity); err != nil {
+			return err
+		}
+	}
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)
 	if o.cpus < 0 {
 		return usageError("--cpus %v: write a number of processors, such as 1.5", o.cpus)
@@ -141,6 +152,18 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 		s.Devices = append(s.Devices, chunkserver.DeviceConfig{Dir: dir, CapacityBytes: uint64(o.capacity)})
 	}
 	return a.serveChunks(ctx, sec, o)
+}
+
+// parseShare reads a share like 1%, and returns it in parts of 10,000; none is -1.
+func parseShare(flag, text string) (int, error) {
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	switch {
+	case err != nil || !strings.HasSuffix(text, "%") || !(percent >= 0 && percent <= 100):
+		return 0, usageError("%s %q: write a share from 0%% to 100%%, such as 1%%", flag, text)
+	case percent == 0:
+		return -1, nil
+	}
+	return max(1, int(math.Round(percent*100))), nil
 }
 
 func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOptions) error {
@@ -168,6 +191,9 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		deps.Bucket, moves.Bucket = bucket, bucket
 		o.service.Bucket, o.service.PieceBytes = bucket.URL(), int64(o.bucket.pieces)
 	}
+	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) {
+		return meta.c.CheckParity(client.WithLowPriority(ctx), w)
+	}
 	var bounded *chunkserver.Neighbour
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
 	deps.Pace, moves.Pace = take, take
@@ -183,14 +209,14 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		o.mover.UploadBytes = int64(max(1, min(8, int(8*o.cpus)))) << 24
 		runtime.GOMAXPROCS(max(min(runtime.NumCPU(), int(math.Ceil(o.cpus))), 1))
 	}
-	bounded, err = chunkserver.NewNeighbour(service, chunkserver.Limits{BytesPerSecond: int64(o.bandwidthLimit), CPUs: o.cpus},
+	bounded, err = chunkserver.NewNeighbour(service, chunkserver.Limits{BytesPerSecond: int64(o.bandwidthLimit), CPUs: o.cpus, BackgroundBytesPerSecond: int64(o.background)},
 		chunkserver.NeighbourDeps{Metrics: deps.Metrics})
 	if err != nil {
 		return err
 	}
 	server, err := transport.NewServer(
 		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version, ShortCircuit: o.shortCircuit},
-		transport.ServerDeps{Handler: transport.HandlerForChunks(bounded), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation,
+		transport.ServerDeps{Handler: transport.HandlerForChunks(bounded), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation, Revoked: service.Revoked,
 			Log: log, Metrics: network})
 	if err != nil {
 		return err

@@ -47,6 +47,19 @@ func (s *stepChoice) flags(cmd *cobra.Command) {
 
 // openCheckpoint resolves a committed step of the run at l.
 func (a *app) openCheckpoint(ctx context.Context, l location, s stepChoice) (*ckpt.Checkpoint, *connection, error) {
+	run, c, err := a.openReader(ctx, l)
+	if err != nil {
+		return nil, nil, err
+	}
+	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
+	if err != nil {
+		return nil, nil, errors.Join(noStepHint(err, l), c.Close())
+	}
+	return k, c, nil
+}
+
+// openReader opens the run at l to read it.
+func (a *app) openReader(ctx context.Context, l location) (*ckpt.Run, *connection, error) {
 	c, err := a.dialHosts(ctx, l.hosts, client.Config{})
 	if err != nil {
 		return nil, nil, err
@@ -55,12 +68,13 @@ func (a *app) openCheckpoint(ctx context.Context, l location, s stepChoice) (*ck
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
+	return run, c, nil
+}
+
+// noStepHint adds to the error of a step that is not there how to see what is.
+func noStepHint(err error, l location) error {
 	if errors.Is(err, moraine.NotFound) {
-		err = fmt.Errorf("%w (`moraine ckpt ls %s --all` shows what is there)", err, l)
+		return fmt.Errorf("%w (`moraine ckpt ls %s --all` shows what is there)", err, l)
 	}
-	if err != nil {
-		return nil, nil, errors.Join(err, c.Close())
-	}
-	return k, c, nil
+	return err
 }

@@ -13,11 +13,15 @@ func (a *app) ckptRemoveCommand() *cobra.Command {
 	var (
 		step    uint64
 		attempt uint32
+		force   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "rm RUN --step N [--attempt A]",
 		Short: "Remove a checkpoint; the links move to the one before",
-		Args:  cobra.ExactArgs(1),
+		Long: `Remove a committed checkpoint as a whole: it is out of the list and of the links
+at once, and its space comes back in the background. One that somebody reads is
+refused, and so is the run's last good one, unless --force is given.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
 				return usageError("which step? give --step N")
@@ -41,12 +45,13 @@ func (a *app) ckptRemoveCommand() *cobra.Command {
 				}
 			}
 			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
-				Key: &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}}}})
+				Key: &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}, Force: force}}})
 			return err
 		},
 	}
 	cmd.Flags().Uint64Var(&step, "step", 0, "step to remove")
 	cmd.Flags().Uint32Var(&attempt, "attempt", 0, "its attempt (default: the one that RUN/step-N names)")
+	cmd.Flags().BoolVar(&force, "force", false, "the run's last good checkpoint too")
 	return cmd
 }
 

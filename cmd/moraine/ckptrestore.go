@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -14,46 +15,86 @@ import (
 )
 
 func (a *app) ckptRestoreCommand() *cobra.Command {
-	var choice stepChoice
+	var (
+		choice   stepChoice
+		fallback bool
+	)
 	cmd := &cobra.Command{
 		Use:   "restore RUN DIR",
 		Short: "Copy a checkpoint's files into a local directory, each checked against its sum",
-		Args:  cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			ctx := cmd.Context()
+		Long: `Copy the files of a checkpoint into DIR, each checked against its sum. While that
+goes on, nobody can remove the checkpoint. With --fallback a latest checkpoint that
+is damaged or lost is passed over, with a warning, for the newest good one.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := parseRemote(args[0])
 			if err != nil {
 				return err
 			}
-			k, c, err := a.openCheckpoint(ctx, l, choice)
-			if err != nil {
-				return err
+			if fallback && choice.given {
+				return usageError("--fallback passes over a latest checkpoint that is damaged: it does not go with --step")
 			}
-			defer c.Close()
-			defer k.Close()
-			if err := os.MkdirAll(args[1], 0o755); err != nil {
-				return err
-			}
-			var total int64
-			for _, f := range k.Files() {
-				total += f.Size
-			}
-			b := a.startBar("restored", total)
-			defer func() { b.finish(err) }()
-			for _, f := range k.Files() {
-				if err := restoreFile(ctx, c, path.Join(l.path, k.Info.Path, f.Name), filepath.Join(args[1], f.Name), f, b); err != nil {
-					return err
-				}
-			}
-			a.note("step %d of %s: %s, %s, in %s", k.Info.Step, l, countOf(len(k.Files()), "file"), size(uint64(total)), args[1])
-			if a.global.json {
-				return printJSON(a.out, describeStep(k.Info))
-			}
-			return nil
+			return a.ckptRestore(cmd.Context(), l, args[1], choice, fallback)
 		},
 	}
 	choice.flags(cmd)
+	cmd.Flags().BoolVar(&fallback, "fallback", false, "where the latest checkpoint is damaged or lost, the newest good one before it")
 	return cmd
+}
+
+func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice stepChoice, fallback bool) error {
+	run, c, err := a.openReader(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	restore := func(k *ckpt.Checkpoint) error { return a.restoreFiles(ctx, c, l, dir, k) }
+	var k *ckpt.Checkpoint
+	if fallback {
+		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
+			a.note("step %d of %s is passed over: %v", s.Step, l, err)
+		})
+	} else if k, err = run.Resolve(ctx, ckpt.ResolveOptions{Step: choice.step, Exact: choice.given}); err == nil {
+		err = restore(k)
+	}
+	if k != nil {
+		defer k.Close()
+	}
+	if err != nil {
+		return noStepHint(err, l)
+	}
+	a.note("step %d of %s: %s, %s, in %s", k.Info.Step, l, countOf(len(k.Files()), "file"), size(uint64(bytesOf(k))), dir)
+	if a.global.json {
+		return printJSON(a.out, describeStep(k.Info))
+	}
+	return nil
+}
+
+// restoreFiles copies all files of a checkpoint. It goes by the step's own path, which no
+// later step takes.
+func (a *app) restoreFiles(ctx context.Context, c *connection, l location, dir string, k *ckpt.Checkpoint) (err error) {
+	b := a.startBar("restored", bytesOf(k))
+	defer func() { b.finish(err) }()
+	for n, f := range k.Files() {
+		if err := restoreFile(ctx, c, path.Join(l.path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), f, b); err != nil {
+			for _, before := range k.Files()[:n] {
+				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is none
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// bytesOf adds up the files of a checkpoint.
+func bytesOf(k *ckpt.Checkpoint) (total int64) {
+	for _, f := range k.Files() {
+		total += f.Size
+	}
+	return total
 }
 
 // restoreFile copies one file of a step to a local path; it appears when it is

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -28,10 +29,13 @@ func (a *app) clusterStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "What is there, what is wrong, and what may be lost now without losing data",
-		Long: `Show servers, hosts, space and, in words, what is survived now.
+		Long: `Show servers, hosts, space and, in words, what is survived now. It goes by what
+each server said to the present metadata leader after it was asked, so it takes up to
+a few seconds. What the leader does not know yet is said as unknown, never as good.
 
-Exit code 0: green. 3: degraded (it works, with less protection than promised)
-or critical. 1: the cluster did not answer.`,
+Exit code 0: green, which means that nothing is wrong and nothing is unknown. 3: it
+is unknown, degraded (it works, with less protection than promised) or critical. 1:
+the cluster did not answer. With --wait: 3 or 1 as well, when that time is over.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterStatus(cmd.Context(), wait) },
 	}
@@ -47,18 +51,17 @@ func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 	defer c.Close()
 	deadline := time.Now().Add(wait)
 	for {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
-		if err != nil {
-			return err
-		}
-		s := judge(resp.GetCluster())
-		if s.Health != healthGreen && time.Now().Before(deadline) {
+		s, err := askStatus(ctx, c)
+		if (err != nil && mayPass(err) || err == nil && s.Health != healthGreen) && time.Now().Before(deadline) {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(200 * time.Millisecond):
 				continue
 			}
+		}
+		if err != nil {
+			return err
 		}
 		if err := a.printStatus(s); err != nil {
 			return err
@@ -68,6 +71,31 @@ func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 		}
 		return nil
 	}
+}
+
+// askStatus asks for all that the status goes by.
+func askStatus(ctx context.Context, c *connection) (*clusterStatus, error) {
+	reply, err := getClusterAs(ctx, c.Client, &wire.GetCluster{Fresh: true})
+	if err != nil {
+		return nil, err
+	}
+	s := judge(reply)
+	lost, err := lostFiles(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	s.judgeLost(len(lost))
+	return s, nil
+}
+
+// mayPass reports whether a question may be answered if it is asked again: there is no
+// leader for a moment.
+func mayPass(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.Unavailable, moraine.Timeout, moraine.NotLeader:
+		return true
+	}
+	return false
 }
 
 func (a *app) printStatus(s *clusterStatus) error {
@@ -87,14 +115,14 @@ func (a *app) printStatus(s *clusterStatus) error {
 	a.note("")
 	var rows []table.Row
 	for _, m := range s.Metadata {
-		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, upDown(m.Alive), "", fmt.Sprintf("applied %d", m.Applied)})
+		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, shout(m.Status), "", fmt.Sprintf("applied %d", m.Applied)})
 	}
 	for _, h := range s.Hosts {
 		in := fmt.Sprintf("%d of %d devices in", h.In, h.Devices)
 		if h.State == "draining" || strings.HasPrefix(h.State, "maintenance") {
 			in += "; " + h.State
 		}
-		rows = append(rows, table.Row{h.ID, "chunkserver", upDown(h.Alive), in,
+		rows = append(rows, table.Row{h.ID, "chunkserver", shout(h.Status), in,
 			fmt.Sprintf("%s of %s used, %d chunks", size(h.Used), size(h.Capacity), h.Chunks)})
 	}
 	printTable(a.out, table.Row{"node", "role", "", "", ""}, rows)
@@ -103,9 +131,25 @@ func (a *app) printStatus(s *clusterStatus) error {
 	return nil
 }
 
+// shout writes what is known of a server so that what is not good is seen.
+func shout(status string) string {
+	if status == serverUp {
+		return status
+	}
+	return strings.ToUpper(status)
+}
+
+// known is v where it is known.
+func known(is bool, v any) any {
+	if is {
+		return v
+	}
+	return serverUnknown
+}
+
 func upDown(alive bool) string {
 	if alive {
-		return "up"
+		return serverUp
 	}
-	return "DOWN"
+	return strings.ToUpper(serverDown)
 }

@@ -24,11 +24,16 @@ type deviceRow struct {
 	Host     string `json:"host"`
 	UUID     string `json:"uuid"`
 	State    string `json:"state"`
-	Alive    bool   `json:"alive"`
+	Status   string `json:"status"` // of its host: up, down or unknown
+	Alive    bool   `json:"alive"`  // its host is known to be up
 	Reason   string `json:"reason,omitempty"`
 	Capacity uint64 `json:"capacity_bytes"`
 	Used     uint64 `json:"used_bytes"`
 	Chunks   uint64 `json:"chunks"`
+	// Measured: its server has said how full it is; else used is a guess. Reported: all its
+	// chunks were reported since it booted.
+	Measured bool `json:"usage_known"`
+	Reported bool `json:"report_complete"`
 	// What the disk says of itself; Health is empty where it does not.
 	Health      string `json:"health,omitempty"`
 	Model       string `json:"model,omitempty"`
@@ -175,7 +180,8 @@ func (a *app) deviceListCommand() *cobra.Command {
 			var rows []deviceRow
 			for _, h := range resp.GetTopology().GetHosts() {
 				for _, d := range h.Devices {
-					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Alive: h.Alive, Reason: d.Reason,
+					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Status: serverStatus(h.Alive, h.Heard), Alive: h.Alive && h.Heard, Reason: d.Reason,
+						Measured: d.Measured, Reported: d.Reported,
 						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks, Health: healthOf(d.Health), Model: d.Health.GetModel(),
 						Worn: d.Health.GetWornPercent(), Celsius: d.Health.GetCelsius(), MediaErrors: d.Health.GetMediaErrors(),
 						PutMicros: d.PutMicros, ReadMicros: d.ReadMicros, Corrupt: d.CorruptChunks}
@@ -186,7 +192,7 @@ func (a *app) deviceListCommand() *cobra.Command {
 				}
 			}
 			return list(a, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "disk", "reason"}, func(r deviceRow) table.Row {
-				return table.Row{r.ID, r.Host, r.State, upDown(r.Alive), size(r.Used), size(r.Capacity), r.Chunks, r.Health, r.Reason}
+				return table.Row{r.ID, r.Host, r.State, shout(r.Status), known(r.Measured, size(r.Used)), size(r.Capacity), known(r.Measured, r.Chunks), r.Health, r.Reason}
 			})
 		},
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -42,7 +43,7 @@ func (a *app) hostListCommand() *cobra.Command {
 				rows = append(rows, describeHost(h, cluster.ClusterTimeMillis))
 			}
 			return list(a, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r hostRow) table.Row {
-				return table.Row{r.ID, upDown(r.Alive), r.Rack, r.Devices, r.State, size(r.Used), size(r.Capacity), r.Chunks}
+				return table.Row{r.ID, shout(r.Status), r.Rack, r.Devices, r.State, known(r.Measured, size(r.Used)), size(r.Capacity), known(r.Measured, r.Chunks)}
 			})
 		},
 	}
@@ -51,19 +52,23 @@ func (a *app) hostListCommand() *cobra.Command {
 // hostRow is a host as `host ls` prints it.
 type hostRow struct {
 	ID       string `json:"id"`
-	Alive    bool   `json:"alive"`
+	Status   string `json:"status"` // up, down or unknown
+	Alive    bool   `json:"alive"`  // it is known to be up
 	Rack     string `json:"rack,omitempty"`
-	Devices  int    `json:"devices"` // not retired
-	State    string `json:"state"`   // in, or what it is instead
-	Used     uint64 `json:"used_bytes"`
+	Devices  int    `json:"devices"`    // not retired
+	State    string `json:"state"`      // in, or what it is instead
+	Used     uint64 `json:"used_bytes"` // of its devices in use, as the capacity and the chunks
 	Capacity uint64 `json:"capacity_bytes"`
 	Chunks   uint64 `json:"chunks"`
+	// Measured: all of its devices in use have said how full they are; else it is a guess.
+	Measured bool `json:"usage_known"`
 	// AwaySeconds is how long its maintenance goes on.
 	AwaySeconds int64 `json:"maintenance_seconds,omitempty"`
 }
 
 func describeHost(h *wire.Host, clusterTime uint64) hostRow {
-	r := hostRow{ID: h.Id, Alive: h.Alive, Rack: h.Rack, State: "in"}
+	r := hostRow{ID: h.Id, Status: serverStatus(h.Alive, h.Heard), Rack: h.Rack, State: "in", Measured: true}
+	r.Alive = r.Status == serverUp
 	states := map[wire.DeviceState]int{}
 	for _, d := range h.Devices {
 		if d.State == wire.DeviceState_DEVICE_STATE_RETIRED {
@@ -71,11 +76,16 @@ func describeHost(h *wire.Host, clusterTime uint64) hostRow {
 		}
 		r.Devices++
 		states[d.State]++
-		r.Used, r.Capacity, r.Chunks = r.Used+d.Used, r.Capacity+d.Capacity, r.Chunks+d.Chunks
+		if inService(d) {
+			r.Used, r.Capacity, r.Chunks = r.Used+d.Used, r.Capacity+d.Capacity, r.Chunks+d.Chunks
+			r.Measured = r.Measured && d.Measured
+		}
 	}
 	switch {
 	case r.Devices == 0:
 		r.State = "removed"
+	case h.CertRevoked:
+		r.State = "certificate revoked"
 	case h.MaintenanceUntil > clusterTime:
 		left := time.Duration(h.MaintenanceUntil-clusterTime) * time.Millisecond
 		r.AwaySeconds = int64(left.Round(time.Second).Seconds())
@@ -133,7 +143,11 @@ func (a *app) cluster(ctx context.Context) (*wire.ClusterReply, error) {
 }
 
 func getCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	return getClusterAs(ctx, c, &wire.GetCluster{})
+}
+
+func getClusterAs(ctx context.Context, c *client.Client, asked *wire.GetCluster) (*wire.ClusterReply, error) {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: asked}})
 	return resp.GetCluster(), err
 }
 
@@ -215,6 +229,10 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) er
 		}
 		left, held := uint64(0), uint64(0)
 		for _, d := range cluster.Topology.Hosts[i].Devices {
+			if d.State == wire.DeviceState_DEVICE_STATE_IN { // nobody counts what is on it
+				return &moraine.Error{Op: "drain", Ref: host, Kind: moraine.Conflict,
+					Err: fmt.Errorf("device %d is in service again (%s): the drain was undone", d.Id, cmp.Or(d.Reason, "no reason given"))}
+			}
 			left, held = left+d.Claimed, held+d.Chunks
 		}
 		if left == 0 {

@@ -46,7 +46,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.inspectDeviceCommand(), a.inspectLogCommand(), a.inspectSnapshotCommand(), a.inspectStateCommand())
+	cmd.AddCommand(a.inspectDeviceCommand(), a.inspectLogCommand(), a.inspectSnapshotCommand(), a.inspectStateCommand(), a.inspectObjectsCommand())
 	return cmd
 }
 

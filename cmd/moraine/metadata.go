@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -64,6 +65,9 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 			if o.service.SlowTimes == 0 {
 				return usageError("--slow-times cannot be 0: -1 turns it off")
 			}
+			if o.service.BackupEvery == 0 || o.service.BackupKeep < 1 {
+				return usageError("--backup-interval cannot be 0 (-1s turns backups off), and --backup-keep is 1 at least")
+			}
 			return a.runMetadata(cmd.Context(), o)
 		},
 	}
@@ -91,6 +95,9 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f.DurationVar(&o.service.PackAfter, "pack-after", 24*time.Hour, "small files that nobody has changed for this long are packed with each other; -1s: none")
 	o.rewriteRate = 32 << 20
 	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that are put out of such stripes into new ones, in the whole cluster")
+	f.DurationVar(&o.service.BackupEvery, "backup-interval", 6*time.Hour, "the leader takes a backup of the metadata by itself this often; -1s: none")
+	f.StringVar(&o.service.BackupDir, "backup-dir", "", "directory that the leader keeps these backups in (default \"backups\" in --data)")
+	f.IntVar(&o.service.BackupKeep, "backup-keep", 4, "how many of them are kept")
 	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")
 	f.DurationVar(&o.store.LogStall, "log-stall", 2*time.Second, "a server whose disk hangs this long gives up its place")
 	f.DurationVar(&o.store.LogRetention, "log-retention", 10*time.Minute, "log entries are kept this long for followers that were away")
@@ -156,7 +163,19 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 	o.store.Dir, o.store.Cluster, o.store.Node = o.data, o.service.Cluster, o.id
 	o.store.CacheBytes, o.store.LogRetentionBytes = int64(o.cache), int64(o.logKeep)
 	o.service.RewriteBytesPerSecond = int64(o.rewriteRate)
+	o.keepBackups()
 	return a.serveMetadata(ctx, sec, o)
+}
+
+// keepBackups completes where backups go. None are taken below 0, nor by `moraine
+// standalone`, which has no such flag.
+func (o *metadataOptions) keepBackups() {
+	switch {
+	case o.service.BackupEvery <= 0:
+		o.service.BackupDir, o.service.BackupEvery = "", 0
+	case o.service.BackupDir == "":
+		o.service.BackupDir = filepath.Join(o.data, "backups")
+	}
 }
 
 // checkBootstrap refuses a directory that has joined no group yet, unless this
@@ -247,13 +266,14 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	server, err := transport.NewServer(
 		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleMetadata, Node: o.id, Release: version},
 		transport.ServerDeps{Handler: handler, Identity: sec.identity, Log: log, Metrics: network,
-			Incarnation: func() moraine.Incarnation { return service.Incarnation() }})
+			Incarnation: func() moraine.Incarnation { return service.Incarnation() },
+			Revoked:     func(p *transport.Peer) bool { return service.Revoked(p) }})
 	if err != nil {
 		return err
 	}
 	storeDeps := raftstore.Deps{Log: log, Metrics: raftstore.NewMetrics(reg), Stream: raftStream{server.RaftListener(), pool}}
 	service, err = metadata.New(o.service, metadata.Deps{
-		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, Log: log, Metrics: metadata.NewMetrics(reg),
+		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, Log: log, Metrics: metadata.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data},
 	})
 	if err != nil {
 		return err

@@ -195,7 +195,8 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
 	m, err := fuse.New(fuse.Config{Dir: dir, Root: moraine.InodeID(root.Inode), Name: loc.String(), AllowOther: o.allowOther,
-		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8}, fuse.Deps{Client: c.Client, Log: log})
+		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience},
+		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics})
 	if err != nil {
 		return err
 	}
@@ -210,7 +211,8 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 // mountClient is a mount's client, with what serves its metrics.
 type mountClient struct {
 	*connection
-	admin *admin // nil: none
+	admin   *admin // nil: none
+	metrics *fuse.Metrics
 }
 
 // dialForMount connects, and opens the endpoint for metrics where one was asked
@@ -227,8 +229,8 @@ func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cf
 	if err != nil {
 		return nil, err
 	}
-	m := &mountClient{}
 	reg := newRegistry()
+	m := &mountClient{metrics: fuse.NewMetrics(reg)}
 	if o.adminListen != "" {
 		if m.admin, err = listenAdmin(o.adminListen, reg, func() error { return nil }); err != nil {
 			return nil, err

@@ -164,6 +164,30 @@ type tierInfo struct {
 	QueuedDeletions uint64   `json:"queued_deletions"`
 	Intents         uint64   `json:"intents"`
 	UnsettledKeys   uint64   `json:"unsettled_keys"`
+	// Probed says what movers found out about each bucket, since the present leader of
+	// the metadata began.
+	Probed []bucketTraits `json:"probed"`
+}
+
+// bucketTraits are what a bucket supports.
+type bucketTraits struct {
+	Bucket string `json:"bucket"`
+	// Verified is how uploads are verified: "store CRC" or "read back".
+	Verified    string `json:"verified"`
+	IfNoneMatch bool   `json:"if_none_match"`
+	IfMatch     bool   `json:"if_match"`
+}
+
+func describeTraits(all []*wire.BucketTraits) []bucketTraits {
+	out := []bucketTraits{}
+	for _, t := range all {
+		d := bucketTraits{Bucket: t.GetBucket(), Verified: "read back", IfNoneMatch: t.GetIfNoneMatch(), IfMatch: t.GetIfMatch()}
+		if t.GetWholeCrc() {
+			d.Verified = "store CRC"
+		}
+		out = append(out, d)
+	}
+	return out
 }
 
 func (a *app) tierCommand() *cobra.Command {
@@ -189,7 +213,7 @@ func (a *app) tierCommand() *cobra.Command {
 				return err
 			}
 			return a.printTier(tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
-				t.QueuedDeletions, t.Intents, t.UnsettledKeys})
+				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits)})
 		},
 	})
 	return cmd
@@ -203,6 +227,16 @@ func (a *app) printTier(t tierInfo) error {
 		a.note("%s", errNoTier)
 	} else {
 		a.note("%s, served by %s", strings.Join(t.Buckets, ", "), countOf(int(t.Hosts), "host"))
+		if len(t.Probed) == 0 {
+			a.note("  not probed yet: the first flush finds out how uploads are verified")
+		}
+	}
+	for _, p := range t.Probed {
+		how := "the store tells the CRC32C of whole objects, which verifies uploads"
+		if p.Verified != "store CRC" {
+			how = "the store tells no CRC32C of whole objects: uploads are verified by reading them back"
+		}
+		a.note("  %s: %s; conditional writes: If-None-Match %s, If-Match %s", p.Bucket, how, yesNo(p.IfNoneMatch), yesNo(p.IfMatch))
 	}
 	a.note("  %d objects, %s", t.Objects, size(t.Bytes))
 	a.note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)

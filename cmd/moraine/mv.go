@@ -10,7 +10,8 @@ import (
 )
 
 func (a *app) mvCommand() *cobra.Command {
-	return &cobra.Command{
+	var opts client.RenameOptions
+	cmd := &cobra.Command{
 		Use:     "mv FROM TO",
 		GroupID: groupFiles,
 		Short:   "Rename or move a file or directory within a cluster",
@@ -39,7 +40,9 @@ func (a *app) mvCommand() *cobra.Command {
 			} else if to.dir {
 				return fmt.Errorf("%s is not a directory", to)
 			}
-			return c.Rename(cmd.Context(), from.path, target, client.RenameOptions{})
+			return c.Rename(cmd.Context(), from.path, target, opts)
 		},
 	}
+	cmd.Flags().BoolVar(&opts.Checkpoints, "checkpoints", false, "a directory that holds committed checkpoints too")
+	return cmd
 }

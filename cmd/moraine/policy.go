@@ -13,7 +13,9 @@ type policyInfo struct {
 	Path   string `json:"path"`
 	Flush  string `json:"flush"`
 	Scheme string `json:"scheme"`
-	Own    bool   `json:"own"`
+	// Foreign is what a flush does where somebody else's object is at the key.
+	Foreign string `json:"foreign"`
+	Own     bool   `json:"own"`
 }
 
 func (a *app) policyCommand() *cobra.Command {
@@ -29,7 +31,7 @@ func (a *app) policyCommand() *cobra.Command {
 }
 
 func (a *app) policySetCommand() *cobra.Command {
-	var flush, scheme string
+	var flush, scheme, foreign string
 	cmd := &cobra.Command{
 		Use:   "set PATH",
 		Short: "Set the policy of a directory: what happens by itself to the files below it",
@@ -41,6 +43,14 @@ of it back.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, err := policyChange(cmd.Flags().Changed("flush"), flush, cmd.Flags().Changed("scheme"), scheme)
+			if cmd.Flags().Changed("foreign") {
+				if !cmd.Flags().Changed("flush") && !cmd.Flags().Changed("scheme") {
+					change, err = func(*wire.Policy) {}, nil
+				}
+				if _, known := foreignPolicies[foreign]; !known {
+					err = usageError("--foreign %q: write refuse, overwrite or inherit", foreign)
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -61,19 +71,23 @@ of it back.`,
 					own = &wire.Policy{}
 				}
 				change(own)
+				if cmd.Flags().Changed("foreign") {
+					own.Foreign = foreignPolicies[foreign]
+				}
 				return c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&flush, "flush", "", "when files are flushed to the object tier: never, on-commit, inherit")
 	cmd.Flags().StringVar(&scheme, "scheme", "", "how to keep new files: 4+2, 8+3, x3, inherit")
+	cmd.Flags().StringVar(&foreign, "foreign", "", "what a flush does where an object that this cluster did not write has the key: refuse, overwrite, inherit")
 	return cmd
 }
 
 // policyChange returns what flags change of a policy.
 func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*wire.Policy), error) {
 	if !flushGiven && !schemeGiven {
-		return nil, usageError("policy set: nothing to set: give --flush, --scheme, or both (\"inherit\" takes it back)")
+		return nil, usageError("policy set: nothing to set: give --flush, --scheme or --foreign (\"inherit\" takes it back)")
 	}
 	var when wire.FlushPolicy
 	var how *wire.Scheme
@@ -130,8 +144,8 @@ func (a *app) policyGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return list(a, infos, table.Row{"path", "flush", "scheme", "own"}, func(i policyInfo) table.Row {
-				return table.Row{i.Path, i.Flush, i.Scheme, i.Own}
+			return list(a, infos, table.Row{"path", "flush", "scheme", "foreign objects", "own"}, func(i policyInfo) table.Row {
+				return table.Row{i.Path, i.Flush, i.Scheme, i.Foreign, i.Own}
 			})
 		},
 	}
@@ -139,8 +153,11 @@ func (a *app) policyGetCommand() *cobra.Command {
 
 func describePolicy(path string, p *wire.PolicyReply) policyInfo {
 	e := p.GetEffective()
-	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts",
-		Own: p.GetOwn().GetFlush() != 0 || p.GetOwn().GetScheme() != nil}
+	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse",
+		Own: p.GetOwn().GetFlush() != 0 || p.GetOwn().GetScheme() != nil || p.GetOwn().GetForeign() != 0}
+	if e.GetForeign() == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
+		info.Foreign = "overwrite"
+	}
 	if e.GetFlush() != wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED {
 		info.Flush = flushPolicies[e.GetFlush()]
 	}
@@ -148,6 +165,12 @@ func describePolicy(path string, p *wire.PolicyReply) policyInfo {
 		info.Scheme = moraine.Scheme{K: uint8(s.K), M: uint8(s.M)}.String()
 	}
 	return info
+}
+
+var foreignPolicies = map[string]wire.ForeignPolicy{
+	"inherit":   wire.ForeignPolicy_FOREIGN_POLICY_UNSPECIFIED,
+	"refuse":    wire.ForeignPolicy_FOREIGN_POLICY_REFUSE,
+	"overwrite": wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE,
 }
 
 var flushPolicies = map[wire.FlushPolicy]string{

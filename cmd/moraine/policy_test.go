@@ -9,9 +9,12 @@ import (
 )
 
 func TestPoliciesAreSaidInWords(t *testing.T) {
-	require.Equal(t, policyInfo{Path: "p", Flush: "never", Scheme: "by the number of hosts"}, describePolicy("p", &wire.PolicyReply{}))
+	require.Equal(t, policyInfo{Path: "p", Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse"}, describePolicy("p", &wire.PolicyReply{}))
+	over := &wire.Policy{Foreign: wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE}
+	require.Equal(t, policyInfo{Path: "p", Flush: "never", Scheme: "by the number of hosts", Foreign: "overwrite", Own: true},
+		describePolicy("p", &wire.PolicyReply{Own: over, Effective: over}))
 	on := &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, Scheme: &wire.Scheme{K: 4, M: 2}}
-	require.Equal(t, policyInfo{Path: "p", Flush: "on-commit", Scheme: "4+2", Own: true}, describePolicy("p", &wire.PolicyReply{Own: on, Effective: on}))
+	require.Equal(t, policyInfo{Path: "p", Flush: "on-commit", Scheme: "4+2", Foreign: "refuse", Own: true}, describePolicy("p", &wire.PolicyReply{Own: on, Effective: on}))
 }
 
 // What is not given of a policy stays.

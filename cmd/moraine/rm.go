@@ -5,12 +5,13 @@ import (
 	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) rmCommand() *cobra.Command {
-	var recursive, force bool
+	var recursive, force, checkpoints bool
 	cmd := &cobra.Command{
 		Use:     "rm PATH...",
 		GroupID: groupFiles,
@@ -21,7 +22,7 @@ func (a *app) rmCommand() *cobra.Command {
 				if l.path == "/" {
 					return usageError("rm: %s is the root of the cluster: name what is in it", l)
 				}
-				err := removeOne(cmd.Context(), c, l, recursive)
+				err := removeOne(cmd.Context(), c, l, recursive, client.RemoveAllOptions{Checkpoints: checkpoints})
 				if force && errors.Is(err, moraine.NotFound) {
 					return nil
 				}
@@ -31,16 +32,17 @@ func (a *app) rmCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "directories and all that is in them")
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "no error for what is not there")
+	cmd.Flags().BoolVar(&checkpoints, "checkpoints", false, "with -r: a tree that holds committed checkpoints too, and a run's last good one")
 	return cmd
 }
 
-func removeOne(ctx context.Context, c *connection, l location, recursive bool) error {
+func removeOne(ctx context.Context, c *connection, l location, recursive bool, opts client.RemoveAllOptions) error {
 	attr, err := c.Lstat(ctx, l.path)
 	if err != nil {
 		return err
 	}
 	if recursive {
-		return c.RemoveAll(ctx, l.path)
+		return c.RemoveAllWith(ctx, l.path, opts)
 	}
 	if attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 		return usageError("rm: %s is a directory: give -r to remove it and all that is in it", l)

@@ -39,11 +39,15 @@ type durability struct {
 	sim.Result
 }
 
+// measuredRebuild is what each of six hosts rebuilt in a second in `bench rebuild` (4+2,
+// beside its foreground, all on one disk and two processors; docs/BENCHMARKS.md, Rebuild).
+const measuredRebuild = 28 << 20
+
 func (a *app) simDurabilityCommand() *cobra.Command {
 	f := sim.Fleet{Domain: sim.DomainHost}
 	var schemes []string
 	var domain string
-	var stored, rebuild, chunk = sizeFlag(4 << 40), sizeFlag(200 << 20), sizeFlag(moraine.DefaultChunkSize)
+	var stored, rebuild, chunk = sizeFlag(4 << 40), sizeFlag(measuredRebuild), sizeFlag(moraine.DefaultChunkSize)
 	var episodes int
 	var seed uint64
 	cmd := &cobra.Command{
@@ -103,7 +107,7 @@ that come together (power, a bad batch of devices).`,
 	fl.Var(&stored, "stored", "bytes stored on each device, parity included")
 	fl.Float64Var(&f.DeviceAFR, "device-afr", 0.015, "devices lost in a year, of one")
 	fl.Float64Var(&f.HostAFR, "host-afr", 0.005, "hosts lost with all their devices in a year, of one")
-	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second")
+	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second (as measured beside clients by \"moraine bench rebuild\")")
 	fl.Float64Var(&f.StripesPerSecond, "repairs-per-second", 256, "stripes that the metadata leader gives out to be rebuilt, as the servers' flag of that name says; 0: no bound")
 	fl.DurationVar(&f.Detect, "detect", 3*time.Second, "how long a loss goes unnoticed")
 	fl.DurationVar(&f.Grace, "grace", metadata.DefaultRepairGrace, "how long a lost host is waited for, as --repair-grace of the servers says")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -11,7 +12,7 @@ import (
 // what may be lost now without losing data.
 type clusterStatus struct {
 	Cluster      string           `json:"cluster"`
-	Health       string           `json:"health"` // green, degraded, or critical
+	Health       string           `json:"health"` // green, unknown, degraded, or critical
 	Findings     []string         `json:"findings"`
 	Survives     []string         `json:"survives"`
 	Notes        []string         `json:"notes"` // what goes on, and is nothing to worry about
@@ -30,6 +31,9 @@ type clusterStatus struct {
 	PendingBytes uint64           `json:"pending_bytes"`
 	LeakedBytes  uint64           `json:"leaked_bytes"`
 	LostStripes  uint64           `json:"lost_stripes"`
+	Unreported   uint64           `json:"devices_unreported"` // since the metadata was restored
+	Backups      *backupsStatus   `json:"metadata_backups,omitempty"`
+	LostFiles    int              `json:"lost_files"` // that lost bytes which were in memory alone
 	Healing      *healingStatus   `json:"healing,omitempty"`
 	Rebalance    *rebalanceStatus `json:"rebalance,omitempty"`
 	Rewriting    *rewritingStatus `json:"rewriting,omitempty"`
@@ -42,13 +46,15 @@ type clusterStatus struct {
 	draining int // hosts that are up, and whose devices are drained
 	away     int // hosts that are up, and are announced to be away
 	full     int // devices in service that have no room for new chunks
-	silent   int // hosts that are down and were not declared out: what they hold counts as there
+	silent   int // hosts that are down, or unknown, and were not declared out: what they hold counts as there
+	unknown  int // findings that say that something is not known yet
 }
 
 type metadataStatus struct {
 	ID      string `json:"id"`
 	Role    string `json:"role"`
-	Alive   bool   `json:"alive"`
+	Status  string `json:"status"` // up, down or unknown
+	Alive   bool   `json:"alive"`  // it is known to be up
 	Applied uint64 `json:"applied"`
 	// LowSpace: its disk is nearly full.
 	LowSpace bool `json:"low_space"`
@@ -57,7 +63,9 @@ type metadataStatus struct {
 type hostStatus struct {
 	ID       string `json:"id"`
 	Rack     string `json:"rack,omitempty"`
-	Alive    bool   `json:"alive"`
+	Status   string `json:"status"` // up, down or unknown
+	Alive    bool   `json:"alive"`  // it is known to be up
+	Reported bool   `json:"reports_complete"`
 	Devices  int    `json:"devices"`
 	In       int    `json:"devices_in"`
 	Capacity uint64 `json:"capacity_bytes"`
@@ -77,12 +85,35 @@ type healingStatus struct {
 	Scanning    uint32 `json:"devices_being_looked_through"`
 }
 
-// Health, worst last.
+// Health. Unknown: nothing bad is known, and not all is known that green needs.
 const (
 	healthGreen    = "green"
+	healthUnknown  = "unknown"
 	healthDegraded = "degraded"
 	healthCritical = "critical"
 )
+
+// healths are in order, the worst last.
+var healths = []string{healthGreen, healthUnknown, healthDegraded, healthCritical}
+
+// What is known of a server.
+const (
+	serverUp      = "up"
+	serverDown    = "down"
+	serverUnknown = "unknown"
+)
+
+// serverStatus is what is known of a server that counts as alive, and of which the leader
+// has heard, or has not.
+func serverStatus(alive, heard bool) string {
+	switch {
+	case !heard && alive:
+		return serverUnknown
+	case !alive:
+		return serverDown
+	}
+	return serverUp
+}
 
 // judge turns what the leader says into a status with words.
 func judge(c *wire.ClusterReply) *clusterStatus {
@@ -100,6 +131,8 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 	s.judgeMetadata(c.Metadata)
 	s.judgeHosts(c.Topology.GetHosts(), c.ClusterTimeMillis)
 	s.judgeScheme(c.DefaultScheme)
+	s.judgeReports(c.Unreported)
+	s.judgeBackups(c.Backups)
 	s.judgeStripes(c)
 	if s.Rebalance = describeRebalance(c.Rebalance); s.Rebalance.words() != "" {
 		s.Notes = append(s.Notes, s.Rebalance.words())
@@ -111,20 +144,23 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 }
 
 func (s *clusterStatus) worse(health, format string, args ...any) {
-	if health == healthCritical || s.Health == healthGreen {
+	if slices.Index(healths, health) > slices.Index(healths, s.Health) {
 		s.Health = health
+	}
+	if health == healthUnknown {
+		s.unknown++
 	}
 	s.Findings = append(s.Findings, fmt.Sprintf(format, args...))
 }
 
 func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
-	voters, alive := 0, 0
+	voters, alive, unknown := 0, 0, 0
 	for _, n := range nodes {
 		role := "follower"
 		if n.Leader {
 			role = "leader"
 		}
-		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Alive: n.Alive, Applied: n.Applied, LowSpace: n.LowSpace})
+		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Status: memberStatus(n), Alive: memberStatus(n) == serverUp, Applied: n.Applied, LowSpace: n.LowSpace})
 		if n.LowSpace {
 			s.worse(healthDegraded, "the disk of metadata server %s is nearly full (below 5%% free): the service may refuse what makes the namespace grow; make room on that disk, and remove files (`moraine rm`)", n.Id)
 		}
@@ -132,14 +168,20 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 			continue
 		}
 		voters++
-		if n.Alive {
+		switch memberStatus(n) {
+		case serverUp:
 			alive++
-		} else {
+		case serverUnknown:
+			unknown++
+			s.worse(healthUnknown, "whether metadata server %s is up is not known yet: the leader has not heard of it", n.Id)
+		default:
 			s.worse(healthDegraded, "metadata server %s is down", n.Id)
 		}
 	}
 	majority := voters/2 + 1
 	switch spare := alive - majority; {
+	case unknown > 0:
+		s.Survives = append(s.Survives, "how many metadata servers may be lost is not known yet")
 	case voters == 1:
 		s.Survives = append(s.Survives, "metadata is on 1 server: its loss is the loss of the namespace")
 	case spare <= 0:
@@ -153,13 +195,15 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 	for _, h := range hosts {
 		row := describeHost(h, clusterTime)
-		hs := hostStatus{ID: h.Id, Rack: h.Rack, Alive: h.Alive, Devices: len(h.Devices), State: row.State}
+		hs := hostStatus{ID: h.Id, Rack: h.Rack, Status: row.Status, Alive: row.Alive, Reported: true, Devices: len(h.Devices), State: row.State}
 		away := h.MaintenanceUntil > clusterTime
 		var can hostRoom
 		for _, d := range h.Devices {
 			s.judgeDevice(h, d, &hs, &can)
 		}
 		switch {
+		case row.Status == serverUnknown && row.Devices > 0:
+			s.worse(healthUnknown, "whether host %s is up is not known yet: it has not registered with this metadata leader, or has not answered since this was asked", h.Id)
 		case !h.Alive && away:
 			s.worse(healthDegraded, "host %s is down for maintenance (%d s left)", h.Id, row.AwaySeconds)
 		case !h.Alive:
@@ -194,11 +238,12 @@ type hostRoom struct {
 }
 
 func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus, can *hostRoom) {
+	s.judgeKnown(h, d, hs)
 	switch {
 	case d.State == wire.DeviceState_DEVICE_STATE_DRAINING:
 		can.draining = true
 	case d.State != wire.DeviceState_DEVICE_STATE_IN:
-	case !h.Alive:
+	case !hs.Alive:
 		can.silent = true
 	case isFull(d):
 		hs.In++
@@ -209,15 +254,50 @@ func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus
 		hs.In++
 		can.takes, can.room = true, true
 	}
-	hs.Capacity += d.Capacity
-	hs.Used += d.Used
-	hs.Chunks += d.Chunks
+	if inService(d) {
+		hs.Capacity += d.Capacity
+		hs.Used += d.Used
+		hs.Chunks += d.Chunks
+	}
 	if d.State == wire.DeviceState_DEVICE_STATE_OUT {
 		s.worse(healthDegraded, "device %d of host %s is out", d.Id, h.Id)
 	}
 	if d.Health.GetFailing() {
 		s.worse(healthDegraded, "the disk of device %d of host %s says that it is failing (%s): drain it (`moraine device set %d draining`) and replace it", d.Id, h.Id, d.Health.Text, d.Id)
 	}
+}
+
+// inService reports whether what a device holds counts: it is not out, and not retired.
+func inService(d *wire.Device) bool {
+	return d.State == wire.DeviceState_DEVICE_STATE_IN || d.State == wire.DeviceState_DEVICE_STATE_DRAINING
+}
+
+// judgeKnown says what is not known yet of a device whose host is up.
+func (s *clusterStatus) judgeKnown(h *wire.Host, d *wire.Device, hs *hostStatus) {
+	if !inService(d) {
+		return
+	}
+	hs.Reported = hs.Reported && d.Reported
+	if !hs.Alive {
+		return
+	}
+	if !d.Reported {
+		s.worse(healthUnknown, "whether chunks are missing on device %d of host %s is not known yet: the report of all its chunks is not complete", d.Id, h.Id)
+	}
+	if !d.Measured {
+		s.worse(healthUnknown, "how full device %d of host %s is is not known yet", d.Id, h.Id)
+	}
+}
+
+// memberStatus is what is known of a metadata server.
+func memberStatus(n *wire.MetadataNode) string {
+	switch {
+	case !n.Heard:
+		return serverUnknown
+	case !n.Alive:
+		return serverDown
+	}
+	return serverUp
 }
 
 // isFull reports whether nothing new is placed on a device: the last 2% of it are
@@ -240,7 +320,11 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 		why := "every device is full" + s.refusing()
 		if s.taking == 0 {
 			why = "no host takes chunks" + s.refusing()
-			s.worse(healthDegraded, "%s", why)
+			health := healthDegraded
+			if s.unknown > 0 {
+				health = healthUnknown
+			}
+			s.worse(health, "%s", why)
 		}
 		s.Survives = append(s.Survives, "nothing new can be written: "+why)
 		return
@@ -266,15 +350,17 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		s.worse(healthCritical, "%s fewer chunks left than are needed to read: `moraine fsck` names the files", are(int(c.LostStripes), "stripe has", "stripes have"))
 	}
 	if s.silent > 0 {
-		s.Survives = append(s.Survives, fmt.Sprintf("what %s down still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",
+		s.Survives = append(s.Survives, fmt.Sprintf("what %s not known to be up still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",
 			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
 	}
 	s.judgeHealing(c.Healing)
 	s.Waits = describeWaits(c.Waits)
 	waiting := c.RepairQueued
 	if waiting == 0 {
-		if c.LostStripes == 0 && s.silent == 0 {
-			s.Survives = append(s.Survives, "every stripe has the full protection of its scheme, as far as chunkservers have reported")
+		if c.LostStripes == 0 && (s.unknown > 0 || c.Unreported > 0) {
+			s.Survives = append(s.Survives, "whether every stripe has the full protection of its scheme is not known yet")
+		} else if c.LostStripes == 0 && s.silent == 0 {
+			s.Survives = append(s.Survives, "every stripe has the full protection of its scheme: all chunkservers have reported all their chunks")
 			if c.DefaultScheme.GetK() > 1 {
 				// Nothing counts them: to the state their scheme is x2, and whole.
 				s.Survives = append(s.Survives, "what was written as copies (x2) while too few hosts were up stays so: `moraine stat` of such a file shows degraded stripes; copying it writes it anew")
@@ -291,6 +377,13 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of %s", n, are(spare, "more host", "more hosts")))
 			return
 		}
+	}
+}
+
+// judgeLost says that files have lost bytes.
+func (s *clusterStatus) judgeLost(files int) {
+	if s.LostFiles = files; files > 0 {
+		s.worse(healthCritical, "%s lost bytes: `moraine cluster lost` names them, and which; write them again, or remove them", are(files, "file has", "files have"))
 	}
 }
 

@@ -16,14 +16,14 @@ import (
 func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
 	c := &wire.ClusterReply{DefaultScheme: &wire.Scheme{K: 4, M: 2}, Topology: &wire.Topology{}}
 	for i := range 3 {
-		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: fmt.Sprintf("m%d", i+1), Voter: true, Alive: true, Leader: i == 0})
+		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: fmt.Sprintf("m%d", i+1), Voter: true, Alive: true, Heard: true, Leader: i == 0})
 	}
 	for i := range 6 {
-		d := &wire.Device{Id: uint32(i + 1), State: wire.DeviceState_DEVICE_STATE_IN}
+		d := &wire.Device{Id: uint32(i + 1), State: wire.DeviceState_DEVICE_STATE_IN, Measured: true, Reported: true}
 		if i < down {
 			d.State = state
 		}
-		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: fmt.Sprintf("n%d", i+1), Alive: i >= down, Devices: []*wire.Device{d}})
+		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: fmt.Sprintf("n%d", i+1), Alive: i >= down, Heard: i >= down, Devices: []*wire.Device{d}})
 	}
 	return c
 }
@@ -62,9 +62,37 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 	}{
 		{"healthy", sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), healthGreen, []string{whole, full}, nil},
 		{"two hosts down", sixHosts(2, wire.DeviceState_DEVICE_STATE_IN), healthDegraded,
-			[]string{"host n1 is down", "less protection than 4+2 gives", "what 2 hosts hold that are down", "2 hosts fewer"}, []string{whole, full}},
+			[]string{"host n1 is down", "less protection than 4+2 gives", "what 2 hosts hold that are not known to be up", "2 hosts fewer"}, []string{whole, full}},
 		{"a host is out and rebuilt", sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT), healthDegraded,
 			[]string{"device 1 of host n1 is out", full}, []string{whole}},
+		{"a host has not been heard", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.Topology.Hosts[3].Heard = false
+			return c
+		}(), healthUnknown, []string{"whether host n4 is up is not known yet", "as 5 hosts take chunks", "full protection of its scheme is not known yet"},
+			[]string{whole, "full protection of its scheme:"}},
+		{"a device has not reported", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.Topology.Hosts[3].Devices[0].Reported = false
+			return c
+		}(), healthUnknown, []string{"whether chunks are missing on device 4 of host n4 is not known yet", whole}, []string{"full protection of its scheme:"}},
+		{"a device has not said how full it is", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.Topology.Hosts[3].Devices[0].Measured = false
+			return c
+		}(), healthUnknown, []string{"how full device 4 of host n4 is is not known yet"}, nil},
+		{"a metadata server has not been heard", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			c.Metadata[1].Heard = false
+			return c
+		}(), healthUnknown, []string{"whether metadata server m2 is up is not known yet", "how many metadata servers may be lost is not known yet"}, []string{"metadata goes on"}},
+		{"nothing is known", func() *wire.ClusterReply {
+			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
+			for _, h := range c.Topology.Hosts {
+				h.Heard, h.Devices[0].Reported, h.Devices[0].Measured = false, false, false
+			}
+			return c
+		}(), healthUnknown, []string{"whether host n1 is up is not known yet", "no host takes chunks (6 unknown)"}, []string{whole, "full protection of its scheme:"}},
 		{"stripes wait for repair", func() *wire.ClusterReply {
 			c := sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT)
 			c.RepairQueued, c.StripesBySpare = 3, []uint64{0, 3}
@@ -178,4 +206,24 @@ func TestDeadStripesAreNoFault(t *testing.T) {
 	s = judge(&wire.ClusterReply{Rewriting: &wire.Rewriting{Looking: true, NamedBytes: 9 << 30, ChosenFiles: 300, ChosenBytes: 3 << 20}})
 	require.Equal(t, []string{"300 small files are packed with each other (3.0 MiB written again)"}, s.Notes)
 	require.EqualValues(t, 300, s.Rewriting.Files)
+}
+
+// Files that have lost bytes are not green, though no stripe waits for repair.
+func TestLostFilesAreNotGreen(t *testing.T) {
+	s := judge(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN))
+	s.judgeLost(0)
+	require.Equal(t, healthGreen, s.Health)
+	s.judgeLost(2)
+	require.Equal(t, healthCritical, s.Health)
+	require.Contains(t, strings.Join(s.Findings, "\n"), "2 files have lost bytes: `moraine cluster lost`")
+}
+
+// What a device held that is out or retired is not counted as used.
+func TestUsageIsOfDevicesInService(t *testing.T) {
+	c := fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 0)
+	c.Topology.Hosts[0].Devices[0].State = wire.DeviceState_DEVICE_STATE_OUT
+	c.Topology.Hosts[1].Devices[0].State = wire.DeviceState_DEVICE_STATE_RETIRED
+	s := judge(c)
+	require.EqualValues(t, 4<<39, s.Used)
+	require.EqualValues(t, 4<<40, s.Capacity)
 }

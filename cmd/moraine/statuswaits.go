@@ -107,17 +107,15 @@ func (s *clusterStatus) judgeWaits(queued, running uint64) {
 
 // refusing says why hosts that are up, or not, take no chunks.
 func (s *clusterStatus) refusing() string {
-	down := 0
+	count := map[string]int{}
 	for _, h := range s.Hosts {
-		if !h.Alive {
-			down++
-		}
+		count[h.Status]++
 	}
 	var out []string
 	for _, c := range []struct {
 		n   int
 		why string
-	}{{s.draining, "draining"}, {s.away, "announced to be away"}, {down, "down"}} {
+	}{{s.draining, "draining"}, {s.away, "announced to be away"}, {count[serverDown], "down"}, {count[serverUnknown], "unknown"}} {
 		if c.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", c.n, c.why))
 		}

@@ -61,8 +61,10 @@ type Env struct {
 	Rate         float64
 	// On returns what works on a cluster that the benchmark has started itself.
 	On func(c *procs.Cluster) *Env
-	// Scheme is that of what Rebuild rebuilds.
-	Scheme moraine.Scheme
+	// Scheme is that of what Rebuild rebuilds; NoForeground leaves out what reads and
+	// writes beside it.
+	Scheme       moraine.Scheme
+	NoForeground bool
 	// Sessions is how many sessions Leases opens, Leases how many leases each of
 	// them holds.
 	Sessions, Leases int

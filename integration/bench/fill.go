@@ -94,7 +94,7 @@ func (f *filler) found(l *raftstore.Loader) error {
 			f.devices = append(f.devices, res.GetRegisterHost().GetDevices()[0].GetId())
 		}
 		res, err := apply(&statepb.Command{Caller: fillCaller, Op: request(
-			&wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "bench", Scope: "/", Nonce: []byte("load session 001")}}})})
+			&wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "bench", Scope: "/", Drawn: 1, Nonce: []byte("load session 001")}}})})
 		f.session = res.GetSession().GetSession()
 		return err
 	})

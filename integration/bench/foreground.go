@@ -23,7 +23,11 @@ const (
 type foreground struct{ reads, writes *pace }
 
 // foreground begins it: reads at random from the files, and small files of its own.
+// Without one it returns nil, whose methods do nothing.
 func (e *Env) foreground(ctx context.Context, files []Work) (f *foreground, err error) {
+	if e.NoForeground {
+		return nil, nil
+	}
 	if err := e.mkdir(ctx, foregroundDir); err != nil {
 		return nil, err
 	}
@@ -76,16 +80,30 @@ func smallWriter(c *client.Client, i int) func(context.Context, int) error {
 	}
 }
 
-func (f *foreground) asking() *client.Client { return f.reads.asking }
-func (f *foreground) begin()                 { f.lap() }
-func (f *foreground) lap() foregroundLap     { return foregroundLap{f.reads.lap(), f.writes.lap()} }
-func (f *foreground) end() error             { return errors.Join(f.reads.end(), f.writes.end()) }
+func (f *foreground) begin() { f.lap() }
+
+func (f *foreground) lap() foregroundLap {
+	if f == nil {
+		return foregroundLap{}
+	}
+	return foregroundLap{f.reads.lap(), f.writes.lap()}
+}
+
+func (f *foreground) end() error {
+	if f == nil {
+		return nil
+	}
+	return errors.Join(f.reads.end(), f.writes.end())
+}
 
 // foregroundLap is what it did in a phase.
 type foregroundLap struct{ reads, writes lap }
 
 // lines are its latencies in a phase, beside those of a calm one.
 func (l foregroundLap) lines(e *Env, phase string, calm foregroundLap) (lines []Line, err error) {
+	if e.NoForeground {
+		return nil, nil
+	}
 	for _, kind := range []struct {
 		name      string
 		now, calm lap

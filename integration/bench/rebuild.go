@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sys/unix"
@@ -54,11 +55,15 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if err := b.choose(ctx); err != nil {
 		return nil, err
 	}
-	if b.fore, err = e.foreground(ctx, b.files); err != nil {
+	var end func() error
+	if b.asking, end, err = e.Connect(ctx); err != nil {
 		return nil, err
 	}
+	if b.fore, err = e.foreground(ctx, b.files); err != nil {
+		return nil, errors.Join(err, end())
+	}
 	lines, err := b.run(ctx)
-	if err = errors.Join(err, b.fore.end()); err != nil {
+	if err = errors.Join(err, b.fore.end(), end()); err != nil {
 		return nil, err
 	}
 	if err := e.verify(ctx, b.files); err != nil {
@@ -124,7 +129,8 @@ func (e *Env) rebuildFits() error {
 type rebuild struct {
 	e      *Env
 	files  []Work
-	fore   *foreground
+	asking *client.Client // what watches
+	fore   *foreground    // nil without one
 	victim *procs.Node
 	chunks float64 // that it holds
 	bytes  float64
@@ -154,15 +160,24 @@ func (b *rebuild) choose(ctx context.Context) error {
 	return nil
 }
 
+// calm is the foreground while nothing is wrong.
+func (b *rebuild) calm(ctx context.Context) (foregroundLap, error) {
+	if b.fore == nil {
+		return foregroundLap{}, nil
+	}
+	b.e.Progress("the foreground, before")
+	b.fore.begin()
+	err := sleep(ctx, time.Duration(calmFor*b.e.Seconds*float64(time.Second)))
+	return b.fore.lap(), err
+}
+
 // run kills the victim, and waits until everything is redundant again.
 func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 	e := b.e
-	e.Progress("the foreground, before")
-	b.fore.begin()
-	if err := sleep(ctx, time.Duration(calmFor*e.Seconds*float64(time.Second))); err != nil {
+	calm, err := b.calm(ctx)
+	if err != nil {
 		return nil, err
 	}
-	calm := b.fore.lap()
 	e.Progress("it is killed")
 	killed := time.Now()
 	if err := b.victim.Kill(); err != nil {
@@ -216,7 +231,7 @@ func (b *rebuild) until(ctx context.Context, so func(*wire.ClusterReply) bool) e
 	ctx, cancel := context.WithTimeout(ctx, rebuildPatience)
 	defer cancel()
 	for {
-		resp, err := b.fore.asking().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := b.asking.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ import (
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/s3"
+	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/s3test"
 	"github.com/morainefs/moraine/transport/memnet"
@@ -89,7 +90,15 @@ func startWorld(t *testing.T, o worldOptions) *world {
 		o.Chunkservers = 3
 	}
 	o.SegmentBytes, o.SettleTime, o.Grace = 8<<20, time.Second, 5*time.Second
-	o.Bucket = func(string) (*object.Bucket, error) { return object.New(cfg, object.Deps{}) }
+	o.Bucket = func(string) (mover.Bucket, error) {
+		b, err := object.New(cfg, object.Deps{})
+		if err == nil { // so that what a test has go wrong is not a request of the probe
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_, _ = b.Traits(ctx)
+		}
+		return b, err
+	}
 	if os.Getenv("MORAINE_TEST_LOG") != "" {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -302,8 +303,10 @@ func (w *world) unexplained(node string, stripe moraine.StripeID) {
 	defer d.Close()
 	h := w.host(node)
 	data := make([]byte, moraine.BlockSize)
+	capability := capabilitytest.Sign(w.ID(), &wire.CapabilityClaims{Node: "stray", Right: wire.CapabilityRight_CAPABILITY_RIGHT_WRITE,
+		Stripes: []*wire.StripeRange{{First: uint64(stripe), Count: 1}}})
 	_, err := d.Chunks(node, h.Addresses).Put(w.ctx, &wire.PutChunk{Stripe: uint64(stripe), Device: h.Devices[0].Id, Version: 1, Tenant: 1,
-		Crc: crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)), Level: uint32(moraine.NVMe)}, data)
+		Crc: crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)), Level: uint32(moraine.NVMe), Capability: capability}, data)
 	require.NoError(w.t, err)
 }
 

@@ -42,7 +42,27 @@ func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cf
 	def(&cfg.ChunkBytes, 64<<10)
 	def(&cfg.MemoryBytes, 16<<20)
 	cfg.Metadata = c.addresses()
-	d := c.Dialer(role, node)
+	return c.dialOver(ctx, c.Dialer(role, node), node, cfg, wrap)
+}
+
+// ClientAs is ClientWith of a client with the certificate of peer, whose Cluster is filled
+// in.
+func (c *Cluster) ClientAs(ctx context.Context, peer transport.Peer, cfg client.Config) (*Client, error) {
+	def(&cfg.ChunkBytes, 64<<10)
+	def(&cfg.MemoryBytes, 16<<20)
+	cfg.Metadata = c.addresses()
+	return c.dialOver(ctx, c.DialerAs(peer), peer.Node, cfg, nil)
+}
+
+// DialerAs is what a process with the certificate of peer reaches the cluster by; the
+// caller closes it.
+func (c *Cluster) DialerAs(peer transport.Peer) transport.Dialer {
+	peer.Cluster = clusterID
+	return c.Net.Dialer(peer)
+}
+
+func (c *Cluster) dialOver(ctx context.Context, d transport.Dialer, node string, cfg client.Config,
+	wrap func(transport.Dialer) transport.Dialer) (*Client, error) {
 	if wrap != nil {
 		d = wrap(d)
 	}

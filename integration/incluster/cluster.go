@@ -30,7 +30,7 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 )
@@ -48,16 +48,23 @@ type Options struct {
 	CapacityBytes uint64
 	// SessionTimeout, Grace and RepairGrace are those of package metadata.
 	SessionTimeout, Grace, RepairGrace time.Duration
+	// TokenLife and KeyLife are those of package metadata (10 min, 24 h).
+	TokenLife, KeyLife time.Duration
 	// RewriteEvery is that of package metadata (1 h).
 	RewriteEvery time.Duration
 	// RewriteGrace and PackAfter are those of package metadata (24 h).
 	RewriteGrace, PackAfter time.Duration
+	// BackupEvery is how often the leader takes a backup by itself, of which it keeps 3 in
+	// BackupDir of its disk (0: it takes none).
+	BackupEvery time.Duration
 	// Bucket opens the object tier of a chunkserver and its mover; nil: there is
 	// none. SettleTime is that of package metadata.
-	Bucket     func(node string) (*object.Bucket, error)
+	Bucket     func(node string) (mover.Bucket, error)
 	SettleTime time.Duration
 	// ScrubInterval is that of package chunkserver.
 	ScrubInterval time.Duration
+	// ScrubParity is that of package chunkserver.
+	ScrubParity int
 	// SnapshotEntries is after how many entries a metadata server takes a
 	// snapshot (200); the log before it is not kept.
 	SnapshotEntries uint64
@@ -96,6 +103,12 @@ func def[T comparable](field *T, value T) {
 		*field = value
 	}
 }
+
+// BackupDir is where metadata servers keep the backups that they take by themselves.
+const BackupDir = "/backups"
+
+// ID is what such a cluster is called.
+func (c *Cluster) ID() moraine.UUID { return clusterID }
 
 // clusterID is what every such cluster is called.
 var clusterID = moraine.UUID{0x69, 0x6e, 0x63, 0x6c, 1}

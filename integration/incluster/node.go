@@ -37,6 +37,7 @@ type life struct {
 
 	store   metadata.Store      // of a metadata server
 	service *chunkserver.Server // of a chunkserver
+	metrics *chunkserver.Metrics
 	healthy func() bool
 	leads   func() bool
 }
@@ -102,6 +103,11 @@ func (n *node) wait() {
 // on it.
 func (c *Cluster) Disk(id string) *vfs.Mem { return c.named([]string{id})[0].mem }
 
+// ChunkMetrics are those of a chunkserver's present process.
+func (c *Cluster) ChunkMetrics(id string) *chunkserver.Metrics {
+	return c.named([]string{id})[0].current().metrics
+}
+
 // SetDevices has a running chunkserver serve these directories of its disk, and no others.
 func (c *Cluster) SetDevices(ctx context.Context, id string, dirs ...string) error {
 	var devices []chunkserver.DeviceConfig
@@ -119,4 +125,10 @@ func (c *Cluster) deviceConfig(dir string) chunkserver.DeviceConfig {
 func (c *Cluster) FormatDevice(id, dir string) error {
 	_, err := disk.Format(c.Disk(id), dir, clusterID, crand.Reader)
 	return err
+}
+
+// ChunkService is the service of a chunkserver's present process, for a test that serves
+// it by other means than the cluster's network.
+func (c *Cluster) ChunkService(id string) *chunkserver.Server {
+	return c.named([]string{id})[0].current().service
 }

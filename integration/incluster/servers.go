@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -57,7 +58,10 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	handler := &struct{ transport.Handler }{}
 	store := n.raftConfig()
 	cfg := metadata.Config{Node: n.id, Cluster: clusterID, SessionTimeout: n.c.opts.SessionTimeout,
-		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime, RewriteEvery: n.c.opts.RewriteEvery, RewriteGrace: n.c.opts.RewriteGrace, PackAfter: n.c.opts.PackAfter}
+		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime, TokenLife: n.c.opts.TokenLife, KeyLife: n.c.opts.KeyLife, RewriteEvery: n.c.opts.RewriteEvery, RewriteGrace: n.c.opts.RewriteGrace, PackAfter: n.c.opts.PackAfter}
+	if n.c.opts.BackupEvery > 0 {
+		cfg.BackupDir, cfg.BackupEvery, cfg.BackupKeep = BackupDir, n.c.opts.BackupEvery, 3
+	}
 	for _, p := range store.Peers {
 		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: p.ID, Addresses: p.Client})
 	}
@@ -66,7 +70,7 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	stream := &raftStream{}
 	deps := raftstore.Deps{FS: fs, Log: log, Stream: stream}
 	peers := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleMetadata, Node: n.id})
-	service, err := metadata.New(cfg, metadata.Deps{Log: log, Dial: peers.Metadata, NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
+	service, err := metadata.New(cfg, metadata.Deps{FS: fs, Log: log, Dial: peers.Metadata, NewStore: func(fsm metadata.FSM) (metadata.Store, error) {
 		s, err := metadata.OverRaft(store, deps)(fsm)
 		if err == nil && n.c.opts.Store != nil {
 			s = n.c.opts.Store(n.id, s)
@@ -106,21 +110,31 @@ func (n *node) clock() clock.Clock {
 // server runs.
 type lateMeta struct{ c *client.Client }
 
-// Do implements transport.Metadata.
+// Do implements transport.Metadata. The chunkservers of this cluster also take what tests
+// sign with package capabilitytest.
 func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return m.c.Meta(ctx, req)
+	resp, err := m.c.Meta(ctx, req)
+	if r := resp.GetRegisterHost(); r != nil {
+		r.Keys = append(r.Keys, capabilitytest.Key())
+	}
+	if r := resp.GetHeartbeat(); r != nil {
+		r.Keys = append(r.Keys, capabilitytest.Key())
+	}
+	return resp, err
 }
 
 // buildChunkserver makes a chunkserver with its mover, as `moraine chunkserver`
 // does.
 func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error, error) {
 	log := n.c.opts.Log.With("node", n.id)
-	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20, ScrubInterval: n.c.opts.ScrubInterval}
+	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20, ScrubInterval: n.c.opts.ScrubInterval, ScrubParity: n.c.opts.ScrubParity}
 	for i := range n.c.opts.Devices {
 		cfg.Devices = append(cfg.Devices, n.c.deviceConfig(fmt.Sprintf("/device%d", i+1)))
 	}
 	meta := &lateMeta{}
-	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log}, mover.Deps{Log: log}
+	l.metrics = chunkserver.NewMetrics(nil)
+	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log, Metrics: l.metrics}, mover.Deps{Log: log}
+	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) { return meta.c.CheckParity(ctx, w) }
 	if n.c.opts.Meta != nil {
 		deps.Meta = n.c.opts.Meta(n.id, meta)
 	}
@@ -135,18 +149,23 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	if err != nil {
 		return nil, err
 	}
+	bounded, err := chunkserver.NewNeighbour(service, chunkserver.Limits{}, chunkserver.NeighbourDeps{Metrics: l.metrics})
+	if err != nil {
+		return nil, err
+	}
 	l.net, err = n.c.Net.Listen(n.id, memnet.Options{Role: transport.RoleChunkserver, Cluster: clusterID,
-		Handler: transport.HandlerForChunks(service), Keys: service.Key})
+		Handler: transport.HandlerForChunks(bounded), Keys: service.Key})
 	if err != nil {
 		return nil, err
 	}
 	l.service = service
+	addresses := n.c.addresses() // now: nodes may be added while it runs
 	l.healthy = func() bool { return service.Healthy() == nil }
 	return func(ctx context.Context) error {
 		d := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleChunkserver, Node: n.id, Scope: "/"})
 		defer d.Close()
 		deps := client.Deps{Dialer: d, Log: log}
-		session, err := dialPatiently(ctx, client.Config{Metadata: n.c.addresses(), MemoryBytes: 32 << 20, CacheEntries: -1}, deps)
+		session, err := dialPatiently(ctx, client.Config{Metadata: addresses, MemoryBytes: 32 << 20, CacheEntries: -1}, deps)
 		if err != nil {
 			return ignoreEnd(ctx, err)
 		}

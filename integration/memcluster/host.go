@@ -154,8 +154,6 @@ func (h *Host) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetChunkRe
 	switch {
 	case c == nil:
 		return fail(moraine.NotFound)
-	case c.version > req.GetVersion():
-		return fail(moraine.Stale)
 	case c.tenant != req.GetTenant():
 		return fail(moraine.PermissionDenied)
 	case req.GetOffset()+req.GetLength() > uint64(len(c.data)):

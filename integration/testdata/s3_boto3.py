@@ -69,6 +69,23 @@ s3.abort_multipart_upload(Bucket=bucket, Key="given-up", UploadId=upload)
 assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
 fails("NoSuchKey", s3.get_object, Bucket=bucket, Key="given-up")
 
+# What the endpoint does not keep it refuses, and changes nothing.
+for refused in (
+    {"ServerSideEncryption": "AES256"},
+    {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32},
+    {"StorageClass": "GLACIER"},
+    {"WriteOffsetBytes": 1},
+    {"ACL": "public-read"},
+):
+    fails("NotImplemented", s3.put_object, Bucket=bucket, Key="single", Body=b"x", **refused)
+fails("NotImplemented", s3.create_multipart_upload, Bucket=bucket, Key="single", ServerSideEncryption="aws:kms")
+fails("NotImplemented", s3.put_object_acl, Bucket=bucket, Key="single", ACL="public-read")
+etag = s3.head_object(Bucket=bucket, Key="single")["ETag"]
+fails("PreconditionFailed", s3.put_object, Bucket=bucket, Key="single", Body=b"x", IfNoneMatch="*")
+fails("PreconditionFailed", s3.put_object, Bucket=bucket, Key="single", Body=b"x", IfMatch='"0"')
+s3.put_object(Bucket=bucket, Key="single", Body=data, IfMatch=etag)
+equal(digest_of("single"), digest, "digest of what was refused to change")
+
 # Copies, and deletions one by one and together.
 s3.copy_object(Bucket=bucket, Key="copies/parts", CopySource={"Bucket": bucket, "Key": "parts"})
 s3.copy_object(Bucket=bucket, Key="copies/single", CopySource={"Bucket": bucket, "Key": "single"})

@@ -17,9 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // MaxSize is the largest buffer that a Pool lends, in bytes: a chunk of the
@@ -31,11 +30,17 @@ type Config struct {
 	// LimitBytes bounds the bytes lent at any time, counted by size class, and
 	// the bytes kept mapped. Default 256 MiB; at least MaxSize.
 	LimitBytes int64
+	// Wait bounds and reports how long Get waits beside its context. The zero value
+	// bounds and reports nothing.
+	Wait limit.Resource
 }
 
 func (c *Config) setDefaults() {
 	if c.LimitBytes == 0 {
 		c.LimitBytes = 256 << 20
+	}
+	if c.Wait.Name == "" {
+		c.Wait.Name = "buffers"
 	}
 	c.LimitBytes = max(c.LimitBytes, MaxSize)
 }
@@ -43,7 +48,7 @@ func (c *Config) setDefaults() {
 // Pool lends buffers. Its methods may be called concurrently.
 type Pool struct {
 	limit  int64
-	budget *semaphore.Weighted
+	budget *limit.Semaphore
 
 	inUse, mapped, waiting atomic.Int64
 	waits                  atomic.Uint64
@@ -56,12 +61,12 @@ type Pool struct {
 // New makes a pool. It maps nothing yet.
 func New(cfg Config) *Pool {
 	cfg.setDefaults()
-	return &Pool{limit: cfg.LimitBytes, budget: semaphore.NewWeighted(cfg.LimitBytes)}
+	return &Pool{limit: cfg.LimitBytes, budget: limit.NewSemaphore(cfg.LimitBytes, cfg.Wait)}
 }
 
 // Get lends a buffer of n bytes, 1 to MaxSize, and waits while the pool's limit
-// is reached. The caller owns it until Release. Errors: TooLarge, Canceled and
-// Timeout (by ctx), NoSpace (the machine has no memory to map).
+// is reached, as Config.Wait says. The caller owns it until Release. Errors: TooLarge,
+// Canceled (by ctx), Timeout (by ctx or Config.Wait), NoSpace (the machine has no memory to map).
 func (p *Pool) Get(ctx context.Context, n int) (*Buffer, error) {
 	class, err := classOf(n)
 	if err != nil {
@@ -74,11 +79,7 @@ func (p *Pool) Get(ctx context.Context, n int) (*Buffer, error) {
 		err := p.budget.Acquire(ctx, size)
 		p.waiting.Add(-1)
 		if err != nil {
-			kind := moraine.Canceled
-			if ctx.Err() == context.DeadlineExceeded {
-				kind = moraine.Timeout
-			}
-			return nil, &moraine.Error{Op: "bufpool.Get", Kind: kind, Err: err}
+			return nil, err
 		}
 	}
 	return p.lend(class, n)

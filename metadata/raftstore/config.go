@@ -66,7 +66,8 @@ type Config struct {
 	// SegmentBytes is the size of one log file. Default 64 MiB.
 	SegmentBytes int
 	// LogStall is how long one append may take before the node gives up its
-	// place: a leader whose disk hangs cannot step down. Default 2 s.
+	// place: a leader whose disk hangs cannot step down. One without other voters waits.
+	// Default 2 s.
 	LogStall time.Duration
 
 	// CacheBytes bounds the cache of state blocks, default 256 MiB;

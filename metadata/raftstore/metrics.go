@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"github.com/morainefs/moraine/internal/limit"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,22 +10,24 @@ import (
 
 // Metrics are the collectors of one Store.
 type Metrics struct {
-	Leader          prometheus.Gauge     // 1 while this node leads and serves
-	LeaderChanges   prometheus.Counter   // times that this node began to lead
-	LeaderSilent    prometheus.Counter   // times that the leader was silent for too long
-	Applied         prometheus.Gauge     // index of the last entry applied
-	Entries         prometheus.Counter   // entries applied
-	ApplyBatch      prometheus.Histogram // entries in one commit of the state
-	ApplySeconds    prometheus.Histogram // applying and committing one batch
-	AppendSeconds   prometheus.Histogram // one durable append to the log
-	ProposeSeconds  prometheus.Histogram // proposal to result
-	ReadRounds      prometheus.Counter   // confirmations of leadership for reads
-	ReadsShared     prometheus.Histogram // reads that one round served
-	BarrierSeconds  prometheus.Histogram // one read's wait for its round
+	WaitsExceeded   *prometheus.CounterVec // proposals given up since too many were in flight, by resource
+	Leader          prometheus.Gauge       // 1 while this node leads and serves
+	LeaderChanges   prometheus.Counter     // times that this node began to lead
+	LeaderSilent    prometheus.Counter     // times that the leader was silent for too long
+	Applied         prometheus.Gauge       // index of the last entry applied
+	Entries         prometheus.Counter     // entries applied
+	ApplyBatch      prometheus.Histogram   // entries in one commit of the state
+	ApplySeconds    prometheus.Histogram   // applying and committing one batch
+	AppendSeconds   prometheus.Histogram   // one durable append to the log
+	ProposeSeconds  prometheus.Histogram   // proposal to result
+	ReadRounds      prometheus.Counter     // confirmations of leadership for reads
+	ReadsShared     prometheus.Histogram   // reads that one round served
+	BarrierSeconds  prometheus.Histogram   // one read's wait for its round
 	Snapshots       *prometheus.CounterVec
 	SnapshotSeconds prometheus.Histogram
 	ReceivedBytes   prometheus.Counter // of snapshots that other nodes sent
 	LowSpace        prometheus.Gauge   // 1 while the disk is nearly full
+	LogStalled      prometheus.Gauge   // 1 while a node without other voters waits for an append
 	Fenced          prometheus.Counter // connections with nodes of another incarnation or cluster that were refused
 }
 
@@ -46,6 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	applied := slices.Insert(slices.Clone(seconds), i, 0.1)
 	counts := prometheus.ExponentialBuckets(1, 2, 11)
 	return &Metrics{
+		WaitsExceeded:   limit.NewMetrics(reg, "raft"),
 		Leader:          gauge("leader", "1 while this node leads and serves."),
 		LeaderChanges:   counter("leader_changes_total", "Times that this node began to lead."),
 		LeaderSilent:    counter("leader_silent_total", "Times that this node, a follower, gave up a leader that was silent for too long."),
@@ -61,6 +65,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		SnapshotSeconds: histogram("snapshot_seconds", "Time to take, to receive or to restore a snapshot.", prometheus.ExponentialBuckets(1e-3, 2, 22)),
 		ReceivedBytes:   counter("snapshot_received_bytes_total", "Bytes of snapshots that other nodes sent."),
 		LowSpace:        gauge("low_space", "1 while the metadata disk is nearly full."),
+		LogStalled:      gauge("log_stalled", "1 while an append to the log hangs and no other server can lead."),
 		Fenced:          counter("fenced_total", "Connections with metadata servers of another incarnation, or cluster, that were refused."),
 		Snapshots: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "moraine_raft_snapshots_total", Help: "Snapshots, by what was done with them.",

@@ -3,6 +3,7 @@ package raftstore
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -29,6 +30,7 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 	if s.lead.Load() == nil {
 		return nil, s.notLeader(op)
 	}
+	began := time.Now()
 	select {
 	case s.inFlight <- struct{}{}:
 	case <-s.fatal.ended:
@@ -36,7 +38,7 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 	case <-s.ending:
 		return nil, s.stopped(op)
 	case <-ctx.Done():
-		return nil, contextError(op, ctx)
+		return nil, s.entries.GaveUp(ctx, time.Since(began))
 	}
 	start := s.deps.Clock.Now()
 	// raft's future cannot be waited for together with anything else. It always

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -22,7 +24,7 @@ const (
 // refuses what makes the state grow, and accepts what frees space.
 func (s *Store) LowSpace() bool { return s.lowSpace.Load() }
 
-// watchDisk ends the node when an append hangs, and looks after the free space.
+// watchDisk looks after an append that hangs, and the free space.
 func (s *Store) watchDisk(ctx context.Context) {
 	stall := s.deps.Clock.NewTicker(max(s.cfg.LogStall/stallChecks, time.Millisecond))
 	defer stall.Stop()
@@ -31,8 +33,7 @@ func (s *Store) watchDisk(ctx context.Context) {
 	for {
 		select {
 		case <-stall.C:
-			if d := s.log.stalled(); d > s.cfg.LogStall {
-				s.fatal.set(fmt.Errorf("%w: an append has taken %v", errStalled, d.Round(time.Millisecond)))
+			if !s.judgeStall() {
 				return
 			}
 		case <-space.C:
@@ -41,6 +42,50 @@ func (s *Store) watchDisk(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// stallAgain is how often a node that waits for its disk says so.
+const stallAgain = 10 * time.Second
+
+// judgeStall ends the node when an append hangs and another one can take its place: it
+// returns false. One without other voters has nobody to leave it to, and waits.
+func (s *Store) judgeStall() bool {
+	took := s.log.stalled()
+	hangs := took > s.cfg.LogStall
+	switch {
+	case hangs && !s.votesAlone():
+		s.fatal.set(fmt.Errorf("%w: an append has taken %v", errStalled, took.Round(time.Millisecond)))
+		return false
+	case hangs && took-s.stallSaid >= stallAgain, hangs && s.stallSaid == 0:
+		s.deps.Log.Warn("the disk of the log hangs; no other server can lead, waiting for it", "dir", s.cfg.Dir, "took", took.Round(time.Millisecond))
+		s.stallSaid = took
+	case !hangs && s.stallSaid != 0:
+		s.deps.Log.Warn("the disk of the log answers again", "dir", s.cfg.Dir)
+		s.stallSaid = 0
+	}
+	s.stalled.Store(hangs)
+	if hangs {
+		s.deps.Metrics.LogStalled.Set(1)
+	} else {
+		s.deps.Metrics.LogStalled.Set(0)
+	}
+	return true
+}
+
+// votesAlone reports whether the group has no other voter.
+func (s *Store) votesAlone() bool {
+	servers, _ := s.configuration()
+	return !slices.ContainsFunc(servers, func(srv raft.Server) bool {
+		return srv.Suffrage == raft.Voter && string(srv.ID) != s.cfg.Node
+	})
+}
+
+// Stalled returns an error while this node waits for an append to its log that hangs.
+func (s *Store) Stalled() error {
+	if !s.stalled.Load() {
+		return nil
+	}
+	return &moraine.Error{Op: "raftstore.Store", Ref: s.cfg.Dir, Kind: moraine.Unavailable, Err: fmt.Errorf("%w: nothing can be written until it answers", errStalled)}
 }
 
 // keepSmall takes a snapshot now and then while the disk is nearly full, until ctx

@@ -24,8 +24,9 @@
 // docs/formats/snapshot.md. All of it goes through vfs.FS.
 //
 // A node does not survive errors of its disk: a write to the log or the state
-// that fails, and an append that takes longer than Config.LogStall, end Run
-// with an error, and the process is to end with it.
+// that fails, and an append that takes longer than Config.LogStall where there are
+// other voters, end Run with an error, and the process is to end with it. A node
+// without other voters waits for such an append, and says so.
 package raftstore
 
 import (
@@ -41,6 +42,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
@@ -56,6 +58,7 @@ type Store struct {
 	notify   chan bool // from raft
 	changes  chan bool
 	inFlight chan struct{}
+	entries  limit.Resource // what fills inFlight
 
 	log       *raftLog
 	state     *stateDB
@@ -67,7 +70,9 @@ type Store struct {
 	reads     *readQueue
 	lead      atomic.Pointer[leadership]
 	lowSpace  atomic.Bool
-	silent    atomic.Bool // this node, a follower, has not heard of its leader for long
+	stalled   atomic.Bool   // an append hangs, and the node waits for it
+	stallSaid time.Duration // how long it had when that was said last; watchDisk's alone
+	silent    atomic.Bool   // this node, a follower, has not heard of its leader for long
 
 	incarnation atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
 	// hadEntries: the log held entries when the node started.
@@ -100,7 +105,9 @@ func New(cfg Config, deps Deps) (*Store, error) {
 		notify:   make(chan bool, 16),
 		changes:  make(chan bool),
 		inFlight: make(chan struct{}, cfg.MaxInFlight),
-		reads:    newReadQueue(),
+		entries: limit.Resource{Name: "log entries in flight", Advice: "the log's disk, or the other servers, are slow",
+			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
+		reads: newReadQueue(),
 	}, nil
 }
 

@@ -440,36 +440,37 @@ func TestDirectories(t *testing.T) {
 	require.ErrorIs(t, run(cfg), moraine.Corrupt, "segments without their list are not deleted")
 }
 
-func TestLogStallEndsTheNode(t *testing.T) {
-	release := make(chan struct{})
-	var hang sync.Once
-	hung := make(chan struct{})
-	armed := false
-	var mu sync.Mutex
+// A node without other voters does not end when its disk hangs: nobody could take its
+// place. It says so, and goes on. (With other voters it ends: TestBadDiskOfALeader.)
+func TestALoneVoterWaitsForItsDisk(t *testing.T) {
+	disk := &badDisk{release: make(chan struct{})}
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogStall = 50 * time.Millisecond })
-	g.fs["m1"] = vfs.NewFault(g.fs["m1"], func(op vfs.Op) error {
-		mu.Lock()
-		on := armed && op.Kind == vfs.OpSync
-		mu.Unlock()
-		if on {
-			hang.Do(func() { close(hung) })
-			<-release
-		}
-		return nil
-	})
+	g.fs["m1"] = vfs.NewFault(g.fs["m1"], disk.rule)
 	g.bootstrap()
 	n := g.start("m1")
 	g.propose("set a b")
-	mu.Lock()
-	armed = true
-	mu.Unlock()
-	_, err := n.store.Propose(ctxFor(20*time.Second), []byte("set a c"))
-	require.ErrorIs(t, err, moraine.Unavailable)
-	err = <-n.ended
-	require.ErrorContains(t, err, "hangs")
-	<-hung
-	close(release)
-	n.ended <- nil
+	require.NoError(t, n.store.Stalled())
+	disk.hangs.Store(true)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.store.Propose(ctxFor(time.Minute), []byte("set a c"))
+		ended <- err
+	}()
+	eventually(t, "it says that its disk hangs", func() bool {
+		select {
+		case err := <-n.ended:
+			t.Fatalf("it ended: %v", err)
+		default:
+		}
+		return n.store.Stalled() != nil
+	})
+	require.ErrorIs(t, n.store.Stalled(), moraine.Unavailable)
+	disk.hangs.Store(false)
+	close(disk.release)
+	require.NoError(t, <-ended)
+	eventually(t, "it has seen that its disk answers", func() bool { return n.store.Stalled() == nil })
+	g.propose("set a d")
+	require.Equal(t, "d", n.get("a"))
 }
 
 func TestLowSpace(t *testing.T) {

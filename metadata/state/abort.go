@@ -146,6 +146,7 @@ func (m *Machine) dropStep(t *tx, id stepID, dir moraine.InodeID) error {
 	if err != nil {
 		return damaged(err)
 	}
+	t.unseal(d)
 	d.detach()
 	d.nlink = 0
 	t.putInode(d)

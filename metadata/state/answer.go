@@ -26,9 +26,8 @@ type answers struct {
 	apart  uint64 // how many have keys, where the record keeps one
 }
 
-// encode ends the record b of a session with the answer.
+// encode ends the record b of a session, whose fields are all in it, with the answer.
 func (a *answers) encode(b []byte) []byte {
-	b = putUvarint(putUvarint(b, a.number), a.apart)
 	binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-sessionHead))
 	return putBytes(b, a.answer)
 }

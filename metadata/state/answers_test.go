@@ -1,9 +1,11 @@
 package state_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -252,7 +254,7 @@ func TestOpenSessionIsRepeatable(t *testing.T) {
 	// A session is the node's that opened it.
 	req := createReq(first.GetSession().GetRoot(), "f")
 	req.Session, req.Number = first.GetSession().GetSession(), 1
-	if got := kind(b.as("c2", "client", req)); got != "permission denied" {
+	if got := kind(b.as("c2", "client", req)); got != "session expired" {
 		t.Errorf("another's session: %s", got)
 	}
 	b.check()
@@ -287,6 +289,54 @@ func TestFailureLeavesNothing(t *testing.T) {
 	// Counters, sum, and the session with its acknowledgement and the answer.
 	if want := []string{"00000102", "00000103", "00000800"}; fmt.Sprint(changed) != fmt.Sprint(want) {
 		t.Errorf("changed tables %v, want %v", changed, want)
+	}
+	b.check()
+}
+
+// A session serves the principal that opened it alone, whatever node it names, and two
+// sessions never have one number.
+func TestASessionIsItsPrincipals(t *testing.T) {
+	b := newCluster(t, 1)
+	mine, other := bytes.Repeat([]byte{1}, 16), bytes.Repeat([]byte{2}, 16)
+	as := func(principal []byte, req *wire.MetaRequest) *wire.MetaResponse {
+		return b.apply(&statepb.Command{Caller: &statepb.Caller{Node: "c1", Role: "client", Scope: "/", Principal: principal},
+			Op: &statepb.Command_Request{Request: req}}).Response
+	}
+	open := func(nonce string, drawn uint64) *wire.MetaRequest {
+		return &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "c1", Scope: "/", Nonce: []byte(nonce), Drawn: drawn, KeepsAnswer: true}}}
+	}
+	id := b.ok(as(mine, open("0123456789abcdef", 1<<40-1))).GetSession().GetSession()
+	if moraine.ID(id).Counter() != 1<<40-1 {
+		t.Errorf("session %x", id)
+	}
+	for what, c := range map[string]struct {
+		resp *wire.MetaResponse
+		want string
+	}{
+		"its nonce under another":   {as(other, open("0123456789abcdef", 7)), "permission denied"},
+		"its nonce under none":      {as(nil, open("0123456789abcdef", 7)), "permission denied"},
+		"its number for another":    {as(mine, open("another nonce 16", 1<<40-1)), "already exists"},
+		"no number":                 {as(mine, open("another nonce 17", 0)), "ok"}, // the bench draws
+		"too long a number":         {as(mine, open("another nonce 18", 1<<40)), "invalid argument"},
+		"a change under another":    {as(other, &wire.MetaRequest{Session: id, Number: 1, Op: createReq(uint64(moraine.RootInode), "x").Op}), "session expired"},
+		"a change under none":       {as(nil, &wire.MetaRequest{Session: id, Number: 1, Op: createReq(uint64(moraine.RootInode), "x").Op}), "session expired"},
+		"a change under its own":    {as(mine, &wire.MetaRequest{Session: id, Number: 1, Op: createReq(uint64(moraine.RootInode), "y").Op}), "ok"},
+		"its answer, under another": {as(other, &wire.MetaRequest{Session: id, Number: 1, Op: createReq(uint64(moraine.RootInode), "y").Op}), "session expired"},
+		"closing it, under another": {as(other, &wire.MetaRequest{Session: id, Number: 2, Op: &wire.MetaRequest_CloseSession{}}), "session expired"},
+	} {
+		if got := kind(c.resp); got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+	}
+	read := &wire.MetaRequest{Session: id, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(moraine.RootInode)}}}
+	for want, principal := range map[string][]byte{"session expired": other, "ok": mine} {
+		resp, err := b.m.Read(b.kv, &statepb.Caller{Node: "c1", Scope: "/", Principal: principal}, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := kind(resp); got != want {
+			t.Errorf("read: %s, want %s", got, want)
+		}
 	}
 	b.check()
 }

@@ -11,11 +11,8 @@ const MaxFileSize = 1 << 60
 // setAttr changes attributes; a size truncates the file or extends it by a
 // hole, and raises the generation.
 func (m *Machine) setAttr(t *tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
-	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	i, err := t.named(moraine.InodeID(op.GetInode()))
 	if err != nil {
-		return nil, err
-	}
-	if err := t.within(t.scope, i); err != nil {
 		return nil, err
 	}
 	if err := t.mayChange("set attributes", i); err != nil {

@@ -42,8 +42,19 @@ func (v *view) branch(run moraine.RunID, from uint32, own bool, fn func(attempt 
 // latest returns the greatest committed step of a branch that is at level or
 // safer and still there; nil where there is none.
 func (v *view) latest(run moraine.RunID, from uint32, own bool, level moraine.Level) (*step, error) {
+	return v.latestUpTo(run, from, own, level, stepID{attempt: math.MaxUint32})
+}
+
+// latestUpTo is latest of what a branch had before one of its steps.
+func (v *view) latestUpTo(run moraine.RunID, from uint32, own bool, level moraine.Level, before stepID) (*step, error) {
 	var found *step
 	err := v.branch(run, from, own, func(attempt uint32, limit uint64) (bool, error) {
+		switch {
+		case attempt > before.attempt || attempt == before.attempt && before.step == 0:
+			return true, nil
+		case attempt == before.attempt:
+			limit = min(limit, before.step-1)
+		}
 		var bad error
 		first := v.k.runCommit(stepID{run, attempt, limit})
 		end := prefixEnd(be32(be64(v.k.key(tabRunCommit, 12), uint64(run)), attempt))
@@ -103,6 +114,9 @@ func (v *view) findStep(run moraine.RunID, from uint32, own bool, op *wire.Resol
 	if op.GetExact() {
 		return v.exactly(run, from, own, op.GetStep(), level)
 	}
+	if b := op.GetBefore(); b != nil {
+		return v.latestUpTo(run, from, own, level, stepFromWire(b))
+	}
 	return v.latest(run, from, own, level)
 }
 
@@ -143,8 +157,8 @@ func noStep(op *wire.ResolveStep) error {
 func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	t.anyway = true // a full quota keeps nobody from restoring; the links are few
 	id := stepID{run: moraine.RunID(op.GetRun()), attempt: op.GetAttempt()}
-	if id.attempt == 0 {
-		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.run).String(), "to fix an attempt's parent, name the attempt")
+	if id.attempt == 0 || op.GetBefore() != nil {
+		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
 	}
 	r, dir, err := t.presentRun("resolve step", id)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 // clusterPasses check what concerns devices, repair, jobs and checkpoints.
 func (c *checker) clusterPasses() []func() error {
-	return []func() error{c.fleetCounts, c.graves, c.repairs, c.intents, c.jobIndexes, c.allSteps, c.stepIndexes, c.attempts}
+	return []func() error{c.fleetCounts, c.graves, c.repairs, c.intents, c.jobIndexes, c.allSteps, c.stepIndexes, c.attempts, c.seals, c.stepLeases}
 }
 
 func (c *checker) fleetCounts() error {

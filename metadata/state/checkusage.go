@@ -11,7 +11,10 @@ func (c *checker) usages() error {
 	}
 	want := make(map[usageKey]usage)
 	for _, i := range c.sorted() {
-		own := usage{i.size, 1}
+		own := usage{bytes: i.size, inodes: 1}
+		if i.step != (stepID{}) {
+			own.steps = 1
+		}
 		for at := i.parent; at != 0; {
 			if s.live != 0 {
 				k := usageKey{s.live, at}
@@ -38,7 +41,8 @@ func (c *checker) usages() error {
 			return nil
 		}
 		if have != want[k] {
-			c.problem("column %d counts %d bytes and %d inodes below %s, there are %d and %d", k.column, have.bytes, have.inodes, k.dir, want[k].bytes, want[k].inodes)
+			c.problem("column %d counts %d bytes, %d inodes and %d checkpoints below %s, there are %d, %d and %d",
+				k.column, have.bytes, have.inodes, have.steps, k.dir, want[k].bytes, want[k].inodes, want[k].steps)
 		}
 		delete(want, k)
 		return nil

@@ -111,14 +111,14 @@ func TestConfinedSessionSaves(t *testing.T) {
 		{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: s.run1, Attempt: 1, Fix: true}}},
 		{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: &wire.StepKey{Run: s.run1, Attempt: 1, Step: 5}}}},
 	} {
-		require.Equal(t, moraine.PermissionDenied.String(), kind(a.do(req)))
+		require.Equal(t, moraine.NotFound.String(), kind(a.do(req)))
 	}
 	for _, req := range []*wire.MetaRequest{
 		{Op: &wire.MetaRequest_ListSteps{ListSteps: &wire.ListSteps{Run: s.run1}}},
 		{Op: &wire.MetaRequest_ListRuns{ListRuns: &wire.ListRuns{Parent: root.root}}},
 		{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: s.run1}}},
 	} {
-		require.Equal(t, moraine.PermissionDenied.String(), kind(a.read(req)))
+		require.Equal(t, moraine.NotFound.String(), kind(a.read(req)))
 	}
 	require.Equal(t, "ok", kind(a.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListSteps{ListSteps: &wire.ListSteps{Run: run}}})))
 	require.Equal(t, "ok r attempt 1 launch L1 committed 0", s.run("a", words("runs")))

@@ -126,7 +126,14 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 	case "abort":
 		return &wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{Key: s.key(w), Reason: w["reason"]}}}
 	case "rm":
-		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: s.key(w)}}}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: s.key(w), Force: w["force"] != ""}}}
+	case "hold":
+		return &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{LeaseStep: &wire.LeaseStep{Key: s.key(w)}}}
+	case "done":
+		return &wire.MetaRequest{Op: &wire.MetaRequest_ReleaseStep{ReleaseStep: &wire.ReleaseStep{Key: s.key(w)}}}
+	case "unlink", "rmdir":
+		dir, name, _ := strings.Cut(arg, ":")
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: c.walk("/r/" + dir).GetWalk().GetAttr().GetInode(), Name: name, Directory: verb == "rmdir"}}}
 	case "fix":
 		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Fix: true, Level: uint32(num(w["level"])), Step: num(w["exact"]), Exact: w["exact"] != ""}
 		return &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: op}}
@@ -136,7 +143,7 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 		return &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: s.run1, Name: arg, Type: wire.FileType_FILE_TYPE_DIRECTORY}}}
 	case "rmtree":
 		dir, name, _ := strings.Cut(arg, "/")
-		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: c.walk("/r/" + dir).GetWalk().GetAttr().GetInode(), Name: name}}}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: c.walk("/r/" + dir).GetWalk().GetAttr().GetInode(), Name: name, Force: w["force"] != ""}}}
 	}
 	return nil
 }
@@ -167,6 +174,9 @@ func (s *ckptScript) query(c *client, verb string, w map[string]string) string {
 		return outcome(resp) + ": none"
 	case "get":
 		return s.show(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: s.key(w)}}}))
+	case "before":
+		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Before: s.key(w)}
+		return s.show(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: op}}))
 	case "resolve":
 		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Level: uint32(num(w["level"])), Step: num(w["exact"]), Exact: w["exact"] != ""}
 		return s.show(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: op}}))

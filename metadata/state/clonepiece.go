@@ -271,7 +271,7 @@ func (m *Machine) publishClone(t *tx, j *job, c *treeClone) (why, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if why := t.fits(s, dir.id, below.add(usage{0, 1})); why != nil {
+		if why := t.fits(s, dir.id, below.add(usage{inodes: 1})); why != nil {
 			if !isAnswer(why) {
 				return nil, why
 			}

@@ -89,6 +89,8 @@ func (m *Machine) cloneTree(t *tx, op *wire.CloneTree) (*wire.MetaResponse, erro
 		return nil, err
 	case taken:
 		return nil, fail(moraine.Exists, "clone tree", op.GetName(), "")
+	case dir.sealed:
+		return nil, t.immutable(dir)
 	case src.tenant != dir.tenant:
 		return nil, fail(moraine.CrossTenant, "clone tree", op.GetName(), "copy it instead")
 	}
@@ -99,7 +101,7 @@ func (m *Machine) cloneTree(t *tx, op *wire.CloneTree) (*wire.MetaResponse, erro
 		if err != nil {
 			return nil, err
 		}
-		if err := t.fits(s, dir.id, below.add(usage{0, 1})); err != nil {
+		if err := t.fits(s, dir.id, below.add(usage{inodes: 1})); err != nil {
 			return nil, err
 		}
 	}

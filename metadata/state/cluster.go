@@ -127,14 +127,18 @@ const maxTickMillis = 1000
 
 const signingKeyVersion = 1
 
+// maxSealedKey bounds the private half of a signing key as the service sealed it, in
+// bytes.
+const maxSealedKey = 256
+
 // addSigningKey keeps the key that session tokens are signed with from now on.
 // The same key again changes nothing.
 func (m *Machine) addSigningKey(t *tx, op *statepb.AddSigningKey) (*wire.MetaResponse, error) {
 	key := op.GetKey()
-	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetPrivateKey()) != 32 {
-		return nil, fail(moraine.InvalidArgument, "add signing key", "", "want an id and an Ed25519 key of 32 + 32 bytes")
+	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetSealed()) == 0 || len(key.GetSealed()) > maxSealedKey {
+		return nil, fail(moraine.InvalidArgument, "add signing key", "", "want an id, an Ed25519 key of 32 bytes, and its sealed half")
 	}
-	v := putBytes(putBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetPrivateKey())
+	v := putBytes(putBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetSealed())
 	old, ok, err := t.Get(t.k.signingKey(key.GetId()))
 	if err != nil {
 		return nil, err
@@ -154,7 +158,7 @@ func (v *view) signingKeys() ([]*wire.SigningKey, error) {
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		d := dec{b: value}
 		d.version(signingKeyVersion)
-		out = append(out, &wire.SigningKey{Id: lastU64(key), PublicKey: d.bytes(), PrivateKey: d.bytes()})
+		out = append(out, &wire.SigningKey{Id: lastU64(key), PublicKey: d.bytes(), Sealed: d.bytes()})
 		bad = d.end("signing key")
 		return bad == nil
 	})

@@ -58,6 +58,12 @@ var codecs = append([]codec{
 		err := s.decode(b)
 		return s.encode(), err
 	}},
+	{"session-principal", (&session{node: "c1", principal: Principal{1, 2, 3}, role: "client", root: moraine.RootInode, scope: "/a", nonce: bytes.Repeat([]byte{7}, 16), opened: 99, ackedBelow: 1000, leases: true,
+		answers: answers{inside: true, number: 1001, answer: []byte("answer"), apart: 2}}).encode(), func(b []byte) ([]byte, error) {
+		var s session
+		err := s.decode(b)
+		return s.encode(), err
+	}},
 	{"session-answer", (&session{node: "c1", role: "client", root: moraine.RootInode, scope: "/a", readOnly: true, nonce: bytes.Repeat([]byte{7}, 16), opened: 99, ackedBelow: 1000, leases: true,
 		answers: answers{inside: true, number: 1003, answer: []byte("an answer"), apart: 2}}).encode(), func(b []byte) ([]byte, error) {
 		var s session

@@ -48,7 +48,7 @@ var clusterCodecs = []codec{
 		return encodeRouting(epoch), err
 	}},
 	{"concatenation", (&concatJob{parent: 1, name: "object", replace: true, consume: 1<<40 | 6, mtime: 1 << 60, root: 1, session: 1<<40 | 2, ranges: 10_000, next: 300,
-		taken: 1 << 20, generation: 1<<56 | 2}).encode(), again(func() *concatJob { return &concatJob{} })},
+		taken: 1 << 20, generation: 1<<56 | 2, expect: &wire.Expect{Inode: 1<<40 | 7, Generation: 9}}).encode(), again(func() *concatJob { return &concatJob{} })},
 	{"ranges-of-concatenation", encodeConcatRow([]concatRange{{1<<40 | 9, 1<<56 | 2, 0, 5 << 20}, {inode: 1<<40 | 10, offset: 7}}), func(b []byte) ([]byte, error) {
 		r, err := decodeConcatRow(b)
 		return encodeConcatRow(r), err
@@ -66,7 +66,7 @@ var clusterCodecs = []codec{
 	}},
 	{"usage-state", (&usageState{live: 1, quotas: 3}).encode(), again(func() *usageState { return &usageState{} })},
 	{"usage-recount", (&usageState{live: 1, quotas: 300, phase: recountCompare, building: 2, job: 1<<40 | 7, counted: 1<<64 - 1, compared: 1<<40 | 9,
-		wrong: 2, first: 1<<40 | 3, was: usage{-1, 2}, now: usage{1 << 33, 9}}).encode(), again(func() *usageState { return &usageState{} })},
+		wrong: 2, first: 1<<40 | 3, was: usage{-1, 2, 0}, now: usage{1 << 33, 9, 3}}).encode(), again(func() *usageState { return &usageState{} })},
 	{"fleet", (&fleet{hosts: 6, devices: 12}).encode(), again(func() *fleet { return &fleet{} })},
 	{"presence", (&tx{index: 70000}).presence(), func(b []byte) ([]byte, error) {
 		at, err := decodePresence(b)
@@ -98,8 +98,8 @@ var clusterCodecs = []codec{
 		return putString([]byte{1}, name), err
 	}},
 	{"object", (&object{at: place{"b", "p/run/part"}, version: "v1", etag: "abc-2", size: 1 << 33, crc: 0xdeadbeef, inode: 1<<40 | 9, generation: 1<<56 | 4, refs: 2,
-		newest: true, piece: 1 << 24, tenant: 1, kept: true, job: 1<<40 | 7}).encode(), again(func() *object { return &object{} })},
-	{"policy", (&policy{flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, scheme: moraine.Scheme{K: 4, M: 2}}).encode(), again(func() *policy { return &policy{} })},
+		newest: true, piece: 1 << 24, tenant: 1, kept: true, job: 1<<40 | 7, verified: wire.Verified_VERIFIED_READ_BACK}).encode(), again(func() *object { return &object{} })},
+	{"policy", (&policy{flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, scheme: moraine.Scheme{K: 4, M: 2}, foreign: wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE}).encode(), again(func() *policy { return &policy{} })},
 	{"object-key", (&owner{object: 1<<40 | 2, job: 1<<40 | 7, until: 900000}).encode(), again(func() *owner { return &owner{} })},
 	{"object-sums", encodeSums([]uint32{1, 0xdeadbeef}), func(b []byte) ([]byte, error) {
 		sums, err := decodeSums(b)

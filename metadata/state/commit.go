@@ -113,7 +113,7 @@ func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
 // contentFile returns a regular file in the caller's scope, which no other
 // session holds without a name.
 func (t *tx) contentFile(op string, id uint64) (*inode, error) {
-	i, err := t.inode(moraine.InodeID(id))
+	i, err := t.named(moraine.InodeID(id))
 	if err != nil {
 		return nil, err
 	}
@@ -123,10 +123,7 @@ func (t *tx) contentFile(op string, id uint64) (*inode, error) {
 	case i.typ != typeFile:
 		return nil, fail(moraine.InvalidArgument, op, i.id.String(), "not a regular file")
 	}
-	if err := t.mayChange(op, i); err != nil {
-		return nil, err
-	}
-	return i, t.within(t.scope, i)
+	return i, t.mayChange(op, i)
 }
 
 func (w *commitWork) parseStripes() error {
@@ -458,10 +455,14 @@ func (m *Machine) nameCommitted(t *tx, dir, i *inode, l *wire.LinkTarget) error 
 	if err != nil {
 		return err
 	}
-	if ok {
-		if err := m.displace(t, dir, e, l); err != nil {
-			return err
-		}
+	switch {
+	case ok:
+		err = m.displace(t, dir, e, l)
+	case l.GetExpect() != nil:
+		err = fail(moraine.Conflict, "link", l.GetName(), "nothing has the name")
+	}
+	if err != nil {
+		return err
 	}
 	m.adopt(t, i)
 	m.link(t, dir, l.GetName(), i)
@@ -489,6 +490,9 @@ func (m *Machine) displace(t *tx, dir *inode, e dentry, l *wire.LinkTarget) erro
 	old, err := t.inode(e.inode)
 	if err != nil {
 		return damaged(err)
+	}
+	if err := expected("link", l.GetName(), l.GetExpect(), old); err != nil {
+		return err
 	}
 	m.unlink(t, dir, l.GetName(), old)
 	if l.GetKeep() && old.nlink == 1 {

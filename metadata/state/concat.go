@@ -101,6 +101,9 @@ func (t *tx) mayName(i *inode, l *wire.LinkTarget) (*inode, error) {
 	if dir.tenant != i.tenant {
 		return nil, fail(moraine.CrossTenant, "link", l.GetName(), "")
 	}
+	if dir.sealed {
+		return nil, t.immutable(dir)
+	}
 	e, ok, err := t.lookup(dir.id, l.GetName())
 	switch {
 	case err != nil || !ok:
@@ -127,7 +130,7 @@ func (t *tx) consumable(id moraine.InodeID, dir *inode) (*inode, error) {
 	if in || gone.parent == 0 {
 		return nil, fail(moraine.InvalidArgument, "concat", gone.id.String(), "the file itself would go with it")
 	}
-	return gone, nil
+	return gone, t.mayRenameTree(gone)
 }
 
 // concatNow does all of a concatenation in this command.

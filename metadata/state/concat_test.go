@@ -184,6 +184,37 @@ func TestConcat(t *testing.T) {
 	}
 }
 
+// A condition on what has the name holds in the entry that gives it to the file, be that
+// the job's.
+func TestConcatExpectsWhatHasTheName(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		t.Run(fmt.Sprint("held ", held), func(t *testing.T) {
+			bn := newCluster(t, 1)
+			c := bn.open(nil)
+			dir, ranges := c.parts(4, 9, 150)
+			old := c.mkfile(c.root, "whole")
+			op := &wire.Concat{Inode: c.unnamed(), Ranges: ranges, Consume: dir, Link: &wire.LinkTarget{Parent: c.root, Name: "whole", Replace: true,
+				Expect: &wire.Expect{Inode: old, Generation: c.attr(old).Generation}}}
+			job := c.ok(c.concat(op)).GetJobs().GetJobs()[0]
+			if !held {
+				c.ok(c.resize(old, 1))
+			}
+			for c.ended(job.Id).State == wire.JobState_JOB_STATE_PENDING {
+				bn.runLeaderJob(wire.JobKind_JOB_KIND_CONCAT, 1000)
+			}
+			j := c.ended(job.Id)
+			if held && (j.State != wire.JobState_JOB_STATE_DONE || c.walkTo("/whole") == old) {
+				t.Errorf("the job ended as %v", j)
+			}
+			if !held && (moraine.Kind(j.Failed) != moraine.Conflict || c.walkTo("/whole") != old || !c.exists("/parts")) {
+				t.Errorf("the job ended as %v", j)
+			}
+			bn.settleJobs()
+			bn.check()
+		})
+	}
+}
+
 // removeTreeOr removes a file.
 func (c *client) removeTreeOr(dir uint64, name string) *wire.MetaResponse {
 	c.t.Helper()

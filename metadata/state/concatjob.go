@@ -12,6 +12,7 @@ type concatJob struct {
 	parent  moraine.InodeID // where the file is to appear
 	name    string
 	replace bool
+	expect  *wire.Expect    // what must have the name then; nil: anything
 	consume moraine.InodeID // directory that goes then; 0: none
 	mtime   int64
 	// Who asked: what the session may reach, and its files without a name.
@@ -32,7 +33,11 @@ func (c *concatJob) encode() []byte {
 	b = putFixed64(putFixed64(putBool(b, c.replace), uint64(c.consume)), uint64(c.mtime))
 	b = putFixed64(putFixed64(b, uint64(c.root)), uint64(c.session))
 	b = putUvarint(putUvarint(putUvarint(b, c.ranges), c.next), uint64(c.taken))
-	return putFixed64(b, uint64(c.generation))
+	b = putBool(putFixed64(b, uint64(c.generation)), c.expect != nil)
+	if c.expect == nil {
+		return b
+	}
+	return putFixed64(putFixed64(putFixed64(b, c.expect.Inode), c.expect.Generation), uint64(c.expect.Ctime))
 }
 
 func (c *concatJob) decode(b []byte) error {
@@ -43,6 +48,9 @@ func (c *concatJob) decode(b []byte) error {
 	c.root, c.session = moraine.InodeID(d.fixed64()), moraine.SessionID(d.fixed64())
 	c.ranges, c.next, c.taken = d.uvarint(), d.uvarint(), int64(d.uvarint())
 	c.generation = moraine.Generation(d.fixed64())
+	if d.bool() {
+		c.expect = &wire.Expect{Inode: d.fixed64(), Generation: d.fixed64(), Ctime: int64(d.fixed64())}
+	}
 	return d.end("concatenation")
 }
 
@@ -85,7 +93,7 @@ func (m *Machine) addConcat(t *tx, i *inode, op *wire.Concat) (*wire.MetaRespons
 		return nil, err
 	}
 	l := op.GetLink()
-	c := &concatJob{parent: moraine.InodeID(l.GetParent()), name: l.GetName(), replace: l.GetReplace(), consume: moraine.InodeID(op.GetConsume()),
+	c := &concatJob{parent: moraine.InodeID(l.GetParent()), name: l.GetName(), replace: l.GetReplace(), expect: l.GetExpect(), consume: moraine.InodeID(op.GetConsume()),
 		mtime: op.GetMtime(), root: t.scope.root, session: t.scope.session, ranges: uint64(len(op.GetRanges()))}
 	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_CONCAT, subject: clip(l.GetName(), moraine.MaxNameLen),
 		target: uint64(i.id), cursor: c.encode(), total: c.ranges, owner: owner})
@@ -329,7 +337,7 @@ func (m *Machine) publishConcat(t *tx, j *job, c *concatJob) error {
 	if c.mtime != 0 {
 		i.mtime = c.mtime
 	}
-	l := &wire.LinkTarget{Parent: uint64(c.parent), Name: c.name, Replace: c.replace}
+	l := &wire.LinkTarget{Parent: uint64(c.parent), Name: c.name, Replace: c.replace, Expect: c.expect}
 	if err := m.nameConcat(t, i, l, uint64(c.consume)); err != nil {
 		return err
 	}

@@ -50,6 +50,9 @@ type device struct {
 	unknownBytes, unknownChunks uint64
 	// scan is the job that judges its stripes, or last did.
 	scan moraine.JobID
+	// booted is the log index at which its present boot epoch, or the incarnation, began;
+	// reported is the one that its last whole report began after.
+	booted, reported uint64
 }
 
 // The identities of devices are of version 1.
@@ -75,6 +78,8 @@ func (d *device) encode() []byte {
 	b = putUvarint(b, d.unknownBytes)
 	b = putUvarint(b, d.unknownChunks)
 	b = putFixed64(b, uint64(d.scan))
+	b = putUvarint(b, d.booted)
+	b = putUvarint(b, d.reported)
 	if d.was != "" {
 		b = putString(b, d.was)
 	}
@@ -97,6 +102,7 @@ func (d *device) decode(b []byte) error {
 	d.unknownBytes = r.uvarint()
 	d.unknownChunks = r.uvarint()
 	d.scan = moraine.JobID(r.fixed64())
+	d.booted, d.reported = r.uvarint(), r.uvarint()
 	if version > deviceVersion1 {
 		if d.was = r.string(); d.was == "" {
 			r.fail(errors.New("version 2 without need"))
@@ -106,8 +112,12 @@ func (d *device) decode(b []byte) error {
 }
 
 func (d *device) toWire() *wire.Device {
-	return &wire.Device{Id: uint32(d.id), Uuid: d.uuid[:], Host: d.host, State: d.state, Capacity: d.capacity, Epoch: uint64(d.epoch), Reason: d.reason}
+	return &wire.Device{Id: uint32(d.id), Uuid: d.uuid[:], Host: d.host, State: d.state, Capacity: d.capacity, Epoch: uint64(d.epoch), Reason: d.reason, Reported: d.isReported()}
 }
+
+// isReported reports whether a whole report of its chunks was judged since it booted, in
+// this incarnation: what is missing on it is known.
+func (d *device) isReported() bool { return d.reported >= d.booted }
 
 // serves reports whether what the device holds counts.
 func (d *device) serves() bool { return d.state == deviceIn || d.state == deviceDraining }
@@ -208,7 +218,7 @@ const (
 
 // registerDevice makes one device known on h, which the caller writes.
 func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error) {
-	d, err := m.deviceByUUID(t, moraine.UUID(w.GetUuid()))
+	d, err := m.deviceByUUID(t, moraine.UUID(w.GetUuid()), moraine.DeviceID(w.GetId()))
 	if err != nil {
 		return nil, err
 	}
@@ -226,6 +236,7 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 	d.capacity = w.GetCapacity()
 	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.epoch {
 		d.epoch++
+		d.booted = t.index
 	}
 	if back, why := d.comesBack(); d.state == deviceOut && w.GetState() != deviceOut && back != deviceOut {
 		d.state, d.reason, d.was = back, why, ""
@@ -237,8 +248,9 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 	return d, nil
 }
 
-// deviceByUUID finds a device by its identity, or issues a number for it.
-func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID) (*device, error) {
+// deviceByUUID finds a device by its identity, or issues a number for it: the one that it
+// had in an earlier incarnation, which this state does not know of, where that is free.
+func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID, had moraine.DeviceID) (*device, error) {
 	b, ok, err := t.Get(t.k.deviceUUID(uuid))
 	if err != nil {
 		return nil, err
@@ -256,9 +268,23 @@ func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID) (*device, error) {
 		}
 		return d, err
 	}
-	d := &device{id: moraine.DeviceID(t.next(cDevice)), uuid: uuid, state: deviceIn}
+	id, err := t.deviceNumber(had)
+	if err != nil {
+		return nil, err
+	}
+	d := &device{id: id, uuid: uuid, state: deviceIn}
 	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion1}, uint64(d.id)))
 	return d, nil
+}
+
+// deviceNumber issues the number of a new device; had is one that it had before, or 0.
+func (t *tx) deviceNumber(had moraine.DeviceID) (moraine.DeviceID, error) {
+	if had != 0 && uint64(had) <= t.count[cDevice] {
+		if other, err := t.lookDevice(had); err != nil || other == nil {
+			return had, err
+		}
+	}
+	return moraine.DeviceID(t.next(cDevice)), nil
 }
 
 // moveDevice takes a device from the host that had it to h.

@@ -20,6 +20,8 @@ func (m *Machine) mutateCluster(t *tx, req *wire.MetaRequest) (*wire.MetaRespons
 		return m.setMaintenance(t, op.SetMaintenance)
 	case *wire.MetaRequest_SetRebalance:
 		return m.setRebalance(t, op.SetRebalance)
+	case *wire.MetaRequest_RevokeCert:
+		return m.revokeCert(t, op.RevokeCert)
 	case *wire.MetaRequest_RaiseRouting:
 		return m.raiseRouting(t, op.RaiseRouting)
 	case *wire.MetaRequest_DeletedChunks:
@@ -93,6 +95,10 @@ func (m *Machine) mutateCheckpoints(t *tx, req *wire.MetaRequest) (*wire.MetaRes
 		return m.resolveStep(t, op.ResolveStep)
 	case *wire.MetaRequest_RemoveStep:
 		return m.removeStep(t, op.RemoveStep)
+	case *wire.MetaRequest_LeaseStep:
+		return m.leaseStep(t, op.LeaseStep)
+	case *wire.MetaRequest_ReleaseStep:
+		return m.releaseStep(t, op.ReleaseStep)
 	}
 	return nil, fail(moraine.Unimplemented, "apply", "", "request %T is unknown, or no mutation", req.GetOp())
 }
@@ -115,6 +121,8 @@ func (m *Machine) commandCluster(t *tx, cmd *statepb.Command) (resp *wire.MetaRe
 		resp, err = m.dropTombstones(t, op.DropTombstones.GetDeleted())
 	case *statepb.Command_AssignIntents:
 		resp, err = m.assignIntents(t, op.AssignIntents)
+	case *statepb.Command_AdoptChunks:
+		resp, err = m.adoptChunks(t, op.AdoptChunks)
 	case *statepb.Command_RaiseLevels:
 		resp, err = m.raiseLevels(t, op.RaiseLevels)
 	default:
@@ -140,7 +148,7 @@ func isClusterRead(req *wire.MetaRequest) bool {
 func (v *view) readCluster(sc scope, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_ListJobs:
-		return v.readJobs(op.ListJobs)
+		return v.readJobs(sc, op.ListJobs)
 	case *wire.MetaRequest_GetStep:
 		return v.readStep(sc, op.GetStep)
 	case *wire.MetaRequest_ListRuns:

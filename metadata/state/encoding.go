@@ -129,6 +129,16 @@ func (d *dec) bytes() []byte {
 	return v
 }
 
+// bytes16 reads 16 bytes that have no length in front.
+func (d *dec) bytes16() (v [16]byte) {
+	if len(d.b) < len(v) {
+		d.fail(errShort)
+		return v
+	}
+	d.b = d.b[copy(v[:], d.b):]
+	return v
+}
+
 func (d *dec) string() string {
 	n := d.uvarint()
 	if n > uint64(len(d.b)) {

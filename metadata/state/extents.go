@@ -50,7 +50,13 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 			if err != nil {
 				return nil, err
 			}
-			reply.Objects = append(reply.Objects, o.toWire())
+			w := o.toWire()
+			if sc.root != v.k.top() {
+				// A clone shares the object of a file that may be outside the scope, and
+				// its key is a path.
+				w.Key, w.Version, w.Etag, w.Inode = "", "", "", 0
+			}
+			reply.Objects = append(reply.Objects, w)
 			continue
 		}
 		s, err := v.stripe(e.Stripe)

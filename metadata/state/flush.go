@@ -164,18 +164,25 @@ func (t *tx) allSums(o *object) error {
 func confirmed(in *objectIntent, w *wire.Object) (*object, error) {
 	const op = "commit flush"
 	o := &object{id: in.object, at: in.at, version: w.GetVersion(), etag: w.GetEtag(), size: w.GetSize(), crc: w.GetCrc(),
-		generation: in.generation, piece: w.GetPiece()}
+		generation: in.generation, piece: w.GetPiece(), verified: w.GetVerified()}
 	switch {
 	case !in.completing:
 		return nil, fail(moraine.Conflict, op, in.at.String(), "that the upload is completed was not announced")
 	case o.at != place{w.GetBucket(), w.GetKey()} || o.size != in.size || o.crc != in.crc:
 		return nil, fail(moraine.Conflict, op, in.at.String(), "another object was announced")
+	case !isVerified(o.verified):
+		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "the object's bytes were not compared with the file's: an object counts once the store's CRC of it, or a read-back, matches")
 	case o.etag == "" || len(o.etag) > maxToken || len(o.version) > maxToken:
 		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
 	case o.size > MaxFileSize || (o.size > 0 && o.piece == 0) || o.pieces() > MaxPieces:
 		return nil, fail(moraine.TooLarge, op, in.at.String(), "%d bytes in pieces of %d; %d pieces at most", o.size, o.piece, MaxPieces)
 	}
 	return o, nil
+}
+
+// isVerified reports whether a way to compare an object's bytes with ours is one.
+func isVerified(v wire.Verified) bool {
+	return v == wire.Verified_VERIFIED_STORE_CRC || v == wire.Verified_VERIFIED_READ_BACK
 }
 
 // recordObject makes an uploaded object the one at its key, and the newest of
@@ -270,6 +277,8 @@ func (m *Machine) moveObject(t *tx, op *wire.MoveObject) (*wire.MetaResponse, er
 		return nil, fail(moraine.Conflict, name, o.at.String(), "the job has not announced this copy")
 	case in.epoch != j.epoch:
 		return nil, fail(moraine.Conflict, name, o.at.String(), "a former holder of the job announced the copy")
+	case !isVerified(w.GetVerified()):
+		return nil, fail(moraine.InvalidArgument, name, o.at.String(), "the bytes of the copy were not compared with the object's")
 	case w.GetEtag() == "" || len(w.GetEtag()) > maxToken || len(w.GetVersion()) > maxToken:
 		return nil, fail(moraine.InvalidArgument, name, o.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
 	}
@@ -289,7 +298,7 @@ func (m *Machine) moveObject(t *tx, op *wire.MoveObject) (*wire.MetaResponse, er
 	if err := m.recordResidue(t, left, t.clusterTime()+residueDelay); err != nil {
 		return nil, err
 	}
-	o.at, o.etag, o.version, o.kept = in.at, w.GetEtag(), w.GetVersion(), true
+	o.at, o.etag, o.version, o.kept, o.verified = in.at, w.GetEtag(), w.GetVersion(), true, w.GetVerified()
 	t.putObject(o)
 	to.object = o.id
 	t.putOwner(to)
@@ -341,6 +350,9 @@ func (m *Machine) commitEvict(t *tx, op *wire.CommitEvict) (*wire.MetaResponse, 
 	o, err := t.mustObject(i.object)
 	if err != nil {
 		return nil, err
+	}
+	if !isVerified(o.verified) {
+		return nil, fail(moraine.Conflict, name, o.at.String(), "the object's bytes were never compared with the file's: nothing is evicted to it")
 	}
 	w, err := t.owner(o.at)
 	if err != nil {

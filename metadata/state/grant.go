@@ -112,11 +112,8 @@ func (m *Machine) grant(t *tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	if place == 0 {
 		place = t.scope.root
 	}
-	i, err := t.inode(place)
+	i, err := t.named(place)
 	if err != nil {
-		return nil, err
-	}
-	if err := t.within(t.scope, i); err != nil {
 		return nil, err
 	}
 	live, err := t.keysUnder(t.k.sessionGrants(t.session.id), MaxSessionGrants)

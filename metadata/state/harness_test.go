@@ -33,6 +33,7 @@ type bench struct {
 	cached cacheable
 	// entries is the log so far.
 	entries [][]byte
+	drawn   uint64 // the newest random part of a session's number
 }
 
 // store is what the machine works on.
@@ -99,6 +100,7 @@ func (b *bench) applyAll(cmds ...*statepb.Command) []state.Result {
 	b.t.Helper()
 	var raw [][]byte
 	for _, c := range cmds {
+		b.draw(c)
 		p, err := proto.Marshal(c)
 		if err != nil {
 			b.t.Fatal(err)
@@ -121,6 +123,14 @@ func (b *bench) applyAll(cmds ...*statepb.Command) []state.Result {
 		}
 	}
 	return res
+}
+
+// draw gives a session that a command opens a number, as a leader would.
+func (b *bench) draw(c *statepb.Command) {
+	if open := c.GetRequest().GetOpenSession(); open != nil && open.Drawn == 0 {
+		b.drawn++
+		open.Drawn = b.drawn
+	}
 }
 
 // applyEntry does what a replica does with a committed entry.

@@ -36,7 +36,7 @@ func (v *view) healthOf(s *moraine.Stripe, bad uint32) (health, error) {
 			return health{}, err
 		}
 		switch {
-		case d == nil || !d.serves() || (c.Level == moraine.Memory && c.Epoch != d.epoch):
+		case gone(&c, d):
 			h.missing |= 1 << i
 			h.gone = true
 			continue

@@ -197,6 +197,9 @@ func (t *tx) takeHold(id moraine.InodeID) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dir.sealed {
+		return nil, t.immutable(dir) // nothing is ever made in it
+	}
 	h := Hold{Directory: id, Session: t.session.id, Since: t.count[cCommands]}
 	t.events.Holds = append(t.events.Holds, h)
 	if had.Session != 0 { // an end of the one before that comes late does not end this one

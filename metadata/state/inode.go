@@ -40,8 +40,14 @@ type inode struct {
 	// xattrs is set while it has extended attributes.
 	xattrs bool
 
+	// sealed is set of a checkpoint's directory and files, and of the links to it in its
+	// run: nothing but the handlers of checkpoints changes them (seal.go).
+	sealed bool
+
 	// Of a directory: how many entries, and how many of them are directories.
 	entries uint64
+	// step is the committed checkpoint that a sealed directory holds.
+	step stepID
 	// policy is set while the directory has one of its own.
 	policy bool
 
@@ -83,7 +89,10 @@ const (
 	inodeObject
 	inodeEvicted
 	inodePolicy
-	inodeFlags1 = inodeManyLinks | inodeOwned | inodeContent
+	inodeSealed
+	inodeStep
+	inodeFlagsEnd // the first bit that means nothing
+	inodeFlags1   = inodeManyLinks | inodeOwned | inodeContent
 )
 
 func (i *inode) encode() []byte {
@@ -92,7 +101,7 @@ func (i *inode) encode() []byte {
 	if flags&^inodeFlags1 != 0 {
 		version = inodeVersion
 	}
-	b = append(b, version, i.typ, flags)
+	b = putUvarint(append(b, version, i.typ), uint64(flags))
 	b = putUvarint(b, uint64(i.mode))
 	b = putUvarint(b, uint64(i.uid))
 	b = putUvarint(b, uint64(i.gid))
@@ -131,13 +140,17 @@ func (i *inode) encode() []byte {
 	if i.evicted != 0 {
 		b = putUvarint(b, uint64(i.evicted))
 	}
+	if i.step != (stepID{}) {
+		b = i.step.encode(b)
+	}
 	return b
 }
 
 // flags says which parts of the record follow.
-func (i *inode) flags() (flags byte) {
-	for bit, set := range [8]bool{
+func (i *inode) flags() (flags uint16) {
+	for bit, set := range [10]bool{
 		i.manyLinks, i.owner != 0, i.content != 0, i.name != "", i.xattrs, i.object != 0, i.evicted != 0, i.policy,
+		i.sealed, i.step != (stepID{}),
 	} {
 		if set {
 			flags |= 1 << bit
@@ -150,9 +163,9 @@ func (i *inode) decode(b []byte) error {
 	d := dec{b: b}
 	version := d.version(inodeVersion)
 	i.typ = d.byte()
-	flags := d.byte()
-	const ofFiles = inodeContent | inodeObject | inodeEvicted
-	if (version == 1) != (flags&^inodeFlags1 == 0) || (flags&ofFiles != 0 && i.typ != typeFile) || (flags&inodePolicy != 0 && i.typ != typeDirectory) {
+	flags := uint16(min(d.uvarint(), inodeFlagsEnd))
+	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | inodeStep
+	if (version == 1) != (flags&^inodeFlags1 == 0) || flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.typ != typeFile) || (flags&ofDirs != 0 && i.typ != typeDirectory) {
 		d.fail(fmt.Errorf("version %d, flags %02x of type %d", version, flags, i.typ))
 	}
 	i.manyLinks = flags&inodeManyLinks != 0
@@ -197,6 +210,10 @@ func (i *inode) decode(b []byte) error {
 	if flags&inodeEvicted != 0 {
 		i.evicted = int64(d.uvarint())
 	}
+	i.sealed = flags&inodeSealed != 0
+	if flags&inodeStep != 0 {
+		i.step.decode(&d)
+	}
 	if flags != i.flags() {
 		d.fail(fmt.Errorf("flags %02x promise what is 0", flags))
 	}
@@ -210,6 +227,7 @@ func (i *inode) attr() *wire.Attr {
 		Size: uint64(i.size), Generation: uint64(i.generation), Atime: i.atime, Mtime: i.mtime, Ctime: i.ctime,
 		Parent: uint64(i.parent), Tenant: uint32(i.tenant), Level: uint32(i.level), Target: i.target,
 		Stored: uint64(i.stored), Degraded: i.degraded, Clean: i.clean(), Evicted: i.evicted != 0, Object: uint64(i.object),
+		Sealed: i.sealed,
 	}
 }
 
@@ -256,7 +274,7 @@ func (v *view) inode(id moraine.InodeID) (*inode, error) {
 		if v.seen != nil {
 			v.seen.Missing = append(v.seen.Missing, id)
 		}
-		return nil, fail(moraine.NotFound, "inode", id.String(), "")
+		return nil, noInode(id)
 	}
 	i := &inode{id: id}
 	if err := i.decode(b); err != nil {

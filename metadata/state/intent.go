@@ -193,6 +193,7 @@ func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wi
 		return false, err
 	}
 	filled := make([]*intent, 0, len(intents))
+	asked := make([]*wire.Intent, 0, len(intents)) // those of filled
 	for _, w := range intents {
 		if w.GetIndex() >= uint32(len(s.Chunks)) {
 			return false, nil
@@ -202,7 +203,7 @@ func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wi
 			return false, err
 		}
 		if in != nil {
-			filled = append(filled, in)
+			filled, asked = append(filled, in), append(asked, w)
 		}
 	}
 	if len(filled) == 0 {
@@ -215,13 +216,23 @@ func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wi
 	if item == nil || item.job != j.id {
 		return false, nil
 	}
+	for i, in := range filled {
+		parity := !s.Scheme.IsCopies() && in.chunk.Index >= s.Scheme.K
+		if recoded := asked[i].GetRecoded(); recoded && !parity || !recoded && item.recode&(1<<in.chunk.Index) != 0 {
+			return false, nil // data is never encoded again, and wrong parity always is
+		}
+	}
 	mended := *item
 	old := s.Layout().Devices
-	for _, in := range filled {
+	for i, in := range filled {
 		if err := m.moveChunk(t, s, in); err != nil {
 			return false, err
 		}
+		if asked[i].GetRecoded() {
+			s.Chunks[in.chunk.Index].CRC = asked[i].GetCrc()
+		}
 		mended.bad &^= 1 << in.chunk.Index
+		mended.recode &^= 1 << in.chunk.Index
 	}
 	t.putStripe(old, s)
 	t.putRepair(item, &mended)

@@ -59,6 +59,9 @@ type job struct {
 
 	// From version 4 on.
 	owner moraine.SessionID // whose live jobs it counts among; 0: nobody's
+	// scope is the directory that the session which asked for the job was confined to; 0:
+	// none. Sessions that are confined see only the jobs of their scope.
+	scope moraine.InodeID
 }
 
 // jobVersion is the newest version of the record; one that needs none of its
@@ -81,7 +84,7 @@ func (j *job) ofV3() bool { return j.generation != 0 || j.why != 0 }
 // version is the one that the record needs.
 func (j *job) version() byte {
 	switch {
-	case j.owner != 0:
+	case j.owner != 0, j.scope != 0:
 		return jobVersion
 	case j.ofV3():
 		return jobVersion3
@@ -126,7 +129,7 @@ func (j *job) encode() []byte {
 	if version == jobVersion3 {
 		return b
 	}
-	return putFixed64(b, uint64(j.owner))
+	return putFixed64(putFixed64(b, uint64(j.owner)), uint64(j.scope))
 }
 
 func (j *job) decode(b []byte) error {
@@ -160,7 +163,7 @@ func (j *job) decode(b []byte) error {
 		j.generation, j.why = moraine.Generation(d.fixed64()), moraine.Kind(d.byte())
 	}
 	if version > jobVersion3 {
-		j.owner = moraine.SessionID(d.fixed64())
+		j.owner, j.scope = moraine.SessionID(d.fixed64()), moraine.InodeID(d.fixed64())
 	}
 	if version != j.version() {
 		d.fail(fmt.Errorf("version %d without need", version))
@@ -235,6 +238,9 @@ func (m *Machine) addJob(t *tx, spec jobSpec) (moraine.JobID, error) {
 		id: moraine.JobID(id), kind: spec.kind, state: wire.JobState_JOB_STATE_PENDING, created: t.clusterTime(),
 		subject: spec.subject, step: spec.step, target: spec.target, cursor: spec.cursor, stripes: spec.stripes, total: spec.total,
 		after: spec.after, parent: spec.parent, moves: spec.moves, owner: spec.owner,
+	}
+	if t.scope.root != t.k.top() {
+		j.scope = t.scope.root
 	}
 	if err := t.countOwned(j, 1); err != nil {
 		return 0, err

@@ -73,6 +73,8 @@ const (
 	tabSessRun   = 0x49 // session | run | attempt: attempts that a session joined
 	tabRunCommit = 0x4a // run | attempt | step, inverted -> level: committed steps, latest first
 	tabRunJob    = 0x4c // run | scheduler's job -> its highest restart
+	tabStepLease = 0x4d // run | attempt | step | session -> how often it leased the step to read it
+	tabSessLease = 0x4e // session | run | attempt | step: the same, by session
 	tabStepBlock = 0x4b // run | attempt | step | rank/1024 -> which ranks have sealed
 
 	tabObject       = 0x50 // object -> record
@@ -86,6 +88,8 @@ const (
 
 	tabUsage = 0x60 // column | directory -> what is below it
 	tabQuota = 0x61 // directory -> the most that may be below it
+
+	tabRevoked = 0x7c // what it names | name -> certificate that is not taken any more
 
 	tabConcatRow = 0x70 // job | row -> ranges that a CONCAT has yet to lay
 

@@ -316,19 +316,52 @@ func (m *Machine) cancelJob(t *tx, op *wire.CancelJob) (*wire.MetaResponse, erro
 	return done(), m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+clip(t.caller.GetNode(), 100))
 }
 
-// readJobs lists jobs by number, oldest first.
-func (v *view) readJobs(op *wire.ListJobs) (*wire.MetaResponse, error) {
+// seesJob reports whether a job is one of a scope: a session of it asked for the job,
+// or the job is about a file that it may name.
+func (v *view) seesJob(sc scope, j *job) (bool, error) {
+	if sc.root == v.k.top() {
+		return true, nil
+	}
+	about := j.scope
+	if about == 0 && (ofFile(j.kind) || j.kind == wire.JobKind_JOB_KIND_MOVE_TREE || j.kind == wire.JobKind_JOB_KIND_CONCAT) {
+		about = moraine.InodeID(j.target)
+	}
+	if about == 0 {
+		return false, nil
+	}
+	i, err := v.inode(about)
+	if moraineKind(err) == moraine.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return v.inScope(sc, i)
+}
+
+// readJobs lists jobs by number, oldest first. A session that is confined to a directory
+// asks by number, and sees the jobs of its scope.
+func (v *view) readJobs(sc scope, op *wire.ListJobs) (*wire.MetaResponse, error) {
 	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
 	if op.GetId() != 0 {
 		j, err := v.job(moraine.JobID(op.GetId()))
 		if err != nil {
 			return nil, err
 		}
-		if j == nil {
+		sees := false
+		if j != nil {
+			if sees, err = v.seesJob(sc, j); err != nil {
+				return nil, err
+			}
+		}
+		if !sees {
 			return nil, fail(moraine.NotFound, "list jobs", moraine.JobID(op.GetId()).String(), "")
 		}
 		reply.Jobs = append(reply.Jobs, j.toWire())
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
+	}
+	if sc.root != v.k.top() {
+		return nil, fail(moraine.PermissionDenied, "list jobs", "", "a session that is confined to a directory may ask only for a job by its number")
 	}
 	limit := pageLimit(op.GetLimit())
 	var bad error

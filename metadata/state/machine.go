@@ -126,6 +126,9 @@ func (t *tx) guard(handle func() (*wire.MetaResponse, error)) (*wire.MetaRespons
 		err = t.m.dropAbandoned(t)
 	}
 	if err == nil {
+		err = t.mindSeals()
+	}
+	if err == nil {
 		err = t.m.settleUsage(t)
 	}
 	if err == nil && t.full() {

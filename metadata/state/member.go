@@ -60,7 +60,8 @@ func (m *Machine) Member(r Reader, id string) (moraine.UUID, bool, error) {
 
 // raiseIncarnation begins another incarnation. Sessions of the one before are refused
 // by their numbers, and end as those that are not renewed; the servers' directories
-// are forgotten, as those of the new one are others.
+// are forgotten, as those of the new one are others, and so are the reports of devices:
+// what they hold may have moved since the state was.
 func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.MetaResponse, error) {
 	if moraine.FeatureLevel < LevelMembers {
 		return nil, unknownCommand(op)
@@ -79,7 +80,10 @@ func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.M
 	for _, key := range members {
 		t.del(key)
 	}
-	return done(), err
+	if err != nil {
+		return nil, err
+	}
+	return done(), m.forgetReports(t)
 }
 
 const (

@@ -61,3 +61,27 @@ func TestAnotherIncarnationQuarantines(t *testing.T) {
 		b.writeLog("v3-incarnation")
 	}
 }
+
+// Another incarnation goes on from a state that may be older than what is on the devices:
+// what they have is reported anew.
+func TestAnotherIncarnationForgetsReports(t *testing.T) {
+	b := newCluster(t, 1)
+	reported := func() bool {
+		all, err := b.m.Devices(b.kv)
+		require.NoError(t, err)
+		return all[0].Reported
+	}
+	complete := func(at uint64) {
+		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{Device: 1, PassStarted: at, Reported: at}}}).Response)
+	}
+	require.False(t, reported())
+	complete(b.index)
+	require.True(t, reported())
+	before := b.index
+	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_RaiseIncarnation{RaiseIncarnation: &statepb.RaiseIncarnation{}}}).Response)
+	require.False(t, reported())
+	complete(before)
+	require.False(t, reported(), "the report began under the incarnation before")
+	complete(b.index)
+	require.True(t, reported())
+}

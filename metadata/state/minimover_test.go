@@ -169,7 +169,7 @@ func (mv *miniMover) settleFormer(j *wire.Job) {
 	content, there := mv.s.objects[in.Key]
 	if in.Completing && there && etag(content) == in.Etag {
 		mv.must("commit former", commitFlush(j, &wire.CommitFlush{Final: true, Object: &wire.Object{Bucket: in.Bucket, Key: in.Key, Etag: in.Etag,
-			Size: in.Size, Crc: in.Crc, Generation: in.Generation, Piece: 4}}))
+			Size: in.Size, Crc: in.Crc, Generation: in.Generation, Piece: 4, Verified: wire.Verified_VERIFIED_READ_BACK}}))
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(mv.s.uploads)) {
@@ -189,7 +189,7 @@ func (mv *miniMover) flush(j *wire.Job) string {
 		}
 		mv.op("copy", func() { mv.s.objects[task.KeepKey] = mv.s.objects[task.Key] })
 		mv.must("move", &wire.MetaRequest{Op: &wire.MetaRequest_MoveObject{MoveObject: &wire.MoveObject{Job: j.Id, LeaseEpoch: j.LeaseEpoch,
-			Object: &wire.Object{Id: task.Object.Id, Bucket: "b", Key: task.KeepKey, Etag: task.Object.Etag}}}})
+			Object: &wire.Object{Id: task.Object.Id, Bucket: "b", Key: task.KeepKey, Etag: task.Object.Etag, Verified: wire.Verified_VERIFIED_STORE_CRC}}}})
 	}
 	content := fmt.Sprintf("%x/%x", task.Attr.Inode, task.Attr.Generation)
 	in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Bucket: "b", Key: task.Key, Generation: task.Attr.Generation}
@@ -219,7 +219,7 @@ func (mv *miniMover) flush(j *wire.Job) string {
 		}
 	})
 	mv.must("commit", commitFlush(j, &wire.CommitFlush{Final: true, Object: &wire.Object{Bucket: "b", Key: task.Key, Etag: etag(content),
-		Size: task.Attr.Size, Crc: 7, Generation: task.Attr.Generation, Piece: 4}}))
+		Size: task.Attr.Size, Crc: 7, Generation: task.Attr.Generation, Piece: 4, Verified: wire.Verified_VERIFIED_STORE_CRC}}))
 	return ""
 }
 

@@ -21,6 +21,7 @@ var unmodelled = map[string]struct{ test, why string }{
 	"concat":            {"TestConcatFaults", "a job of ranges, which has fault tables of its own"},
 	"set_rebalance":     {"TestRebalanceSettings", "how full devices are has nothing to do with names and content"},
 	"raise_routing":     {"TestRoutingEpoch", "routing has nothing to do with names and content"},
+	"revoke_cert":       {"TestRevocations", "certificates have nothing to do with names and content"},
 	"hold":              {"TestHolds", "what others may not do meanwhile is a table: the model has no notion of who"},
 	"end_hold":          {"TestHolds", "so is the end of it"},
 	"lapse_hold":        {"TestHoldsEnd", "so is the end of it"},
@@ -39,6 +40,7 @@ var unmodelled = map[string]struct{ test, why string }{
 	"end_intents":       {"TestGarbageModel", "so have intents"},
 	"report_bad_chunks": {"TestGarbageModel", "so have reports"},
 	"deleted_chunks":    {"TestGarbageModel", "so have deletions"},
+	"adopt_chunks":      {"TestAdoption", "the model's state is never restored"},
 	"drop_chunks":       {"TestDropChunks", "nothing is unexplained in the model"},
 	"settle_chunks":     {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
 	"raise_levels":      {"TestRandomMemory", "so have the levels of files"},
@@ -53,6 +55,8 @@ var unmodelled = map[string]struct{ test, why string }{
 	"abort_step":        {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
 	"resolve_step":      {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
 	"remove_step":       {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
+	"lease_step":        {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
+	"release_step":      {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
 }
 
 // seldom are commands of movers, which are in the model, and to which its everyday

@@ -34,11 +34,8 @@ func (m *Machine) queueMove(t *tx, op *wire.QueueMove) (*wire.MetaResponse, erro
 	}
 	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
 	for _, id := range op.GetInodes() {
-		i, err := t.inode(moraine.InodeID(id))
+		i, err := t.named(moraine.InodeID(id))
 		if err != nil {
-			return nil, err
-		}
-		if err := t.within(t.scope, i); err != nil {
 			return nil, err
 		}
 		w, err := m.queueInode(t, op.GetKind(), i)

@@ -38,13 +38,24 @@ func (m *Machine) prepareMove(t *tx, j *job, bucket, prefix string) (*wire.MoveT
 	if err != nil {
 		return nil, err
 	}
+	id, err := t.identity()
+	if err != nil {
+		return nil, err
+	}
 	if end != 0 && in != nil {
-		return settleOnly(j, i, in), nil
+		task := settleOnly(j, i, in)
+		task.Cluster = id.uuid[:]
+		return task, nil
 	}
 	if end != 0 {
 		return nil, m.endJob(t, j, end, why)
 	}
-	task := &wire.MoveTask{Attr: i.attr(), Path: path, Bucket: bucket}
+	if j.kind == wire.JobKind_JOB_KIND_FLUSH && in == nil {
+		if wait, err := m.waitForParts(t, j, i); wait || err != nil {
+			return nil, err
+		}
+	}
+	task := &wire.MoveTask{Attr: i.attr(), Path: path, Bucket: bucket, Cluster: id.uuid[:]}
 	if j.kind != wire.JobKind_JOB_KIND_FLUSH {
 		return m.prepareFromObject(t, j, i, task)
 	}
@@ -132,6 +143,11 @@ func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, pre
 	if err != nil || (!settles && m.waitForKey(t, j, w)) {
 		return nil, err
 	}
+	own, err := t.effective(i.parent)
+	if err != nil {
+		return nil, err
+	}
+	task.Overwrite = own.foreign == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE
 	if w.object == 0 {
 		return task, nil
 	}

@@ -28,11 +28,8 @@ func (m *Machine) linkName(t *tx, op *wire.Link) (*wire.MetaResponse, error) {
 	if err := checkName("link", op.GetName()); err != nil {
 		return nil, err
 	}
-	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	i, err := t.named(moraine.InodeID(op.GetInode()))
 	if err != nil {
-		return nil, err
-	}
-	if err := t.within(t.scope, i); err != nil {
 		return nil, err
 	}
 	if err := t.mayChange("link", i); err != nil {

@@ -22,7 +22,7 @@ func checkName(op, name string) error {
 
 // directory returns the directory id, in scope, for change.
 func (t *tx) directory(id moraine.InodeID) (*inode, error) {
-	dir, err := t.inode(id)
+	dir, err := t.named(id)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (t *tx) directory(id moraine.InodeID) (*inode, error) {
 		return nil, fail(moraine.NotFound, "directory", id.String(), "it was removed")
 	}
 	t.mindHold(dir.id)
-	return dir, t.within(t.scope, dir)
+	return dir, nil
 }
 
 // makeInode issues a number for i, unless it has one, sets its times and writes it.
@@ -144,6 +144,7 @@ func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	m.link(t, dir, op.GetName(), child)
+	t.putXattrs(child, op.GetXattrs())
 	return entryReply(child), nil
 }
 
@@ -160,8 +161,13 @@ func checkCreate(op *wire.Create) error {
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
 	case op.GetInode() != 0 && (op.GetUnlinked() || typ != typeFile || !op.GetExclusive()):
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a new file with a name is given a number")
+	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
+		return fail(moraine.InvalidArgument, "create", op.GetName(), "a file without a name is given its attributes by SetXattr")
 	case op.GetUnlinked():
 		return nil
+	}
+	if err := checkXattrs(op.GetXattrs()); err != nil {
+		return err
 	}
 	return checkName("create", op.GetName())
 }
@@ -267,6 +273,14 @@ func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
 		return nil, fail(moraine.NotDirectory, "remove", op.GetName(), "")
 	case !op.GetDirectory() && child.typ == typeDirectory:
 		return nil, fail(moraine.IsDirectory, "remove", op.GetName(), "")
+	case child.typ == typeDirectory && child.sealed:
+		return nil, t.immutable(child)
+	}
+	if err := m.removeFromStep(t, dir, child); err != nil {
+		return nil, err
+	}
+	if err := expected("remove", op.GetName(), op.GetExpect(), child); err != nil {
+		return nil, err
 	}
 	m.unlink(t, dir, op.GetName(), child)
 	if op.GetKeep() && child.typ != typeDirectory && child.nlink == 1 {
@@ -277,6 +291,22 @@ func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	return removeReply(child), nil
+}
+
+// expected checks what has a name against the condition of the request that takes the
+// name from it; nil is no condition.
+func expected(op, name string, want *wire.Expect, have *inode) error {
+	switch {
+	case want == nil:
+		return nil
+	case want.GetInode() != 0 && want.GetInode() != uint64(have.id):
+		return fail(moraine.Conflict, op, name, "inode %s has the name, not %s", have.id, moraine.InodeID(want.GetInode()))
+	case want.GetGeneration() != 0 && want.GetGeneration() != uint64(have.generation):
+		return fail(moraine.Conflict, op, name, "inode %s has generation %d, not %d", have.id, have.generation, want.GetGeneration())
+	case want.GetCtime() != 0 && want.GetCtime() != have.ctime:
+		return fail(moraine.Conflict, op, name, "inode %s has changed", have.id)
+	}
+	return nil
 }
 
 func removeReply(i *inode) *wire.MetaResponse {

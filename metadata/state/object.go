@@ -65,6 +65,8 @@ type object struct {
 	tenant moraine.Tenant
 	kept   bool
 	job    moraine.JobID
+	// verified says how the bytes at the key were compared with those of the file.
+	verified wire.Verified
 }
 
 const objectVersion = 1
@@ -84,7 +86,7 @@ func (o *object) encode() []byte {
 	b = putUvarint(b, o.piece)
 	b = putUvarint(b, uint64(o.tenant))
 	b = putBool(b, o.kept)
-	return putFixed64(b, uint64(o.job))
+	return append(putFixed64(b, uint64(o.job)), byte(o.verified))
 }
 
 func (o *object) decode(b []byte) error {
@@ -103,6 +105,7 @@ func (o *object) decode(b []byte) error {
 	o.tenant = moraine.Tenant(d.u32())
 	o.kept = d.bool()
 	o.job = moraine.JobID(d.fixed64())
+	o.verified = wire.Verified(d.byte())
 	return d.end("object")
 }
 
@@ -110,6 +113,7 @@ func (o *object) toWire() *wire.Object {
 	return &wire.Object{
 		Id: uint64(o.id), Bucket: o.at.bucket, Key: o.at.key, Version: o.version, Etag: o.etag, Size: o.size, Crc: o.crc,
 		Inode: uint64(o.inode), Generation: uint64(o.generation), RefCount: o.refs, Piece: o.piece, Tenant: uint32(o.tenant), Kept: o.kept,
+		Verified: o.verified,
 	}
 }
 

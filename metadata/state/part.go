@@ -173,6 +173,7 @@ func (m *Machine) takeFiles(t *tx, s *step, files []partFile) error {
 	if err != nil {
 		return damaged(err)
 	}
+	t.open(dir)
 	for _, f := range files {
 		i, err := t.inode(f.inode)
 		if err != nil {
@@ -199,7 +200,7 @@ func (m *Machine) takeFiles(t *tx, s *step, files []partFile) error {
 		}
 		m.adopt(t, i)
 		m.link(t, dir, f.name, i)
-		i.ctime = t.now
+		i.ctime, i.sealed = t.now, true
 		t.putInode(i)
 		s.bytes += f.size
 		s.degraded += i.degraded

@@ -8,14 +8,15 @@ import (
 // policy is what a directory wants of what is below it; a zero field is
 // inherited.
 type policy struct {
-	flush  wire.FlushPolicy
-	scheme moraine.Scheme
+	flush   wire.FlushPolicy
+	scheme  moraine.Scheme
+	foreign wire.ForeignPolicy
 }
 
 const policyVersion = 1
 
 func (p *policy) encode() []byte {
-	return []byte{policyVersion, byte(p.flush), p.scheme.K, p.scheme.M}
+	return []byte{policyVersion, byte(p.flush), p.scheme.K, p.scheme.M, byte(p.foreign)}
 }
 
 func (p *policy) decode(b []byte) error {
@@ -23,11 +24,12 @@ func (p *policy) decode(b []byte) error {
 	d.version(policyVersion)
 	p.flush = wire.FlushPolicy(d.byte())
 	p.scheme = moraine.Scheme{K: d.byte(), M: d.byte()}
+	p.foreign = wire.ForeignPolicy(d.byte())
 	return d.end("policy")
 }
 
 func (p *policy) toWire() *wire.Policy {
-	w := &wire.Policy{Flush: p.flush}
+	w := &wire.Policy{Flush: p.flush, Foreign: p.foreign}
 	if p.scheme.K != 0 {
 		w.Scheme = schemeToWire(p.scheme)
 	}
@@ -42,9 +44,12 @@ func (p *policy) inherit(from policy) {
 	if p.scheme.K == 0 {
 		p.scheme = from.scheme
 	}
+	if p.foreign == 0 {
+		p.foreign = from.foreign
+	}
 }
 
-func (p *policy) whole() bool { return p.flush != 0 && p.scheme.K != 0 }
+func (p *policy) whole() bool { return p.flush != 0 && p.scheme.K != 0 && p.foreign != 0 }
 
 // policy returns a directory's own policy; a zero one where it has none.
 func (v *view) policy(dir *inode) (p policy, err error) {
@@ -91,7 +96,10 @@ func (m *Machine) setPolicy(t *tx, op *wire.SetPolicy) (*wire.MetaResponse, erro
 		return nil, err
 	}
 	w := op.GetPolicy()
-	p := policy{flush: w.GetFlush()}
+	p := policy{flush: w.GetFlush(), foreign: w.GetForeign()}
+	if p.foreign < 0 || p.foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
+		return nil, fail(moraine.InvalidArgument, "set policy", dir.id.String(), "policy %d for foreign objects", p.foreign)
+	}
 	if p.flush < 0 || p.flush > wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
 		return nil, fail(moraine.InvalidArgument, "set policy", dir.id.String(), "flush policy %d", p.flush)
 	}
@@ -118,11 +126,8 @@ func (m *Machine) setPolicy(t *tx, op *wire.SetPolicy) (*wire.MetaResponse, erro
 }
 
 func (v *view) readPolicy(sc scope, op *wire.GetPolicy) (*wire.MetaResponse, error) {
-	i, err := v.inode(moraine.InodeID(op.GetInode()))
+	i, err := v.named(sc, moraine.InodeID(op.GetInode()))
 	if err != nil {
-		return nil, err
-	}
-	if err := v.within(sc, i); err != nil {
 		return nil, err
 	}
 	return v.policyReply(i)
@@ -144,6 +149,9 @@ func (v *view) policyReply(i *inode) (*wire.MetaResponse, error) {
 	}
 	if p.flush == 0 {
 		p.flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
+	}
+	if p.foreign == 0 {
+		p.foreign = wire.ForeignPolicy_FOREIGN_POLICY_REFUSE
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.toWire(), Effective: p.toWire()}}}, nil
 }

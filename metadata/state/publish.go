@@ -77,7 +77,8 @@ func (m *Machine) takeIndex(t *tx, s *step, index *wire.PartFile) error {
 	if err := checkName("commit step", index.GetName()); err != nil {
 		return err
 	}
-	return m.takeFiles(t, s, []partFile{{moraine.InodeID(index.GetInode()), index.GetName(), index.GetCrc(), index.GetSize()}})
+	s.index = moraine.InodeID(index.GetInode())
+	return m.takeFiles(t, s, []partFile{{s.index, index.GetName(), index.GetCrc(), index.GetSize()}})
 }
 
 // publish makes a checked step visible.
@@ -98,6 +99,8 @@ func (m *Machine) publish(t *tx, r *run, runDir *inode, s *step) error {
 		return damaged(err)
 	}
 	m.link(t, attemptDir, s.id.name(), dir)
+	t.open(dir)
+	dir.sealed, dir.step = true, s.id
 	t.putInode(dir)
 	if err := m.flushTree(t, dir); err != nil {
 		return err
@@ -167,7 +170,7 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 	}
 	if !ok {
 		link, err := m.makeInode(t, inode{typ: typeSymlink, mode: 0o777, uid: dir.uid, gid: dir.gid, nlink: 1,
-			tenant: dir.tenant, parent: dir.id, target: s.id.String()})
+			tenant: dir.tenant, parent: dir.id, target: s.id.String(), sealed: true})
 		if err != nil {
 			return err
 		}
@@ -179,84 +182,18 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 	if err != nil {
 		return damaged(err)
 	}
+	t.open(link)
 	if s == nil {
 		m.unlink(t, dir, name, link)
 		return m.dropName(t, link, name)
 	}
-	if target := s.id.String(); link.target != target {
-		link.target = target
+	if target := s.id.String(); link.target != target || !link.sealed {
+		link.target, link.sealed = target, true
 		link.mtime, link.ctime = t.now, t.now
 		t.putInode(link)
 		t.touch(dir)
 	}
 	return nil
-}
-
-// removeStep takes a committed checkpoint away: at once out of sight, its bytes
-// by a job. The links move to what is the latest then.
-func (m *Machine) removeStep(t *tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
-	t.anyway = true // it may make links
-	id := stepFromWire(op.GetKey())
-	r, dir, err := t.runInScope(t.scope, "remove step", id.run)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.stepRecord(id)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case s == nil:
-		return nil, fail(moraine.NotFound, "remove step", id.String(), "")
-	case s.state == stepDeleted:
-		return done(), nil
-	case s.state == stepOpen || s.state == stepSealed:
-		return nil, fail(moraine.Busy, "remove step", id.String(), "it is being saved: abort it first")
-	}
-	if s.state == stepCommitted {
-		if err := m.hideStep(t, dir, s); err != nil {
-			return nil, err
-		}
-		t.del(t.k.runCommit(id))
-		r.committed--
-		t.put(t.k.run(r.id), r.encode())
-	}
-	s.state, s.dir, s.missing = stepDeleted, 0, nil
-	t.putStep(s)
-	t.stepChanged(id)
-	if err := m.refreshStepLink(t, r, dir, id.step); err != nil {
-		return nil, err
-	}
-	return done(), m.refreshLinks(t, r, dir)
-}
-
-// hideStep unlinks a committed step's directory and has a job remove what was
-// in it, and the rows of its parts. A directory that a person has moved away
-// stays where it is: it is no checkpoint any more.
-func (m *Machine) hideStep(t *tx, runDir *inode, s *step) error {
-	e, ok, err := t.lookup(runDir.id, s.id.attemptDir())
-	if err != nil {
-		return err
-	}
-	var attemptDir *inode
-	if ok && e.typ == typeDirectory {
-		if attemptDir, err = t.inode(e.inode); err != nil {
-			return damaged(err)
-		}
-		if e, ok, err = t.lookup(attemptDir.id, s.id.name()); err != nil {
-			return err
-		}
-	}
-	if attemptDir != nil && ok && e.inode == s.dir {
-		d, err := t.inode(s.dir)
-		if err != nil {
-			return damaged(err)
-		}
-		m.unlink(t, attemptDir, s.id.name(), d)
-		return m.dropStep(t, s.id, s.dir)
-	}
-	_, err = m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: s.id.String(), step: s.id})
-	return err
 }
 
 // readStep answers what a checkpoint is, and which ranks an open one waits for.

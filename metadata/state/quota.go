@@ -107,11 +107,11 @@ func (t *tx) quotaNames(id moraine.InodeID) (ref, name string, err error) {
 		return "", "", err
 	}
 	if names {
-		switch err := t.within(sc, dir); {
-		case moraine.KindOf(err) == moraine.PermissionDenied:
-			return "", "a directory above the session's", nil
+		switch in, err := t.inScope(sc, dir); {
 		case err != nil:
 			return "", "", err
+		case !in:
+			return "", "a directory above the session's", nil
 		}
 	}
 	if !ok {
@@ -197,11 +197,8 @@ func (t *tx) dropQuota(dir moraine.InodeID) error {
 // readUsage answers what is below a directory, or below the one of a file, and
 // how much more may come there under all quotas above.
 func (v *view) readUsage(sc scope, op *wire.GetUsage) (*wire.MetaResponse, error) {
-	i, err := v.inode(moraine.InodeID(op.GetInode()))
+	i, err := v.named(sc, moraine.InodeID(op.GetInode()))
 	if err != nil {
-		return nil, err
-	}
-	if err := v.within(sc, i); err != nil {
 		return nil, err
 	}
 	s, err := v.usageState()

@@ -60,8 +60,10 @@ func (s *usageState) encode() []byte {
 	b = putFixed64(b, uint64(s.compared))
 	b = putUvarint(b, s.wrong)
 	b = putFixed64(b, uint64(s.first))
-	b = putVarint(putVarint(b, s.was.bytes), s.was.inodes)
-	return putVarint(putVarint(b, s.now.bytes), s.now.inodes)
+	for _, u := range []usage{s.was, s.now} {
+		b = putVarint(putVarint(putVarint(b, u.bytes), u.inodes), u.steps)
+	}
+	return b
 }
 
 func (s *usageState) decode(b []byte) error {
@@ -78,8 +80,8 @@ func (s *usageState) decode(b []byte) error {
 		s.counted, s.compared = moraine.InodeID(d.fixed64()), moraine.InodeID(d.fixed64())
 		s.wrong = d.uvarint()
 		s.first = moraine.InodeID(d.fixed64())
-		s.was = usage{d.varint(), d.varint()}
-		s.now = usage{d.varint(), d.varint()}
+		s.was = usage{d.varint(), d.varint(), d.varint()}
+		s.now = usage{d.varint(), d.varint(), d.varint()}
 	}
 	if d.err == nil && (s.live > 2 || s.building > 2 || s.dropping > 2) {
 		d.fail(errors.New("there are two columns"))
@@ -194,8 +196,12 @@ func (s *usageState) verdict() string {
 	if s.wrong == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the counts of %d directories were wrong and have been put right; of inode %s: %d bytes and %d inodes, in truth %d and %d",
+	text := fmt.Sprintf("the counts of %d directories were wrong and have been put right; of inode %s: %d bytes and %d inodes, in truth %d and %d",
 		s.wrong, s.first, s.was.bytes, s.was.inodes, s.now.bytes, s.now.inodes)
+	if s.was.steps != s.now.steps {
+		text += fmt.Sprintf("; %d checkpoints, in truth %d", s.was.steps, s.now.steps)
+	}
+	return text
 }
 
 // recountInodes counts the next inodes. Each costs its path, so that the piece

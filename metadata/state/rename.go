@@ -14,6 +14,7 @@ func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	if err := checkName("rename", op.GetNewName()); err != nil {
 		return nil, err
 	}
+	t.forced = op.GetForce()
 	dir, child, err := m.entry(t, "rename", op.GetParent(), op.GetName())
 	if err != nil {
 		return nil, err
@@ -56,6 +57,9 @@ func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
 // mayRename holds a move of child from dir to newDir against the rules that do
 // not depend on the new name.
 func (m *Machine) mayRename(t *tx, child, dir, newDir *inode) error {
+	if err := t.mayRenameTree(child); err != nil {
+		return err
+	}
 	if dir.id == newDir.id {
 		return nil
 	}

@@ -18,6 +18,7 @@ type repairItem struct {
 	stripe moraine.StripeID // in the key
 	spare  uint8
 	bad    uint32 // chunks known to be corrupt or not there, by bit
+	recode uint32 // of bad: parity that has its recorded sum, and is not that of the data
 	since  uint64 // cluster time
 	job    moraine.JobID
 	tries  uint32 // jobs that gave up on it
@@ -67,7 +68,7 @@ func (i *repairItem) encode() []byte {
 	if i.balance {
 		version = repairVersionBalance
 	}
-	b := putUvarint([]byte{version, i.spare}, uint64(i.bad))
+	b := putUvarint([]byte{version, i.spare}, uint64(i.recode)<<32|uint64(i.bad))
 	b = putUvarint(b, i.since)
 	b = putFixed64(b, uint64(i.job))
 	b = putUvarint(b, uint64(i.tries))
@@ -78,7 +79,8 @@ func (i *repairItem) decode(b []byte) error {
 	d := dec{b: b}
 	i.balance = d.version(repairVersionBalance) == repairVersionBalance
 	i.spare = d.byte()
-	i.bad = d.u32()
+	chunks := d.uvarint()
+	i.bad, i.recode = uint32(chunks), uint32(chunks>>32)
 	i.since = d.uvarint()
 	i.job = moraine.JobID(d.fixed64())
 	i.tries = d.u32()
@@ -143,6 +145,12 @@ func (t *tx) delRepair(i *repairItem) {
 // off, as it is found. bad adds to the chunks known to be bad. What a job works
 // on stays until the job lets go of it.
 func (m *Machine) queueRepair(t *tx, s *moraine.Stripe, bad uint32) error {
+	return m.queueRecode(t, s, bad, 0)
+}
+
+// queueRecode is queueRepair; recode are those of the bad chunks that are parity to be encoded
+// again.
+func (m *Machine) queueRecode(t *tx, s *moraine.Stripe, bad, recode uint32) error {
 	old, err := t.repairOf(s.ID)
 	if err != nil {
 		return err
@@ -151,7 +159,8 @@ func (m *Machine) queueRepair(t *tx, s *moraine.Stripe, bad uint32) error {
 	if old != nil {
 		item = *old
 	}
-	item.bad |= bad
+	item.bad |= bad | recode
+	item.recode |= recode
 	h, err := t.healthOf(s, item.bad)
 	if err != nil {
 		return err
@@ -364,7 +373,7 @@ func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
 	if err != nil {
 		return nil, err
 	}
-	task := &wire.RepairTask{Stripe: stripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving}
+	task := &wire.RepairTask{Stripe: stripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving, Recode: item.recode}
 	if item.balance {
 		task.Reason = "balance"
 	}
@@ -384,8 +393,8 @@ func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
 // corrupt or stale.
 func (m *Machine) queueRepairs(t *tx, op *statepb.QueueRepairs) (*wire.MetaResponse, error) {
 	for _, w := range op.GetItems() {
-		err := m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
-		if err != nil {
+		seen := seenChunk{index: w.GetIndex(), device: moraine.DeviceID(w.GetDevice()), version: moraine.LayoutVersion(w.GetVersion())}
+		if err := m.badChunk(t, moraine.StripeID(w.GetStripe()), seen); err != nil {
 			return nil, err
 		}
 	}
@@ -413,8 +422,8 @@ func (m *Machine) reportBadChunks(t *tx, op *wire.ReportBadChunks) (*wire.MetaRe
 		if past {
 			continue
 		}
-		err = m.badChunk(t, moraine.StripeID(w.GetStripe()), w.GetIndex(), moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion()))
-		if err != nil {
+		seen := seenChunk{index: w.GetIndex(), device: moraine.DeviceID(w.GetDevice()), version: moraine.LayoutVersion(w.GetVersion()), parity: w.GetParity()}
+		if err := m.badChunk(t, moraine.StripeID(w.GetStripe()), seen); err != nil {
 			return nil, err
 		}
 	}
@@ -454,15 +463,30 @@ func (t *tx) toldLate(w *wire.BadChunk) (bool, error) {
 // maxBadChunks is the most chunks of one report.
 const maxBadChunks = 256
 
+// seenChunk is a bad chunk as it was met.
+type seenChunk struct {
+	index   uint32
+	device  moraine.DeviceID
+	version moraine.LayoutVersion // 0: of any
+	parity  bool                  // it has its recorded sum, and is not the parity of the data
+}
+
 // badChunk queues the repair of a stripe with a bad chunk, if the chunk is
 // still where it was seen.
-func (m *Machine) badChunk(t *tx, id moraine.StripeID, index uint32, device moraine.DeviceID, seen moraine.LayoutVersion) error {
+func (m *Machine) badChunk(t *tx, id moraine.StripeID, seen seenChunk) error {
 	s, err := t.stripe(id)
 	if err != nil || s == nil {
 		return err
 	}
-	if index >= uint32(len(s.Chunks)) || s.Chunks[index].Device != device || (seen != 0 && seen > s.Version) {
+	if seen.index >= uint32(len(s.Chunks)) || s.Chunks[seen.index].Device != seen.device || seen.version > s.Version {
 		return nil
 	}
-	return m.queueRepair(t, s, 1<<index)
+	bit := uint32(1) << seen.index
+	if !seen.parity {
+		return m.queueRepair(t, s, bit)
+	}
+	if s.Scheme.IsCopies() || seen.index < uint32(s.Scheme.K) {
+		return nil // data is what was written
+	}
+	return m.queueRecode(t, s, 0, bit)
 }

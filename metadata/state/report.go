@@ -24,6 +24,15 @@ const (
 	Dead
 	// Unknown: nothing explains it. It is counted and never deleted.
 	Unknown
+	// Wanted: it fits a record that names a device which has no such chunk, or an
+	// earlier version of this one: it is to be adopted.
+	Wanted
+	// Undecided: it fits a record that names another device, and that device has not
+	// reported since the metadata was restored: it is kept.
+	Undecided
+	// Superseded: it fits a record that names another device, which has the chunk. Its
+	// version is later than the record's, which is to be raised before it is deleted.
+	Superseded
 )
 
 // ChunkVerdict is the judgement of one chunk of a report.
@@ -50,11 +59,11 @@ func (m *Machine) ClassifyChunk(r Reader, id moraine.DeviceID, c *wire.ChunkRepo
 	if err != nil {
 		return ChunkVerdict{}, err
 	}
-	if s != nil && int(chunk.Index) < len(s.Chunks) && s.Chunks[chunk.Index].Device == id {
-		if s.Chunks[chunk.Index].CRC != c.GetCrc() {
-			return ChunkVerdict{Fate: Damaged}, nil
+	if s != nil && int(chunk.Index) < len(s.Chunks) {
+		fate, err := v.placed(s, id, c, olderThan)
+		if err != nil || fate != Unknown {
+			return ChunkVerdict{Fate: fate}, err
 		}
-		return ChunkVerdict{Fate: Live}, nil
 	}
 	in, err := v.intent(chunk)
 	if err != nil {
@@ -193,6 +202,15 @@ func (m *Machine) StripeOnRecord(r Reader, id moraine.StripeID) (s *moraine.Stri
 	return s, item != nil && !item.balance, err
 }
 
+// WireStripe returns the record of a stripe as it is sent; nil where there is none.
+func (m *Machine) WireStripe(r Reader, id moraine.StripeID) (*wire.Stripe, error) {
+	s, err := m.view(r).stripe(id)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	return stripeToWire(s), nil
+}
+
 // presence is the value of a chunk in the index of devices: the log index at
 // which it came there.
 func (t *tx) presence() []byte { return putUvarint(newValue(presenceVersion, 8), t.index) }
@@ -222,6 +240,10 @@ func (m *Machine) completeReport(t *tx, op *statepb.CompleteReport) (*wire.MetaR
 	t.count[cLeakedBytes] += op.GetUnknownBytes() - d.unknownBytes
 	d.unknownBytes, d.unknownChunks = op.GetUnknownBytes(), op.GetUnknownChunks()
 	d.passed = max(d.passed, op.GetPassStarted())
+	before := d.isReported()
+	if d.reported = max(d.reported, op.GetReported()); d.isReported() != before {
+		t.fleetChanged()
+	}
 	t.putDevice(d)
 	if err := m.dropEndedIntents(t, d); err != nil {
 		return nil, err

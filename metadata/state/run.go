@@ -323,15 +323,12 @@ func (m *Machine) leaveAttempts(t *tx, id moraine.SessionID, budget int) (int, e
 
 // readRuns lists the training runs in a directory, by name.
 func (v *view) readRuns(sc scope, op *wire.ListRuns) (*wire.MetaResponse, error) {
-	dir, err := v.inode(moraine.InodeID(parentOr(sc, op.GetParent())))
+	dir, err := v.named(sc, moraine.InodeID(parentOr(sc, op.GetParent())))
 	if err != nil {
 		return nil, err
 	}
 	if dir.typ != typeDirectory {
 		return nil, fail(moraine.NotDirectory, "list runs", dir.id.String(), "")
-	}
-	if err := v.within(sc, dir); err != nil {
-		return nil, err
 	}
 	reply := &wire.RunsReply{}
 	limit := pageLimit(op.GetLimit())

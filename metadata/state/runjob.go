@@ -31,6 +31,7 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	var finished bool
 	switch j.kind {
 	case wire.JobKind_JOB_KIND_REMOVE_TREE:
+		t.openAll = true // whether the tree may be removed was judged when it was
 		if j.step != (stepID{}) {
 			n, finished, err = m.runDropStep(t, j, limit)
 		} else {

@@ -66,7 +66,8 @@ func (sc scope) mayMutate(req *wire.MetaRequest) error {
 		return nil
 	}
 	switch op := req.GetOp().(type) {
-	case *wire.MetaRequest_OpenSession, *wire.MetaRequest_CloseSession, *wire.MetaRequest_ReportBadChunks:
+	case *wire.MetaRequest_OpenSession, *wire.MetaRequest_CloseSession, *wire.MetaRequest_ReportBadChunks,
+		*wire.MetaRequest_LeaseStep, *wire.MetaRequest_ReleaseStep:
 		return nil
 	case *wire.MetaRequest_OpenRun:
 		if op.OpenRun.GetReadOnly() {
@@ -91,8 +92,8 @@ func (v *view) readScope(caller *statepb.Caller, id moraine.SessionID) (scope, e
 	if err != nil {
 		return scope{}, err
 	}
-	if s.node != caller.GetNode() {
-		return scope{}, fail(moraine.PermissionDenied, "session", id.String(), "it is not %q's", caller.GetNode())
+	if !s.of(caller) {
+		return scope{}, s.foreign(caller)
 	}
 	return s.grantedScope(), nil
 }
@@ -114,26 +115,54 @@ func (v *view) resolveScope(path string) (moraine.InodeID, error) {
 	return at, nil
 }
 
-// within fails with PermissionDenied unless i is the scope's root or below it,
-// or a file without a name that the scope's session made.
+// within fails unless i is the scope's root or below it, or a file without a name
+// that the scope's session made. The error is the one for an inode that does not
+// exist: a session does not learn what is outside its directory. Every other check of
+// an inode that a caller names comes after this one.
 func (v *view) within(sc scope, i *inode) error {
+	ok, err := v.inScope(sc, i)
+	if err == nil && !ok {
+		err = noInode(i.id)
+	}
+	return err
+}
+
+func (v *view) inScope(sc scope, i *inode) (bool, error) {
 	if i.nlink == 0 && i.owner == 0 && i.typ == typeFile {
-		return fail(moraine.NotFound, "inode", i.id.String(), "a job is making it")
+		return false, nil // a job is making it
 	}
 	if sc.root == v.k.top() || i.id == sc.root {
-		return nil
+		return true, nil
 	}
 	if i.parent == 0 && i.owner != 0 && i.owner == sc.session {
-		return nil
+		return true, nil
 	}
 	ok, err := v.below(sc.root, i.parent)
 	if err == nil && !ok && i.manyLinks && i.nlink > 1 {
 		ok, err = v.anyNameBelow(sc.root, i)
 	}
-	if err != nil || ok {
-		return err
+	return ok, err
+}
+
+// noInode is the error for an inode that does not exist.
+func noInode(id moraine.InodeID) error { return fail(moraine.NotFound, "inode", id.String(), "") }
+
+// named returns an inode that the caller names, which is in its scope.
+func (t *tx) named(id moraine.InodeID) (*inode, error) {
+	i, err := t.inode(id)
+	if err != nil {
+		return nil, err
 	}
-	return fail(moraine.PermissionDenied, "apply", i.id.String(), "outside the directory that the session is confined to")
+	return i, t.within(t.scope, i)
+}
+
+// named returns an inode that the caller of a read names, which is in its scope.
+func (v *view) named(sc scope, id moraine.InodeID) (*inode, error) {
+	i, err := v.inode(id)
+	if err != nil {
+		return nil, err
+	}
+	return i, v.within(sc, i)
 }
 
 // below reports whether the directory at is top or below it.

@@ -58,7 +58,7 @@ func TestCertificateBoundsTheSession(t *testing.T) {
 		"grant":             {Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: secret, Count: 1}}},
 		"commit":            {Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: secret, Mode: wire.CommitMode_COMMIT_MODE_APPEND}}},
 	} {
-		if got := kind(c.do(req)); got != "permission denied" {
+		if got := kind(c.do(req)); got != "not found" {
 			t.Errorf("%s: %s", what, got)
 		}
 	}
@@ -69,13 +69,13 @@ func TestCertificateBoundsTheSession(t *testing.T) {
 		"extents": {Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: secret}}},
 		"walk":    {Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{From: admin.root, Path: "home/secret"}}},
 	} {
-		if got := kind(c.read(req)); got != "permission denied" {
+		if got := kind(c.read(req)); got != "not found" {
 			t.Errorf("%s: %s", what, got)
 		}
 		// Without a session the certificate bounds the read as well.
 		req.Session = 0
 		resp, err := b.m.Read(b.kv, caller, req)
-		if err != nil || kind(resp) != "permission denied" {
+		if err != nil || kind(resp) != "not found" {
 			t.Errorf("%s without a session: %v %v", what, resp, err)
 		}
 	}

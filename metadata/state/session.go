@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -26,15 +27,18 @@ const cleanBudget = 512
 
 // session is a client's standing. What it owns has keys of its own, by session.
 type session struct {
-	id       moraine.SessionID
-	node     string
-	role     string
-	root     moraine.InodeID // that its paths start at, and it is confined to
-	scope    string          // path of root when it was opened
-	readOnly bool
-	squash   bool
-	nonce    []byte
-	opened   uint64 // cluster time, milliseconds
+	id   moraine.SessionID
+	node string
+	// principal identifies the certificate that opened the session: no other
+	// may use it.
+	principal Principal
+	role      string
+	root      moraine.InodeID // that its paths start at, and it is confined to
+	scope     string          // path of root when it was opened
+	readOnly  bool
+	squash    bool
+	nonce     []byte
+	opened    uint64 // cluster time, milliseconds
 	// ackedBelow: the client has the answers of all numbers below this one.
 	ackedBelow uint64
 	// leases says that the session may hold leases.
@@ -67,7 +71,12 @@ func (s *session) encode() []byte {
 	b = putBytes(b, s.nonce)
 	b = putUvarint(b, s.opened)
 	if s.inside {
-		b = putBool(b, s.leases)
+		b = putUvarint(putUvarint(putBool(b, s.leases), s.number), s.apart)
+	}
+	if s.principal != (Principal{}) {
+		b = append(b, s.principal[:]...)
+	}
+	if s.inside {
 		b = s.answers.encode(b)
 	}
 	return b
@@ -92,6 +101,11 @@ func (s *session) decode(b []byte) error {
 	if s.inside {
 		s.leases = d.bool()
 		s.number, s.apart = d.uvarint(), d.uvarint()
+	}
+	if len(d.b) > 0 {
+		if s.principal = d.bytes16(); d.err == nil && s.principal == (Principal{}) {
+			d.fail(errors.New("a principal that is zero is not written"))
+		}
 	}
 	return d.end("session")
 }
@@ -166,8 +180,8 @@ func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.node != t.caller.GetNode() {
-		return nil, nil, fail(moraine.PermissionDenied, "session", s.id.String(), "it is not %q's", t.caller.GetNode())
+	if !s.of(t.caller) {
+		return nil, nil, s.foreign(t.caller)
 	}
 	n := req.GetNumber()
 	switch {
@@ -217,11 +231,12 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	id, err := t.nextID(cSession)
+	id, err := t.drawnSession(op.GetDrawn())
 	if err != nil {
 		return nil, err
 	}
-	s := &session{id: moraine.SessionID(id), node: op.GetNode(), role: op.GetRole(), root: root, scope: op.GetScope(),
+	t.next(cSession)
+	s := &session{id: id, node: op.GetNode(), principal: PrincipalOf(t.caller), role: op.GetRole(), root: root, scope: op.GetScope(),
 		readOnly: op.GetReadOnly() || t.caller.GetReadOnly(), squash: op.GetSquash() || t.caller.GetSquash(), nonce: slices.Clone(op.GetNonce()), opened: t.clusterTime(),
 		ackedBelow: 1}
 	speaks, err := t.speaks(levelCaches)
@@ -239,6 +254,48 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 	return t.sessionReply(s)
 }
 
+// drawnSession returns the session number of a random part that the leader drew;
+// Exists where a session that is live, or not cleaned up yet, has it.
+func (t *tx) drawnSession(drawn uint64) (moraine.SessionID, error) {
+	if drawn == 0 || drawn>>40 != 0 {
+		return 0, fail(moraine.InvalidArgument, "open session", "", "the random part of its number is %x; want 1 to 40 bits", drawn)
+	}
+	c, err := t.identity()
+	if err != nil {
+		return 0, err
+	}
+	id := moraine.SessionID(moraine.MakeID(t.k.p, c.incarnation, drawn))
+	for _, key := range [][]byte{t.k.session(id), t.k.endedSession(id)} {
+		if _, taken, err := t.Get(key); err != nil || taken {
+			if err == nil {
+				err = fail(moraine.Exists, "open session", id.String(), "draw another number")
+			}
+			return 0, err
+		}
+	}
+	return id, nil
+}
+
+// of reports whether the caller's certificate opened the session.
+func (s *session) of(c *statepb.Caller) bool {
+	return s.node == c.GetNode() && s.principal == PrincipalOf(c)
+}
+
+// Principal is transport.Peer.Principal of a caller; zero of one that came over no
+// connection.
+type Principal [16]byte
+
+// PrincipalOf returns the caller's principal.
+func PrincipalOf(c *statepb.Caller) (p Principal) {
+	copy(p[:], c.GetPrincipal())
+	return p
+}
+
+// foreign refuses a caller of which the session is not, as if it had ended.
+func (s *session) foreign(c *statepb.Caller) error {
+	return fail(moraine.SessionExpired, "session", s.id.String(), "it was opened under another certificate than this one of %q: open a new one", c.GetNode())
+}
+
 func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
 	d := dec{b: b}
 	d.version(sessionVersion)
@@ -250,7 +307,7 @@ func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaRespo
 	if err != nil {
 		return nil, err
 	}
-	if s.node != op.GetNode() {
+	if !s.of(t.caller) {
 		return nil, fail(moraine.PermissionDenied, "open session", op.GetNode(), "the nonce is another's")
 	}
 	return t.sessionReply(s)
@@ -313,7 +370,7 @@ func (m *Machine) endSession(t *tx, s *session) error {
 // its mark goes too.
 func (m *Machine) cleanSession(t *tx, id moraine.SessionID, budget int) error {
 	for _, clean := range []func(*tx, moraine.SessionID, int) (int, error){
-		m.endSessionGrants, m.sessionGone, m.dropSessionInodes, m.dropAnswers,
+		m.endSessionGrants, m.sessionGone, m.dropSessionInodes, m.dropStepLeases, m.dropAnswers,
 	} {
 		if budget <= 0 {
 			return nil

@@ -194,7 +194,7 @@ func TestStoreFaultsStopTheNode(t *testing.T) {
 	register := request(&wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{Host: host}}})
 	register.Caller = &statepb.Caller{Node: "n1"}
 	device := must(register).GetRegisterHost().GetDevices()[0].GetId()
-	s := must(request(&wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: make([]byte, 16)}}})).GetSession().GetSession()
+	s := must(request(&wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: make([]byte, 16), Drawn: 1}}})).GetSession().GetSession()
 	f := must(request(&wire.MetaRequest{Session: s, Number: 1, Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: uint64(moraine.RootInode), Name: "f", Type: 1}}})).GetEntry().GetAttr().GetInode()
 	g := must(request(&wire.MetaRequest{Session: s, Number: 2, Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Count: 9}}})).GetGrant().GetFirst()
 	commit := func(number, stripe, at uint64) *statepb.Command {

@@ -78,6 +78,7 @@ type step struct {
 	protects uint32
 	job      moraine.JobID
 	digest   []byte
+	index    moraine.InodeID // of a committed step; 0 where it has none
 }
 
 const stepVersion = 1
@@ -101,7 +102,8 @@ func (s *step) encode() []byte {
 	b = putUvarint(b, s.degraded)
 	b = putUvarint(b, uint64(s.protects))
 	b = putFixed64(b, uint64(s.job))
-	return putBytes(b, s.digest)
+	b = putBytes(b, s.digest)
+	return putFixed64(b, uint64(s.index))
 }
 
 func (s *step) decode(b []byte) error {
@@ -124,6 +126,7 @@ func (s *step) decode(b []byte) error {
 	s.protects = d.u32()
 	s.job = moraine.JobID(d.fixed64())
 	s.digest = d.bytes()
+	s.index = moraine.InodeID(d.fixed64())
 	return d.end("step")
 }
 
@@ -172,6 +175,10 @@ func (t *tx) stepChanged(id stepID) {
 // runInScope returns the run of a request and its directory, which must be in
 // the caller's scope.
 func (v *view) runInScope(sc scope, op string, id moraine.RunID) (*run, *inode, error) {
+	dir, err := v.named(sc, moraine.InodeID(id))
+	if err != nil {
+		return nil, nil, err
+	}
 	r, err := v.runRecord(id)
 	if err != nil {
 		return nil, nil, err
@@ -180,14 +187,10 @@ func (v *view) runInScope(sc scope, op string, id moraine.RunID) (*run, *inode, 
 	if r == nil {
 		return nil, nil, fail(moraine.NotFound, op, ref, "no such training run")
 	}
-	dir, err := v.inode(moraine.InodeID(id))
-	if err != nil {
-		return nil, nil, err
-	}
 	if dir.nlink == 0 {
 		return nil, nil, fail(moraine.NotFound, op, ref, "the run's directory was removed")
 	}
-	return r, dir, v.within(sc, dir)
+	return r, dir, nil
 }
 
 // presentRun is runInScope for what only the present attempt may do.
@@ -252,7 +255,7 @@ func (m *Machine) beginStep(t *tx, op *wire.BeginStep) (*wire.MetaResponse, erro
 // same, so that a session confined to the run may write for it.
 func (m *Machine) makeStep(t *tx, id stepID, run *inode, op *wire.BeginStep) (*step, error) {
 	dir, err := m.makeInode(t, inode{typ: typeDirectory, mode: 0o755, uid: run.uid, gid: run.gid, nlink: 2,
-		tenant: run.tenant, parent: run.id})
+		tenant: run.tenant, parent: run.id, sealed: true})
 	if err != nil {
 		return nil, err
 	}

@@ -26,12 +26,11 @@ func (v *view) readObject(sc scope, op *wire.GetObject) (*wire.MetaResponse, err
 		return nil, fail(moraine.NotFound, "get object", id.String(), "")
 	}
 	if sc.root != v.k.top() {
-		root, err := v.inode(sc.root)
-		if err != nil {
+		// Its key is a path: only who may name the file may know it.
+		if _, err := v.named(sc, o.inode); moraineKind(err) == moraine.NotFound {
+			return nil, fail(moraine.NotFound, "get object", id.String(), "")
+		} else if err != nil {
 			return nil, err
-		}
-		if root.tenant != o.tenant {
-			return nil, fail(moraine.PermissionDenied, "get object", id.String(), "it is another tenant's")
 		}
 	}
 	reply := &wire.ObjectReply{Object: o.toWire()}

@@ -440,7 +440,7 @@ func TestMoverRequestsAreChecked(t *testing.T) {
 		}
 	}
 	object := func() *wire.Object {
-		return &wire.Object{Bucket: "b", Key: j.Move.Key, Etag: "e", Size: 10, Crc: 7, Generation: gen, Piece: 4}
+		return &wire.Object{Bucket: "b", Key: j.Move.Key, Etag: "e", Size: 10, Crc: 7, Generation: gen, Piece: 4, Verified: wire.Verified_VERIFIED_STORE_CRC}
 	}
 	want("another's lease", "permission denied", "n2", begin(j, in()))
 	stale := in()
@@ -463,6 +463,9 @@ func TestMoverRequestsAreChecked(t *testing.T) {
 	wrong := object()
 	wrong.Size++
 	want("another size", "conflict", "n1", commitFlush(j, &wire.CommitFlush{Final: true, Object: wrong, Sums: make([]uint32, 3)}))
+	unverified := object()
+	unverified.Verified = 0
+	want("not compared with the file's bytes", "invalid argument", "n1", commitFlush(j, &wire.CommitFlush{Final: true, Object: unverified, Sums: make([]uint32, 3)}))
 	want("sums that begin in a block", "invalid argument", "n1", commitFlush(j, &wire.CommitFlush{FirstSum: 1, Sums: make([]uint32, 3)}))
 	want("too few sums", "invalid argument", "n1", commitFlush(j, &wire.CommitFlush{Final: true, Object: object(), Sums: make([]uint32, 2)}))
 	want("finished before it is settled", "conflict", "n1", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}})

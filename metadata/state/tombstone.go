@@ -175,19 +175,37 @@ func (v *view) deviceTombstones(id moraine.DeviceID, fn func(chunk moraine.Chunk
 	return err
 }
 
+// maxNeeded bounds the tombstones that one Tombstones passes over.
+const maxNeeded = 4096
+
 // Tombstones returns at most limit deletions for a device, of what has been
-// dead since olderThan (cluster time, milliseconds) or longer, oldest first.
+// dead since olderThan (cluster time, milliseconds) or longer, oldest first. A chunk of a
+// stripe that is lost is passed over: it may be what the stripe needs.
 func (m *Machine) Tombstones(r Reader, id moraine.DeviceID, olderThan uint64, limit int) ([]*wire.Deletion, error) {
 	var out []*wire.Deletion
 	if limit <= 0 {
 		return nil, nil
 	}
-	err := m.view(r).deviceTombstones(id, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+	v := m.view(r)
+	needed := 0
+	var bad error
+	err := v.deviceTombstones(id, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
 		if since > olderThan {
 			return false
+		}
+		var item *repairItem
+		if item, bad = v.repairOf(chunk.Stripe); bad != nil {
+			return false
+		}
+		if item != nil && item.lost() {
+			needed++
+			return needed < maxNeeded
 		}
 		out = append(out, &wire.Deletion{Device: uint32(id), Stripe: uint64(chunk.Stripe), Index: uint32(chunk.Index), Below: uint32(s.below)})
 		return len(out) < limit
 	})
+	if err == nil {
+		err = bad
+	}
 	return out, err
 }

@@ -15,6 +15,12 @@ func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, er
 	if child.typ != typeDirectory {
 		return nil, fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
 	}
+	if child.sealed {
+		return m.removeStepTree(t, child, op.GetForce())
+	}
+	if err := t.mayRemoveSteps(dir, child, op.GetForce()); err != nil {
+		return nil, err
+	}
 	owner := moraine.SessionID(0)
 	if child.entries > 0 {
 		if owner, err = t.jobOwner("remove tree"); err != nil {

@@ -112,6 +112,10 @@ type tx struct {
 	// granted is the grant that the command takes stripes of.
 	granted *grant
 	usage   usageSet
+	// opened are the sealed inodes that the command may change; openAll: all of them.
+	// forced says that a person wants a tree moved or removed that holds checkpoints.
+	opened          []moraine.InodeID
+	openAll, forced bool
 	// anyway is set by what must never fail for a quota: removals, and what the
 	// leader does by itself.
 	anyway bool
@@ -166,7 +170,8 @@ func (t *tx) reset() {
 	t.keepDead = 0
 	t.granted = nil
 	t.usage.reset()
-	t.anyway = false
+	t.anyway, t.openAll, t.forced = false, false, false
+	t.opened = nil
 	t.touched = nil
 	t.events = Events{}
 }

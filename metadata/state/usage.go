@@ -21,24 +21,37 @@ import (
 type usage struct {
 	bytes  int64
 	inodes int64
+	steps  int64 // committed checkpoints: no user sees them, and they keep a tree where it is
 }
 
 const usageVersion = 1
 
-func (u usage) add(o usage) usage { return usage{u.bytes + o.bytes, u.inodes + o.inodes} }
-func (u usage) neg() usage        { return usage{-u.bytes, -u.inodes} }
-func (u usage) zero() bool        { return u == usage{} }
+func (u usage) add(o usage) usage {
+	return usage{u.bytes + o.bytes, u.inodes + o.inodes, u.steps + o.steps}
+}
+func (u usage) neg() usage { return usage{-u.bytes, -u.inodes, -u.steps} }
+func (u usage) zero() bool { return u == usage{} }
 
 // encode writes counts in zigzag form: they are never below 0, but where a
 // record was damaged, what is told of it must have a form too.
+// Checkpoints are written where there are any.
 func (u usage) encode() []byte {
-	return putVarint(putVarint(newValue(usageVersion, 16), u.bytes), u.inodes)
+	b := putVarint(putVarint(newValue(usageVersion, 16), u.bytes), u.inodes)
+	if u.steps != 0 {
+		b = putVarint(b, u.steps)
+	}
+	return b
 }
 
 func (u *usage) decode(b []byte) error {
 	d := dec{b: b}
 	d.version(usageVersion)
 	u.bytes, u.inodes = d.varint(), d.varint()
+	if d.err == nil && len(d.b) > 0 {
+		if u.steps = d.varint(); u.steps == 0 {
+			d.fail(errors.New("a count of no checkpoints is not written"))
+		}
+	}
 	if d.err == nil && u.zero() {
 		d.fail(errors.New("nothing is counted, and the record should not be there"))
 	}
@@ -205,6 +218,7 @@ type seat struct {
 	nlink  uint32
 	parent moraine.InodeID
 	size   int64
+	step   bool // it is the directory of a committed checkpoint
 }
 
 // seatOf reads that much of a record.
@@ -212,7 +226,8 @@ func seatOf(b []byte) (seat, error) {
 	d := dec{b: b}
 	d.version(inodeVersion)
 	s := seat{there: true, typ: d.byte()}
-	flags := d.byte()
+	flags := d.uvarint()
+	s.step = flags&inodeStep != 0
 	d.uvarint() // mode
 	d.uvarint() // uid
 	d.uvarint() // gid
@@ -237,7 +252,11 @@ func (s seat) own() usage {
 	if !s.there {
 		return usage{}
 	}
-	return usage{s.size, 1}
+	u := usage{bytes: s.size, inodes: 1}
+	if s.step {
+		u.steps = 1
+	}
+	return u
 }
 
 // seatChange is an inode whose record a command wrote.
@@ -341,6 +360,9 @@ func (t *tx) settleColumn(column uint8, changes []seatChange, counted moraine.In
 		}
 		what, err := w.whole(c.id, c.before, counted)
 		if err != nil {
+			return err
+		}
+		if err := t.mayMoveTree(c, what); err != nil {
 			return err
 		}
 		if err := w.count(c.before.parent, what.neg(), c.lostName()); err != nil {

@@ -34,26 +34,28 @@ func (m *Machine) Unused(r Reader) (bool, error) {
 }
 
 // SigningKeys returns the keys that session tokens are signed with, oldest id
-// first, private halves included.
+// first, with their private halves as the service sealed them.
 func (m *Machine) SigningKeys(r Reader) ([]*wire.SigningKey, error) {
 	return m.view(r).signingKeys()
 }
 
 // SessionInfo is a session as the service sees it.
 type SessionInfo struct {
-	ID       moraine.SessionID
-	Node     string
-	Role     string
-	Root     moraine.InodeID
-	Scope    string
-	ReadOnly bool
-	Squash   bool
-	Opened   uint64 // cluster time, milliseconds
-	Leases   bool   // it may hold leases
+	ID   moraine.SessionID
+	Node string
+	// Principal identifies the certificate that opened it.
+	Principal Principal
+	Role      string
+	Root      moraine.InodeID
+	Scope     string
+	ReadOnly  bool
+	Squash    bool
+	Opened    uint64 // cluster time, milliseconds
+	Leases    bool   // it may hold leases
 }
 
 func (s *session) info() SessionInfo {
-	return SessionInfo{ID: s.id, Node: s.node, Role: s.role, Root: s.root, Scope: s.scope, ReadOnly: s.readOnly,
+	return SessionInfo{ID: s.id, Node: s.node, Principal: s.principal, Role: s.role, Root: s.root, Scope: s.scope, ReadOnly: s.readOnly,
 		Squash: s.squash, Opened: s.opened, Leases: s.leases}
 }
 

@@ -28,14 +28,14 @@ func (v *view) readAttr(sc scope, op *wire.GetAttr) (*wire.MetaResponse, error) 
 
 // dirForRead returns the directory id, in scope.
 func (v *view) dirForRead(sc scope, id moraine.InodeID) (*inode, error) {
-	dir, err := v.inode(id)
+	dir, err := v.named(sc, id)
 	if err != nil {
 		return nil, err
 	}
 	if dir.typ != typeDirectory {
 		return nil, fail(moraine.NotDirectory, "directory", id.String(), "")
 	}
-	return dir, v.within(sc, dir)
+	return dir, nil
 }
 
 func (v *view) readLookup(sc scope, op *wire.Lookup) (*wire.MetaResponse, error) {

@@ -40,16 +40,45 @@ func checkXattr(op *wire.SetXattr) error {
 	return nil
 }
 
+// checkXattrs checks the attributes of something new.
+func checkXattrs(all []*wire.Xattr) error {
+	count, bytes := len(all), 0
+	for n, x := range all {
+		if err := checkXattr(&wire.SetXattr{Name: x.GetName(), Value: x.GetValue()}); err != nil {
+			return err
+		}
+		for _, before := range all[:n] {
+			if before.GetName() == x.GetName() {
+				return fail(moraine.InvalidArgument, "set attribute", x.GetName(), "it is set twice")
+			}
+		}
+		if bytes += len(x.GetName()) + len(x.GetValue()); n >= MaxXattrs || bytes > MaxXattrBytes {
+			return fail(moraine.NoSpace, "set attribute", x.GetName(), "%d attributes of %d bytes or more in all; %d and %d at most",
+				count, bytes, MaxXattrs, MaxXattrBytes)
+		}
+	}
+	return nil
+}
+
+// putXattrs sets attributes that checkXattrs passed on an inode that has none.
+func (t *tx) putXattrs(i *inode, all []*wire.Xattr) {
+	if len(all) == 0 {
+		return
+	}
+	for _, x := range all {
+		t.put(t.k.xattr(i.id, x.GetName()), encodeXattr(x.GetValue()))
+	}
+	i.xattrs = true
+	t.putInode(i)
+}
+
 // setXattr sets or removes one extended attribute.
 func (m *Machine) setXattr(t *tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 	if err := checkXattr(op); err != nil {
 		return nil, err
 	}
-	i, err := t.inode(moraine.InodeID(op.GetInode()))
+	i, err := t.named(moraine.InodeID(op.GetInode()))
 	if err != nil {
-		return nil, err
-	}
-	if err := t.within(t.scope, i); err != nil {
 		return nil, err
 	}
 	if err := t.mayChange("set attribute", i); err != nil {

@@ -46,12 +46,14 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/claim"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/tiers"
 )
 
@@ -135,8 +137,14 @@ func Open(cfg Config, deps Deps) (*Device, error) {
 	return d, nil
 }
 
+// headPatience bounds how long a call waits for the buffer of a head, each of which is
+// held for one read, or one write and its sync.
+const headPatience = time.Minute
+
 func newDevice(cfg Config, deps Deps, identity Identity) *Device {
-	heads := bufpool.New(bufpool.Config{LimitBytes: bufpool.MaxSize})
+	heads := bufpool.New(bufpool.Config{LimitBytes: bufpool.MaxSize, Wait: limit.Resource{
+		Name: "buffers of record heads", Patience: headPatience, Advice: "the device is slow or hangs",
+		Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}})
 	scratch := heads.TryGet(block) // the first buffer of a pool is always to be had
 	return &Device{
 		cfg:      cfg,

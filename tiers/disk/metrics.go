@@ -1,19 +1,23 @@
 package disk
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics are the collectors of all devices of a process. None has a label
 // whose values grow with the data.
 type Metrics struct {
-	Syncs        prometheus.Counter   // syncs of segments
-	SyncSeconds  prometheus.Histogram // how long each took
-	WrittenBytes prometheus.Counter   // records written, with head and padding
-	ReadBytes    prometheus.Counter   // read from segments to serve chunks
-	CorruptReads prometheus.Counter   // reads that found bytes that do not match their sums
-	Reclaimed    prometheus.Counter   // bytes given back to the file system
-	Failures     prometheus.Counter   // devices taken out of service
-	Recovered    prometheus.Counter   // records replayed when a device was opened
-	TornRecords  prometheus.Counter   // unfinished records voided when a device was opened
+	WaitsExceeded *prometheus.CounterVec // calls given up since a buffer did not come free, by resource
+	Syncs         prometheus.Counter     // syncs of segments
+	SyncSeconds   prometheus.Histogram   // how long each took
+	WrittenBytes  prometheus.Counter     // records written, with head and padding
+	ReadBytes     prometheus.Counter     // read from segments to serve chunks
+	CorruptReads  prometheus.Counter     // reads that found bytes that do not match their sums
+	Reclaimed     prometheus.Counter     // bytes given back to the file system
+	Failures      prometheus.Counter     // devices taken out of service
+	Recovered     prometheus.Counter     // records replayed when a device was opened
+	TornRecords   prometheus.Counter     // unfinished records voided when a device was opened
 }
 
 // NewMetrics makes the collectors, and registers them with reg unless it is nil.
@@ -22,7 +26,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_disk_" + name, Help: help})
 	}
 	m := &Metrics{
-		Syncs: counter("syncs_total", "Syncs of segments."),
+		WaitsExceeded: limit.NewMetrics(reg, "disk"),
+		Syncs:         counter("syncs_total", "Syncs of segments."),
 		SyncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "moraine_disk_sync_seconds", Help: "Time of a sync of a segment.",
 			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 18)}),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 const block = moraine.BlockSize
@@ -28,6 +29,9 @@ type ArenaConfig struct {
 	// Prefault has all of it mapped at once, so that no chunk waits for a page and
 	// the machine cannot run out of it later.
 	Prefault bool
+	// Wait bounds and reports how long Get waits beside its context. The zero value
+	// bounds and reports nothing.
+	Wait limit.Resource
 }
 
 func (c *ArenaConfig) validate() error {
@@ -54,6 +58,7 @@ type Arena struct {
 	// a time; false: there is none. It is set before the arena is used, and called
 	// without mu.
 	reclaim func() bool
+	wait    limit.Resource
 
 	mu      sync.Mutex // guards what follows
 	runs    *runs
@@ -81,12 +86,16 @@ func OpenArena(cfg ArenaConfig) (*Arena, error) {
 		return nil, &moraine.Error{Op: "mem.Open", Ref: cfg.Path, Kind: kindOf(err),
 			Err: fmt.Errorf("map %d MiB: %w", cfg.Bytes>>20, err)}
 	}
-	return &Arena{mem: mem, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }}, nil
+	if cfg.Wait.Name == "" {
+		cfg.Wait.Name = "memory of chunks"
+	}
+	return &Arena{mem: mem, wait: cfg.Wait, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }}, nil
 }
 
 // Get lends a buffer of n bytes, 1 to bufpool.MaxSize. It gives up what is kept
-// for nobody, and waits in order of arrival where there is no such thing. Errors:
-// TooLarge, Canceled and Timeout (by ctx), Unavailable (closed).
+// for nobody, and waits in order of arrival where there is no such thing, as
+// ArenaConfig.Wait says. Errors: TooLarge, Canceled (by ctx), Timeout (by ctx or
+// ArenaConfig.Wait), Unavailable (closed).
 func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	if n < 1 || n > bufpool.MaxSize {
 		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.TooLarge, Err: fmt.Errorf("a buffer of %d bytes", n)}
@@ -113,17 +122,20 @@ func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	a.mu.Lock()
 	a.waits++
 	a.mu.Unlock()
-	select {
-	case first := <-w.first:
-		return a.buffer(first, n), nil
-	case <-ctx.Done():
-		a.leave(place, w)
-		kind := moraine.Canceled
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			kind = moraine.Timeout
+	var first int
+	err := a.wait.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case first = <-w.first:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		return nil, &moraine.Error{Op: "mem.Get", Kind: kind, Err: ctx.Err()}
+	})
+	if err != nil {
+		a.leave(place, w)
+		return nil, err
 	}
+	return a.buffer(first, n), nil
 }
 
 // leave takes back a waiter, and what it may have been given at the last moment.

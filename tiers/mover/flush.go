@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -33,6 +32,9 @@ type flushing struct {
 	*work
 	task *wire.MoveTask
 	key  string
+	// Of the upload: what the bucket supports, and what is at the key before it.
+	traits object.Traits
+	expect object.Condition
 }
 
 func (w *work) flush(ctx context.Context, task *wire.MoveTask) error {
@@ -76,9 +78,9 @@ func (f *flushing) settle(ctx context.Context, in *wire.ObjectIntent) (recorded 
 			return false, err
 		}
 		if err == nil && f.isOurs(info, in) {
-			sums, err := f.sumsOf(ctx, info, in)
+			sums, err := f.readBack(ctx, info.Ref, info.Size, in.GetCrc())
 			if err == nil {
-				return true, f.commit(ctx, info, in.GetGeneration(), in.GetCrc(), sums)
+				return true, f.commit(ctx, info, wire.Verified_VERIFIED_READ_BACK, in.GetGeneration(), in.GetCrc(), sums)
 			}
 			if !errors.Is(err, moraine.Corrupt) {
 				return false, err
@@ -96,32 +98,6 @@ func (f *flushing) isOurs(info object.Info, in *wire.ObjectIntent) bool {
 	return info.Meta[uploadTag] == f.tag(in.GetGeneration(), in.GetLeaseEpoch()) || in.GetEtag() != "" && info.ETag == in.GetEtag()
 }
 
-// sumsOf reads back an object that another made, and sums its pieces. Corrupt
-// where they are not what was announced.
-func (f *flushing) sumsOf(ctx context.Context, info object.Info, in *wire.ObjectIntent) (sums []uint32, err error) {
-	buf := make([]byte, min(info.Size, pieceBytes))
-	whole := uint32(0)
-	for off := int64(0); off < info.Size; off += pieceBytes {
-		piece := buf[:min(pieceBytes, info.Size-off)]
-		get := func() error {
-			if err := f.pace(ctx, int64(len(piece))); err != nil {
-				return err
-			}
-			return f.deps.Bucket.Get(ctx, info.Ref, off, piece)
-		}
-		if err := f.again(ctx, tries, get); err != nil {
-			return nil, err
-		}
-		sum := crc.Sum(piece)
-		whole = crc.Combine(whole, sum, int64(len(piece)))
-		sums = append(sums, sum)
-	}
-	if whole != in.GetCrc() {
-		return nil, f.fault(moraine.Corrupt, "the object at %s has CRC32C %08x, announced was %08x", info.Key, whole, in.GetCrc())
-	}
-	return sums, nil
-}
-
 // keep copies the object that something still refers to away from the key.
 func (f *flushing) keep(ctx context.Context) error {
 	old, dst := f.task.GetObject(), f.task.GetKeepKey()
@@ -136,7 +112,11 @@ func (f *flushing) keep(ctx context.Context) error {
 		return errors.Join(err, f.end(ctx))
 	}
 	info, err := f.deps.Bucket.Copy(ctx, refOf(old), int64(old.GetSize()), dst)
-	if err == nil && (info.Size != int64(old.GetSize()) || info.HasCRC && info.CRC != old.GetCrc()) {
+	var verified wire.Verified
+	if err == nil && info.Size == int64(old.GetSize()) {
+		verified, err = f.verify(ctx, info, old.GetCrc())
+	}
+	if err == nil && verified == 0 {
 		return f.fault(moraine.Corrupt, "the copy at %s has %d bytes, CRC32C %08x; recorded are %d, %08x", dst, info.Size, info.CRC, old.GetSize(), old.GetCrc())
 	}
 	if err != nil {
@@ -148,7 +128,8 @@ func (f *flushing) keep(ctx context.Context) error {
 	// COMMIT POINT of the move: the old key is free of the object.
 	_, err = f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MoveObject{MoveObject: &wire.MoveObject{
 		Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(),
-		Object: &wire.Object{Id: old.GetId(), Bucket: f.deps.Bucket.Name(), Key: dst, Version: info.Version, Etag: info.ETag}}}})
+		Object: &wire.Object{Id: old.GetId(), Bucket: f.deps.Bucket.Name(), Key: dst, Version: info.Version, Etag: info.ETag,
+			Verified: verified}}}})
 	return err
 }
 
@@ -164,9 +145,15 @@ func (f *flushing) upload(ctx context.Context) error {
 	if content.Size() > object.MaxSize {
 		return f.fault(moraine.TooLarge, "%d bytes: an object holds %d at most", content.Size(), int64(object.MaxSize))
 	}
+	if f.traits, err = f.deps.Bucket.Traits(ctx); err != nil {
+		return err
+	}
 	in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: f.key, Generation: generation}
 	if err := f.begin(ctx, in); err != nil {
 		return f.unlessStale(err)
+	}
+	if f.expect, err = f.mayWrite(ctx); err != nil {
+		return f.giveUp(ctx, "", err)
 	}
 	id, err := f.deps.Bucket.NewUpload(ctx, f.key, f.meta(attr, generation))
 	if err != nil {
@@ -188,8 +175,12 @@ func (f *flushing) upload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	verified, err := f.verify(ctx, info, parts.crc)
+	if err != nil {
+		return err // the intent tells the next holder, which settles what is there
+	}
 	f.deps.Metrics.BytesFlushed.Add(float64(content.Size()))
-	return f.commit(ctx, info, generation, parts.crc, parts.sums)
+	return f.commit(ctx, info, verified, generation, parts.crc, parts.sums)
 }
 
 // giveUp ends an upload that is not completing, and its intent. Where that
@@ -218,9 +209,16 @@ func (f *flushing) unlessStale(err error) error {
 
 // complete makes the object of the parts. An answer that was not seen is asked
 // for by HEAD; only what HEAD shows counts.
-func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *sentParts) (info object.Info, err error) {
+func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *sentParts) (info object.Info, _ error) {
 	for left := tries; ; left-- {
-		_, err = f.deps.Bucket.Complete(ctx, f.key, in.GetUploadId(), parts.list, parts.crc, true)
+		cond, err := f.condition(ctx)
+		if errors.Is(err, moraine.Exists) {
+			return info, f.giveUp(ctx, in.GetUploadId(), err)
+		}
+		if err != nil {
+			return info, err
+		}
+		_, err = f.deps.Bucket.Complete(ctx, f.key, in.GetUploadId(), parts.list, parts.crc, true, cond)
 		var headErr error
 		info, headErr = f.deps.Bucket.Head(ctx, object.Ref{Key: f.key})
 		if headErr == nil && f.isOurs(info, in) {
@@ -235,6 +233,9 @@ func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *s
 		case err == nil:
 			err = headErr
 		case object.Refused(err) && (headErr == nil || errors.Is(headErr, moraine.NotFound)):
+			if errors.Is(err, moraine.Conflict) && headErr == nil {
+				err = f.foreign(info)
+			}
 			return info, f.giveUp(ctx, in.GetUploadId(), err)
 		}
 		if left <= 1 || ctx.Err() != nil || errors.Is(err, moraine.Fenced) {
@@ -247,9 +248,10 @@ func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *s
 }
 
 // commit records an object that the store was seen to hold.
-func (f *flushing) commit(ctx context.Context, info object.Info, generation uint64, sum uint32, sums []uint32) error {
+func (f *flushing) commit(ctx context.Context, info object.Info, verified wire.Verified, generation uint64, sum uint32, sums []uint32) error {
 	o := &wire.Object{Bucket: f.deps.Bucket.Name(), Key: info.Key, Version: info.Version, Etag: info.ETag, Size: uint64(info.Size),
-		Crc: sum, Inode: f.task.GetAttr().GetInode(), Generation: generation, Piece: pieceBytes}
+		Crc: sum, Inode: f.task.GetAttr().GetInode(), Generation: generation, Piece: pieceBytes,
+		Verified: verified}
 	for first := 0; ; first += sumsPerCommit {
 		n := min(sumsPerCommit, len(sums)-first)
 		req := &wire.CommitFlush{Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(), Object: o, Sums: sums[first : first+n],
@@ -270,7 +272,12 @@ func (f *flushing) commit(ctx context.Context, info object.Info, generation uint
 const uploadTag = "moraine-upload"
 
 func (f *flushing) tag(generation, epoch uint64) string {
-	return fmt.Sprintf("%016x-%016x-%016x-%016x", f.task.GetAttr().GetInode(), generation, f.job.GetId(), epoch)
+	return fmt.Sprintf("%s-%016x-%016x-%016x", f.mark(), generation, f.job.GetId(), epoch)
+}
+
+// mark begins the tags of all objects that this cluster makes of the file.
+func (f *flushing) mark() string {
+	return fmt.Sprintf("%x-%016x", f.task.GetCluster(), f.task.GetAttr().GetInode())
 }
 
 // meta is the object's user metadata (docs/formats/object-keys.md).

@@ -55,7 +55,7 @@ func TestFlush(t *testing.T) {
 				info, err := l.bucket.Head(t.Context(), refOf(l.key()))
 				require.NoError(t, err)
 				require.Equal(t, map[string]string{"file-owner": "1000", "file-group": "100", "file-permissions": "0640",
-					"file-mtime": "1700000000.123456789", "moraine-upload": fmt.Sprintf("%016x-%016x-%016x-%016x", 9, 3, ledgerJob, 1)}, info.Meta)
+					"file-mtime": "1700000000.123456789", "moraine-upload": fmt.Sprintf("%x-%016x-%016x-%016x-%016x", "cluster", 9, 3, ledgerJob, 1)}, info.Meta)
 				// The next generation takes the key over.
 				l.write(filled(777, 5))
 				l.queue(flushKind)
@@ -445,6 +445,7 @@ func TestCanceledFlushLeavesNothing(t *testing.T) {
 func TestForeignObjectIsNotTakenForOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
+		l.overwrite = true
 		l.bucket.Put(l.key(), filled(len(small), 99))
 		l.intent = &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: l.key(), Generation: 3, UploadId: "upload-gone",
 			Completing: true, Size: uint64(len(small)), Crc: 1}

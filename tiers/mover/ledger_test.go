@@ -29,25 +29,27 @@ type ledger struct {
 	bucket *objecttest.Memory
 	pace   func(ctx context.Context, n int64) error // of movers that are started; nil: none
 
-	mu       sync.Mutex // guards what follows
-	hook     func(holder, op string) (after func(error) error, err error)
-	content  []byte
-	attr     *wire.Attr
-	path     string
-	keep     bool // the object at the key must be kept
-	kind     wire.JobKind
-	kinds    []wire.JobKind // jobs to follow
-	cleanup  bool
-	epoch    uint64
-	holder   string
-	until    time.Time
-	intent   *wire.ObjectIntent
-	objects  map[uint64]*wire.Object
-	sums     []uint32
-	deleted  []uint64
-	evicted  bool
-	finished []string // errors that jobs ended with
-	told     []*wire.RenewJob
+	mu      sync.Mutex // guards what follows
+	hook    func(holder, op string) (after func(error) error, err error)
+	content []byte
+	attr    *wire.Attr
+	path    string
+	keep    bool // the object at the key must be kept
+	kind    wire.JobKind
+	kinds   []wire.JobKind // jobs to follow
+	cleanup bool
+	// overwrite is the policy for foreign objects.
+	overwrite bool
+	epoch     uint64
+	holder    string
+	until     time.Time
+	intent    *wire.ObjectIntent
+	objects   map[uint64]*wire.Object
+	sums      []uint32
+	deleted   []uint64
+	evicted   bool
+	finished  []string // errors that jobs ended with
+	told      []*wire.RenewJob
 }
 
 const (
@@ -187,6 +189,9 @@ func (l *ledger) do(holder string, req *wire.MetaRequest) (*wire.MetaResponse, e
 		if l.intent.GetKind() != wire.IntentKind_INTENT_KIND_COPY || l.intent.Key != op.MoveObject.Object.Key || o == nil {
 			l.t.Errorf("moved without an intent to copy")
 		}
+		if op.MoveObject.Object.Verified == 0 {
+			l.t.Errorf("a copy that nobody compared is recorded")
+		}
 		o.Key, o.Etag, o.Kept = op.MoveObject.Object.Key, op.MoveObject.Object.Etag, true
 		l.keep, l.intent = false, nil
 		return done(), nil
@@ -242,7 +247,7 @@ func (l *ledger) lease(holder string, req *wire.LeaseJobs) *wire.MetaResponse {
 
 func (l *ledger) task() *wire.MoveTask {
 	t := &wire.MoveTask{Attr: l.attr, Path: l.path, Bucket: l.bucket.Name(), Key: l.key(), Intent: l.intent, Object: l.objects[l.attr.Object],
-		Cleanup: l.cleanup}
+		Cleanup: l.cleanup, Overwrite: l.overwrite, Cluster: []byte("cluster")}
 	if l.keep {
 		t.KeepFirst, t.KeepKey = true, objectkey.Kept(l.bucket.Prefix(), l.attr.Object)
 	}
@@ -302,6 +307,9 @@ func (l *ledger) commit(holder string, req *wire.CommitFlush) error {
 	l.sums = append(l.sums[:req.FirstSum], req.Sums...)
 	if !req.Final {
 		return nil
+	}
+	if o.Verified == 0 {
+		l.t.Errorf("an object that nobody compared is recorded: %v", o)
 	}
 	data := l.bucket.Bytes(o.Key)
 	if crc.Sum(data) != o.Crc || uint64(len(data)) != o.Size {

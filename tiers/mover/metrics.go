@@ -1,9 +1,13 @@
 package mover
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics counts what a mover does.
 type Metrics struct {
+	WaitsExceeded  *prometheus.CounterVec   // uploads given up since memory did not come free, by resource
 	Jobs           *prometheus.CounterVec   // by kind and outcome
 	JobSeconds     *prometheus.HistogramVec // by kind
 	Running        prometheus.Gauge
@@ -15,6 +19,7 @@ type Metrics struct {
 	RateWaits      prometheus.Counter
 	FilesFlushed   prometheus.Counter
 	BytesFlushed   prometheus.Counter
+	BytesReadBack  prometheus.Counter
 	BytesStaged    prometheus.Counter
 	BytesRewritten prometheus.Counter
 	FilesPacked    prometheus.Counter
@@ -34,6 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_mover_" + name, Help: help})
 	}
 	m := &Metrics{
+		WaitsExceeded: limit.NewMetrics(reg, "mover"),
 		Jobs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_mover_jobs_total",
 			Help: "Leased jobs that ended here, by kind and outcome."}, []string{"kind", "outcome"}),
 		JobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_mover_job_seconds",
@@ -48,6 +54,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Chunks that could not be rebuilt or put, by kind of error."}, []string{"kind"}),
 		FilesFlushed:   counter("flushed_files_total", "Files whose content was uploaded to the bucket and recorded."),
 		BytesFlushed:   counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
+		BytesReadBack:  counter("read_back_bytes_total", "Bytes of objects read back from the bucket to be compared with what was sent."),
 		BytesStaged:    counter("staged_bytes_total", "Bytes of files gone through by staging."),
 		BytesRewritten: counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead, or small, into new ones."),
 		FilesPacked:    counter("packed_files_total", "Small files that were packed with others into one stripe."),
@@ -57,7 +64,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	if reg != nil {
 		reg.MustRegister(m.Jobs, m.JobSeconds, m.Running, m.LeasesLost, m.ChunksRepaired, m.BytesRepaired,
 			m.StripesStale, m.ChunkErrors, m.RateWaits,
-			m.FilesFlushed, m.BytesFlushed, m.BytesStaged, m.BytesRewritten, m.FilesPacked, m.ObjectsDeleted)
+			m.FilesFlushed, m.BytesFlushed, m.BytesReadBack, m.BytesStaged, m.BytesRewritten, m.FilesPacked, m.ObjectsDeleted)
 	}
 	return m
 }

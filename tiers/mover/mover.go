@@ -34,8 +34,8 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
 
@@ -93,8 +93,12 @@ type Client interface {
 	// against the stripe's record. release must be called once data is not used
 	// any more.
 	RebuildChunk(ctx context.Context, stripe *wire.Stripe, index int, doubtful uint32) (data []byte, crc uint32, release func(), err error)
-	// PutRepaired puts the bytes of a chunk under an intent, durably.
-	PutRepaired(ctx context.Context, stripe *wire.Stripe, intent *wire.Intent, data []byte) error
+	// RecodeParity computes a parity chunk from the data of its stripe alone, and verifies
+	// those against the record. release must be called once data is not used any more.
+	RecodeParity(ctx context.Context, stripe *wire.Stripe, index int) (data []byte, crc uint32, release func(), err error)
+	// PutRepaired puts the bytes of a chunk under an intent, durably, with the
+	// capability that came with it.
+	PutRepaired(ctx context.Context, stripe *wire.Stripe, intent *wire.Intent, capability, data []byte) error
 }
 
 // Deps is what tests replace. Client is needed.
@@ -142,7 +146,7 @@ type Mover struct {
 	deps  Deps
 	limit *rate.Limiter // bytes; nil: none
 	// uploads bounds the memory of parts under way.
-	uploads *semaphore.Weighted
+	uploads *limit.Semaphore
 	turns   [lanes]chan struct{} // of one place each: who has it asks Deps.Pace
 }
 
@@ -192,7 +196,8 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	m := &Mover{cfg: cfg, deps: deps, uploads: semaphore.NewWeighted(cfg.UploadBytes)}
+	m := &Mover{cfg: cfg, deps: deps, uploads: limit.NewSemaphore(cfg.UploadBytes, limit.Resource{Name: "memory of uploads",
+		Patience: uploadPatience, Advice: "the bucket is slow or does not answer", Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)})}
 	for i := range m.turns {
 		m.turns[i] = make(chan struct{}, 1)
 	}

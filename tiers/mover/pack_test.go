@@ -399,18 +399,18 @@ func TestPackGoesOnPastABadFile(t *testing.T) {
 	})
 }
 
-// TestRepairsAloneAreUrgent: what a mover asks of chunkservers to pack files is of low
+// TestOnlyRepairsAreOfHighPriority: what a mover asks of chunkservers to pack files is of low
 // priority there, and what it asks to repair them is not.
-func TestRepairsAloneAreUrgent(t *testing.T) {
+func TestOnlyRepairsAreOfHighPriority(t *testing.T) {
 	opts := packs
 	opts.Hosts = 8
 	inCluster(t, opts, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
 		s.make("/a", 100)
-		var low, urgent [2]atomic.Int64 // reads, writes
+		var low, high [2]atomic.Int64 // reads, writes
 		for _, h := range c.Hosts {
 			h.Before(func(req any) error {
-				of, write := &urgent, 0
+				of, write := &high, 0
 				if p, ok := req.(interface{ GetLowPriority() bool }); ok && p.GetLowPriority() {
 					of = &low
 				}
@@ -423,7 +423,7 @@ func TestRepairsAloneAreUrgent(t *testing.T) {
 		}
 		startMover(t, c, "n1")
 		s.packed(3)
-		require.Zero(t, urgent[0].Load()+urgent[1].Load(), "to pack")
+		require.Zero(t, high[0].Load()+high[1].Load(), "to pack")
 		require.Positive(t, low[0].Load())
 		require.Positive(t, low[1].Load())
 		low[0].Store(0)
@@ -431,8 +431,8 @@ func TestRepairsAloneAreUrgent(t *testing.T) {
 		loseHosts(t, c, 7)
 		soundAgain(t, c)
 		require.Zero(t, low[0].Load()+low[1].Load(), "to repair")
-		require.Positive(t, urgent[0].Load())
-		require.Positive(t, urgent[1].Load())
+		require.Positive(t, high[0].Load())
+		require.Positive(t, high[1].Load())
 	})
 }
 

@@ -3,6 +3,7 @@ package mover
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,6 +26,10 @@ func partBytes(size int64) int64 {
 	return (pieces + object.MaxParts - 1) / object.MaxParts * pieceBytes
 }
 
+// uploadPatience bounds how long a part waits for memory. Parts of other files give it
+// back when the bucket took or refused them.
+const uploadPatience = 10 * time.Minute
+
 // send uploads a file in parts, as many at a time as there is memory for. A file
 // of more than 160 GB has parts of several pieces; past 1.2 TB one part is more
 // than the default bound, and is sent alone.
@@ -39,7 +44,8 @@ func (f *flushing) send(ctx context.Context, content Content, id string) (*sentP
 	var failed atomic.Bool
 	for i := range count {
 		if err := f.uploads.Acquire(ctx, budget); err != nil {
-			break // the job ends
+			g.Go(func() error { return err }) // the job ends, or is tried again later
+			break
 		}
 		if failed.Load() {
 			f.uploads.Release(budget)

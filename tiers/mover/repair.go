@@ -2,13 +2,16 @@ package mover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 )
 
 // commitIntents is how many filled intents one commit publishes, about; the
@@ -28,6 +31,10 @@ func (w *work) repair(ctx context.Context) error {
 			break
 		}
 		g.Go(func() error {
+			ctx := ctx
+			if urgent(task) {
+				ctx = client.WithUrgent(ctx)
+			}
 			filled, err := r.stripe(ctx, task)
 			r.note(task, err)
 			return r.commit(ctx, filled, tried(task)) // one that is tried may be read meanwhile
@@ -56,10 +63,11 @@ type repairs struct {
 	first  error // of the failures
 }
 
-// fill is an intent whose chunk is in place.
+// fill is an intent, and how many bytes were put under it once its chunk is in place.
 type fill struct {
-	intent *wire.Intent
-	bytes  int64
+	intent     *wire.Intent
+	capability []byte // to put its chunk
+	bytes      int64
 }
 
 // note counts a stripe that could not be repaired wholly.
@@ -88,13 +96,13 @@ func (r *repairs) verdict() error {
 // filled, also when others failed. A stripe that has changed or died is no
 // failure: whoever changed it has judged it anew.
 func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, error) {
-	intents, err := r.intents(ctx, task)
+	fills, err := r.intents(ctx, task)
 	var filled []fill
-	for _, in := range intents {
+	for _, in := range fills {
 		n, e := r.chunk(ctx, task, in)
 		switch {
 		case e == nil:
-			filled = append(filled, fill{in, n})
+			filled = append(filled, n)
 		case moraine.KindOf(e) == moraine.Stale: // of the stripe, not of a chunk that was asked for
 			r.deps.Metrics.StripesStale.Inc()
 			return nil, nil
@@ -114,13 +122,25 @@ func tried(task *wire.RepairTask) bool {
 	return bits.OnesCount32(task.GetMissing()) > int(task.GetStripe().GetScheme().GetM())
 }
 
+// urgent reports whether a stripe has no redundancy left: the loss of one more chunk loses
+// its data.
+func urgent(task *wire.RepairTask) bool {
+	return bits.OnesCount32(task.GetMissing()) >= int(task.GetStripe().GetScheme().GetM())
+}
+
 // intents returns those recorded for the task, and asks for one for each chunk
 // that is missing without: the target that the leader had chosen went out
 // before it could be recorded.
-func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) ([]*wire.Intent, error) {
+func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) (fills []fill, err error) {
+	add := func(intents []*wire.Intent, capability []byte) {
+		for _, in := range intents {
+			fills = append(fills, fill{intent: in, capability: capability})
+		}
+	}
 	intents := task.GetIntents()
+	add(intents, task.GetCapability())
 	if len(intents) > 0 && tried(task) {
-		return intents, nil // the others come after these
+		return fills, nil // the others come after these
 	}
 	open := task.GetMissing()
 	for _, in := range intents {
@@ -134,34 +154,55 @@ func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) ([]*wire.I
 			Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch(),
 			Intents: []*wire.Intent{{Stripe: task.GetStripe().GetId(), Index: index}}}}})
 		if err != nil {
-			return intents, err
+			return fills, err
 		}
-		intents = append(intents, resp.GetBeginRepair().GetIntents()...)
+		add(resp.GetBeginRepair().GetIntents(), resp.GetBeginRepair().GetCapability())
 	}
-	return intents, nil
+	return fills, nil
 }
 
-// chunk rebuilds one chunk and puts it where its intent says.
-func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, in *wire.Intent) (int64, error) {
+// chunk rebuilds one chunk and puts it where its intent says. Parity that was encoded wrong is
+// encoded again, and the intent that was filled says so.
+func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fill, error) {
+	in := f.intent
 	stripe := task.GetStripe()
 	scheme := moraine.Scheme{K: uint8(stripe.GetScheme().GetK()), M: uint8(stripe.GetScheme().GetM())}
 	if !scheme.Valid() || in.GetStripe() != stripe.GetId() || int(in.GetIndex()) >= scheme.Chunks() {
-		return 0, &moraine.Error{Op: "mover.repair", Kind: moraine.Internal,
+		return fill{}, &moraine.Error{Op: "mover.repair", Kind: moraine.Internal,
 			Err: fmt.Errorf("intent for chunk %d of stripe %x, in a task for %x", in.GetIndex(), in.GetStripe(), stripe.GetId())}
 	}
 	length := scheme.ChunkLen(int64(stripe.GetLength()))
 	if err := r.throttle(ctx, length); err != nil {
-		return 0, err
+		return fill{}, err
 	}
 	if err := r.pace(ctx, r.moved(scheme, length)); err != nil {
-		return 0, err
+		return fill{}, err
 	}
-	data, _, release, err := r.deps.Client.RebuildChunk(ctx, stripe, int(in.GetIndex()), task.GetMissing())
+	data, sum, release, err := r.rebuild(ctx, task, int(in.GetIndex()))
 	if err != nil {
-		return 0, err
+		return fill{}, err
 	}
 	defer release()
-	return int64(len(data)), r.deps.Client.PutRepaired(ctx, stripe, in, data)
+	if sum != stripe.GetChunks()[in.GetIndex()].GetCrc() || task.GetRecode()&(1<<in.GetIndex()) != 0 {
+		in = proto.CloneOf(in)
+		in.Recoded, in.Crc = true, sum
+	}
+	return fill{intent: in, bytes: int64(len(data))}, r.deps.Client.PutRepaired(ctx, stripe, in, f.capability, data)
+}
+
+// rebuild returns the bytes of a chunk. Parity that is known to be wrong, or whose rebuilt bytes
+// do not have the recorded sum, is encoded again from the data, and has another sum then.
+func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, index int) (data []byte, sum uint32, release func(), err error) {
+	stripe := task.GetStripe()
+	if task.GetRecode()&(1<<index) != 0 {
+		return r.deps.Client.RecodeParity(ctx, stripe, index)
+	}
+	data, sum, release, err = r.deps.Client.RebuildChunk(ctx, stripe, index, task.GetMissing())
+	k := int(stripe.GetScheme().GetK())
+	if errors.Is(err, moraine.Corrupt) && k > 1 && index >= k {
+		return r.deps.Client.RecodeParity(ctx, stripe, index)
+	}
+	return data, sum, release, err
 }
 
 // moved is how many bytes are got and put for a chunk of that length: it is put, and it is

@@ -121,6 +121,7 @@ type Bucket struct {
 	core    *minio.Core
 	metrics *Metrics
 	clock   clock.Clock
+	probed  probed
 }
 
 // New makes a bucket; it sends nothing.

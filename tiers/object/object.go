@@ -165,7 +165,7 @@ func (b *Bucket) copyParts(ctx context.Context, src Ref, size int64, dst string)
 	}
 	parts, err := b.copyRanges(ctx, src, size, dst, id)
 	if err == nil {
-		_, err = b.Complete(ctx, dst, id, parts, 0, false)
+		_, err = b.Complete(ctx, dst, id, parts, 0, false, Condition{})
 	}
 	if err == nil {
 		return b.copied(ctx, dst)

@@ -192,7 +192,7 @@ func TestTheFenceStopsABodyInTheMiddle(t *testing.T) {
 	_, err = b.PutPart(ctx, key, id, 1, data, crc.Sum(data))
 	require.ErrorIs(t, err, moraine.Fenced)
 	require.False(t, object.Refused(err))
-	_, err = b.Complete(t.Context(), key, id, []object.Part{{ETag: "x"}}, 0, false)
+	_, err = b.Complete(t.Context(), key, id, []object.Part{{ETag: "x"}}, 0, false, object.Condition{})
 	require.Error(t, err)
 }
 
@@ -257,4 +257,24 @@ func TestKeysAreMadeOnceAndKeptFromOthers(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("half"), 0o600))
 	_, err = object.LoadKeys(file)
 	require.ErrorIs(t, err, moraine.Corrupt)
+}
+
+// The probe finds out what a real store supports, and leaves nothing behind.
+func TestTraitsOfARealStore(t *testing.T) {
+	s := s3test.Start(t)
+	b := s.Open(t, s.Endpoint)
+	_, known := b.Known()
+	require.False(t, known)
+	traits, err := b.Traits(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true}, traits)
+	_, known = b.Known()
+	require.True(t, known)
+	cfg := s.Config(t, s.Endpoint)
+	cfg.NoChecksums = true
+	plain, err := object.New(cfg, object.Deps{})
+	require.NoError(t, err)
+	traits, err = plain.Traits(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, object.Traits{IfNoneMatch: true, IfMatch: true}, traits)
 }

@@ -80,11 +80,20 @@ func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data [
 	return part, err
 }
 
+// Condition is what a completion expects of the key; the zero value expects nothing.
+// Stores that do not know conditions pass over them: Traits tells.
+type Condition struct {
+	// Free expects that nothing is at the key.
+	Free bool
+	// ETag, unless it is empty, is what the object at the key must have.
+	ETag string
+}
+
 // Complete makes the object of the parts, in order, and returns what the store
-// says of it. crc, unless known is false, is the CRC32C of the whole. On an
-// error that is not Refused, the object may be there; a repeat of what has
-// succeeded may be answered with NotFound.
-func (b *Bucket) Complete(ctx context.Context, key, id string, parts []Part, crc uint32, known bool) (Info, error) {
+// says of it. crc, unless known is false, is the CRC32C of the whole. Conflict where
+// the key is not as cond expects it. On an error that is not Refused, the object may
+// be there; a repeat of what has succeeded may be answered with NotFound.
+func (b *Bucket) Complete(ctx context.Context, key, id string, parts []Part, crc uint32, known bool, cond Condition) (Info, error) {
 	list := make([]minio.CompletePart, len(parts))
 	for i, p := range parts {
 		list[i] = minio.CompletePart{PartNumber: i + 1, ETag: p.ETag}
@@ -95,6 +104,12 @@ func (b *Bucket) Complete(ctx context.Context, key, id string, parts []Part, crc
 	var opts minio.PutObjectOptions
 	if known && !b.cfg.NoChecksums {
 		opts.UserMetadata = map[string]string{crcHeader: encodeCRC(crc), typeHeader: wholeObject}
+	}
+	switch {
+	case cond.Free:
+		opts.SetMatchETagExcept("*")
+	case cond.ETag != "":
+		opts.SetMatchETag(cond.ETag)
 	}
 	var done minio.UploadInfo
 	err := b.do(ctx, "complete", key, func(ctx context.Context) error {

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -141,6 +142,8 @@ type Request struct {
 	TTL time.Duration
 	// Now is the time of issue.
 	Now time.Time
+	// Key is the key to certify; nil: a new one is made.
+	Key *ecdsa.PrivateKey
 }
 
 // Certificate is an issued certificate and its private key.
@@ -152,7 +155,7 @@ type Certificate struct {
 	caPEM    []byte
 }
 
-// Issue makes a key and certifies it for r.
+// Issue certifies a key for r.
 func (ca *CA) Issue(r Request) (*Certificate, error) {
 	if r.Scope == "" {
 		r.Scope = "/"
@@ -173,9 +176,11 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 	if tmpl.SerialNumber, err = serial(); err != nil {
 		return nil, wrap("pki.Issue", r.Node, err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, wrap("pki.Issue", r.Node, err)
+	key := r.Key
+	if key == nil {
+		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+			return nil, wrap("pki.Issue", r.Node, err)
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, key.Public(), ca.key)
 	if err != nil {
@@ -187,6 +192,26 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 	}
 	return &Certificate{Claims: claims, NotAfter: tmpl.NotAfter, CertPEM: encodePEM("CERTIFICATE", der),
 		KeyPEM: encodePEM("PRIVATE KEY", keyDER), caPEM: ca.CertPEM()}, nil
+}
+
+// Renew certifies the key and the names of an identity, which may have expired, for ttl from
+// now on: its sessions go on under the new certificate. The identity must be of this cluster.
+func (ca *CA) Renew(id *Identity, now time.Time, ttl time.Duration) (*Certificate, error) {
+	cert, claims, _ := id.Current()
+	key, ok := cert.PrivateKey.(*ecdsa.PrivateKey)
+	switch {
+	case !ok:
+		return nil, wrap("pki.Renew", claims.Node, fmt.Errorf("its key is a %T, not an ECDSA key", cert.PrivateKey))
+	case claims.Cluster != ca.cluster:
+		return nil, &moraine.Error{Op: "pki.Renew", Ref: claims.Node, Kind: moraine.WrongCluster,
+			Err: fmt.Errorf("the certificate is of cluster %v, the authority of %v", claims.Cluster, ca.cluster)}
+	}
+	r := Request{Role: claims.Role, Node: claims.Node, Scope: claims.Scope, ReadOnly: claims.ReadOnly, NoSquash: !claims.Squash,
+		TTL: ttl, Now: now, Key: key, Hosts: slices.Clone(cert.Leaf.DNSNames)}
+	for _, ip := range cert.Leaf.IPAddresses {
+		r.Hosts = append(r.Hosts, ip.String())
+	}
+	return ca.Issue(r)
 }
 
 func leafTemplate(c Claims, r Request) *x509.Certificate {

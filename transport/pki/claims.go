@@ -15,11 +15,13 @@
 package pki
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/morainefs/moraine"
 )
@@ -63,6 +65,21 @@ type Claims struct {
 	Squash bool
 }
 
+// KeyID names a public key: the SHA-256 of its SubjectPublicKeyInfo.
+type KeyID [sha256.Size]byte
+
+// KeyOf returns the name of a certificate's public key.
+func KeyOf(cert *x509.Certificate) KeyID { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
+
+// IsZero reports whether k names no key.
+func (k KeyID) IsZero() bool { return k == KeyID{} }
+
+// IssuedAt returns when a certificate was issued, by the clock of its issuer.
+func IssuedAt(cert *x509.Certificate) time.Time { return cert.NotBefore.Add(clockSkew) }
+
+// SerialOf returns a certificate's serial number in hexadecimal.
+func SerialOf(cert *x509.Certificate) string { return cert.SerialNumber.Text(16) }
+
 const (
 	scheme     = "moraine"
 	maxNodeLen = 128
@@ -82,8 +99,10 @@ func (c Claims) Validate() error {
 		return bad("a node id is 1 to %d characters of a-z A-Z 0-9 . _ -, not %q", maxNodeLen, c.Node)
 	case !strings.HasPrefix(c.Scope, "/") || path.Clean(c.Scope) != c.Scope:
 		return bad("a scope is a clean absolute path, not %q", c.Scope)
-	case c.Role.Server() && (c.Scope != "/" || c.ReadOnly):
-		return bad("a %s has no scope and is not read-only", c.Role)
+	case (c.Role.Server() || c.Role == RoleAdmin) && (c.Scope != "/" || c.ReadOnly):
+		// What they may do is not bounded by a directory, so that a certificate must not
+		// look as if it were.
+		return bad("role %s has no scope and is not read-only: issue a certificate of role client for that", c.Role)
 	}
 	return nil
 }

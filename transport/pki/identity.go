@@ -175,6 +175,11 @@ func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUs
 		return Claims{}, unauthenticated(leaf.Subject.CommonName, err)
 	}
 	if err := checkTime(leaf, claims, now); err != nil {
+		// Of a foreign certificate the time says nothing: a wrong authority is not to be
+		// taken for a wrong clock.
+		if foreign := checkIssuer(leaf, claims, roots, use); foreign != nil {
+			return Claims{}, foreign
+		}
 		return Claims{}, err
 	}
 	chains, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use}})
@@ -187,6 +192,18 @@ func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUs
 		}
 	}
 	return Claims{}, unauthenticated(claims.Node, fmt.Errorf("its authority is not that of cluster %v, which it names", claims.Cluster))
+}
+
+// checkIssuer returns an error where no authority in roots has issued leaf, whatever the time.
+func checkIssuer(leaf *x509.Certificate, c Claims, roots *x509.CertPool, use x509.ExtKeyUsage) error {
+	for _, at := range []time.Time{leaf.NotBefore, leaf.NotAfter} {
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{use}})
+		var unknown x509.UnknownAuthorityError
+		if !errors.As(err, &unknown) {
+			return nil
+		}
+	}
+	return unauthenticated(c.Node, verifyText(x509.UnknownAuthorityError{Cert: leaf}, c))
 }
 
 func verifyText(err error, c Claims) error {
@@ -205,8 +222,8 @@ func checkTime(leaf *x509.Certificate, c Claims, now time.Time) error {
 	const day = "2006-01-02 15:04 MST"
 	switch {
 	case now.After(leaf.NotAfter):
-		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s expired on %s: issue a new one with `moraine cert issue DIR %s %s`",
-			c.Role, c.Node, leaf.NotAfter.UTC().Format(day), c.Role, c.Node))
+		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s expired on %s: renew it with `moraine cert renew DIR %s`",
+			c.Role, c.Node, leaf.NotAfter.UTC().Format(day), c.Node))
 	case now.Before(leaf.NotBefore):
 		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s is valid only from %s: check the clocks",
 			c.Role, c.Node, leaf.NotBefore.UTC().Format(day)))

@@ -46,9 +46,9 @@ func pool(cas ...*pki.CA) *x509.CertPool {
 // The names in certificates are what they were from the first version on.
 func TestGoldenURIs(t *testing.T) {
 	for uri, want := range map[string]pki.Claims{
-		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/metadata/m1?ro=0&scope=%2F&squash=0":          {Cluster: cluster, Role: pki.RoleMetadata, Node: "m1", Scope: "/"},
-		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/client/user-7.a?ro=1&scope=%2Fa%2Fb&squash=1": {Cluster: cluster, Role: pki.RoleClient, Node: "user-7.a", Scope: "/a/b", ReadOnly: true, Squash: true},
-		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/admin/root?ro=0&scope=%2Fsp+ace%26x&squash=0": {Cluster: cluster, Role: pki.RoleAdmin, Node: "root", Scope: "/sp ace&x"},
+		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/metadata/m1?ro=0&scope=%2F&squash=0":            {Cluster: cluster, Role: pki.RoleMetadata, Node: "m1", Scope: "/"},
+		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/client/user-7.a?ro=1&scope=%2Fa%2Fb&squash=1":   {Cluster: cluster, Role: pki.RoleClient, Node: "user-7.a", Scope: "/a/b", ReadOnly: true, Squash: true},
+		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/gateway/root?ro=0&scope=%2Fsp+ace%26x&squash=0": {Cluster: cluster, Role: pki.RoleGateway, Node: "root", Scope: "/sp ace&x"},
 	} {
 		require.Equal(t, uri, want.URI().String())
 		u, err := url.Parse(uri)
@@ -135,7 +135,7 @@ func TestVerify(t *testing.T) {
 		"nothing shown":     {nil, pool(ca), noon, x509.ExtKeyUsageClientAuth, "no certificate"},
 		"not a certificate": {[][]byte{{1}}, pool(ca), noon, x509.ExtKeyUsageClientAuth, "x509"},
 		"user as a server":  {user, pool(ca), noon, x509.ExtKeyUsageServerAuth, "a client cannot be a server"},
-		"expired":           {user, pool(ca), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "certificate of client c1 expired on 2027-11-20 12:00 UTC: issue a new one with `moraine cert issue DIR client c1`"},
+		"expired":           {user, pool(ca), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "certificate of client c1 expired on 2027-11-20 12:00 UTC: renew it with `moraine cert renew DIR c1`"},
 		"not yet valid":     {user, pool(ca), noon.AddDate(0, 0, -1), x509.ExtKeyUsageClientAuth, "check the clocks"},
 		"another authority": {user, pool(imposter), noon, x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
 		"the authority":     {[][]byte{pemDER(t, ca.CertPEM())}, pool(ca), noon, x509.ExtKeyUsageClientAuth, "not a certificate of a node"},
@@ -201,7 +201,7 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, c.Claims, id.Claims())
 	require.NoError(t, id.Check(noon))
-	require.ErrorContains(t, id.Check(noon.AddDate(3, 0, 0)), "issue a new one")
+	require.ErrorContains(t, id.Check(noon.AddDate(3, 0, 0)), "renew it")
 
 	require.NoError(t, os.Chmod(filepath.Join(dir, "c1.key"), 0o644))
 	_, err = pki.LoadIdentity(pki.FilesIn(dir, "c1"))
@@ -269,4 +269,23 @@ func TestIssueRefuses(t *testing.T) {
 	require.Equal(t, noon.Add(10*365*24*time.Hour), c.NotAfter, "no longer than its authority")
 	_, err = pki.NewCA(moraine.UUID{}, noon, time.Hour)
 	require.ErrorIs(t, err, moraine.InvalidArgument)
+}
+
+// A certificate that says it is confined, of a role that is not, is neither issued nor
+// taken: an administrator's scope would bind nobody.
+func TestOnlyClientsAreConfined(t *testing.T) {
+	for _, role := range []pki.Role{pki.RoleMetadata, pki.RoleChunkserver, pki.RoleAdmin, pki.RoleGateway, pki.RoleClient} {
+		confined := role == pki.RoleGateway || role == pki.RoleClient
+		for what, c := range map[string]pki.Claims{
+			"a scope":   {Cluster: moraine.UUID{1}, Role: role, Node: "x", Scope: "/a"},
+			"read-only": {Cluster: moraine.UUID{1}, Role: role, Node: "x", Scope: "/", ReadOnly: true},
+		} {
+			if err := c.Validate(); (err == nil) != confined {
+				t.Errorf("%s with %s: %v", role, what, err)
+			}
+			if _, err := pki.ParseURI(c.URI()); (err == nil) != confined {
+				t.Errorf("%s with %s, as shown: %v", role, what, err)
+			}
+		}
+	}
 }

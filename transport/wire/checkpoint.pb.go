@@ -1407,6 +1407,7 @@ type ResolveStep struct {
 	Fix           bool                   `protobuf:"varint,4,opt,name=fix,proto3" json:"fix,omitempty"`
 	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"` // a given step of the branch; with exact
 	Exact         bool                   `protobuf:"varint,6,opt,name=exact,proto3" json:"exact,omitempty"`
+	Before        *StepKey               `protobuf:"bytes,680,opt,name=before,proto3" json:"before,omitempty"` // a step of the branch: only those before it count; not with fix or exact
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1483,9 +1484,19 @@ func (x *ResolveStep) GetExact() bool {
 	return false
 }
 
+func (x *ResolveStep) GetBefore() *StepKey {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+// RemoveStep takes a committed checkpoint away, whole. It is refused as Busy while
+// a session holds a read lease on it.
 type RemoveStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // the run's last good checkpoint too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1521,6 +1532,104 @@ func (*RemoveStep) Descriptor() ([]byte, []int) {
 }
 
 func (x *RemoveStep) GetKey() *StepKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *RemoveStep) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// LeaseStep keeps a committed checkpoint from being removed while the session
+// reads it: until ReleaseStep, as often as it was leased, or the session's end.
+type LeaseStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseStep) Reset() {
+	*x = LeaseStep{}
+	mi := &file_checkpoint_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseStep) ProtoMessage() {}
+
+func (x *LeaseStep) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseStep.ProtoReflect.Descriptor instead.
+func (*LeaseStep) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *LeaseStep) GetKey() *StepKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+// ReleaseStep ends one lease of the session. One that it does not have is fine.
+type ReleaseStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseStep) Reset() {
+	*x = ReleaseStep{}
+	mi := &file_checkpoint_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseStep) ProtoMessage() {}
+
+func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseStep.ProtoReflect.Descriptor instead.
+func (*ReleaseStep) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ReleaseStep) GetKey() *StepKey {
 	if x != nil {
 		return x.Key
 	}
@@ -1635,16 +1744,22 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\n" +
 	"StepsReply\x12(\n" +
 	"\x05steps\x18\x01 \x03(\v2\x12.moraine.wire.StepR\x05steps\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\x8b\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xbb\x01\n" +
 	"\vResolveStep\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\x06R\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05level\x18\x03 \x01(\rR\x05level\x12\x10\n" +
 	"\x03fix\x18\x04 \x01(\bR\x03fix\x12\x12\n" +
 	"\x04step\x18\x05 \x01(\x04R\x04step\x12\x14\n" +
-	"\x05exact\x18\x06 \x01(\bR\x05exact\"5\n" +
+	"\x05exact\x18\x06 \x01(\bR\x05exact\x12.\n" +
+	"\x06before\x18\xa8\x05 \x01(\v2\x15.moraine.wire.StepKeyR\x06before\"L\n" +
 	"\n" +
 	"RemoveStep\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x15\n" +
+	"\x05force\x18\xa8\x05 \x01(\bR\x05force\"4\n" +
+	"\tLeaseStep\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\"6\n" +
+	"\vReleaseStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key*\xb2\x01\n" +
 	"\tStepState\x12\x1a\n" +
 	"\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1668,7 +1783,7 @@ func file_checkpoint_proto_rawDescGZIP() []byte {
 }
 
 var file_checkpoint_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_checkpoint_proto_goTypes = []any{
 	(StepState)(0),      // 0: moraine.wire.StepState
 	(*StepKey)(nil),     // 1: moraine.wire.StepKey
@@ -1692,6 +1807,8 @@ var file_checkpoint_proto_goTypes = []any{
 	(*StepsReply)(nil),  // 19: moraine.wire.StepsReply
 	(*ResolveStep)(nil), // 20: moraine.wire.ResolveStep
 	(*RemoveStep)(nil),  // 21: moraine.wire.RemoveStep
+	(*LeaseStep)(nil),   // 22: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil), // 23: moraine.wire.ReleaseStep
 }
 var file_checkpoint_proto_depIdxs = []int32{
 	1,  // 0: moraine.wire.Run.parent:type_name -> moraine.wire.StepKey
@@ -1711,12 +1828,15 @@ var file_checkpoint_proto_depIdxs = []int32{
 	1,  // 14: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
 	3,  // 15: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
 	6,  // 16: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
-	1,  // 17: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	1,  // 17: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
+	1,  // 18: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
+	1,  // 19: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
+	1,  // 20: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_checkpoint_proto_init() }
@@ -1730,7 +1850,7 @@ func file_checkpoint_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_checkpoint_proto_rawDesc), len(file_checkpoint_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

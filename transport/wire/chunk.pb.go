@@ -21,6 +21,288 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type CapabilityRight int32
+
+const (
+	CapabilityRight_CAPABILITY_RIGHT_UNSPECIFIED CapabilityRight = 0
+	CapabilityRight_CAPABILITY_RIGHT_READ        CapabilityRight = 1 // chunks of stripes, bytes of objects
+	CapabilityRight_CAPABILITY_RIGHT_WRITE       CapabilityRight = 2 // the first version of chunks of stripes, never another; and to read them
+	CapabilityRight_CAPABILITY_RIGHT_REPAIR      CapabilityRight = 3 // the chunks of intents, in the place of what is there, from the reserve
+)
+
+// Enum value maps for CapabilityRight.
+var (
+	CapabilityRight_name = map[int32]string{
+		0: "CAPABILITY_RIGHT_UNSPECIFIED",
+		1: "CAPABILITY_RIGHT_READ",
+		2: "CAPABILITY_RIGHT_WRITE",
+		3: "CAPABILITY_RIGHT_REPAIR",
+	}
+	CapabilityRight_value = map[string]int32{
+		"CAPABILITY_RIGHT_UNSPECIFIED": 0,
+		"CAPABILITY_RIGHT_READ":        1,
+		"CAPABILITY_RIGHT_WRITE":       2,
+		"CAPABILITY_RIGHT_REPAIR":      3,
+	}
+)
+
+func (x CapabilityRight) Enum() *CapabilityRight {
+	p := new(CapabilityRight)
+	*p = x
+	return p
+}
+
+func (x CapabilityRight) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CapabilityRight) Descriptor() protoreflect.EnumDescriptor {
+	return file_chunk_proto_enumTypes[0].Descriptor()
+}
+
+func (CapabilityRight) Type() protoreflect.EnumType {
+	return &file_chunk_proto_enumTypes[0]
+}
+
+func (x CapabilityRight) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CapabilityRight.Descriptor instead.
+func (CapabilityRight) EnumDescriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{0}
+}
+
+// Capability permits its holder to touch some chunks. The metadata service signs it
+// with the key that signs session tokens; chunkservers verify it without a request.
+type Capability struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claims        []byte                 `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`       // a CapabilityClaims
+	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 over "moraine capability", a zero byte, and claims
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capability) Reset() {
+	*x = Capability{}
+	mi := &file_chunk_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capability) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capability) ProtoMessage() {}
+
+func (x *Capability) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capability.ProtoReflect.Descriptor instead.
+func (*Capability) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Capability) GetClaims() []byte {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *Capability) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+type CapabilityClaims struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Key           uint64                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"`          // id of the signing key
+	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"`  // wall clock, seconds since the epoch
+	Session       uint64                 `protobuf:"fixed64,5,opt,name=session,proto3" json:"session,omitempty"` // the holder's: its session token must be of this session
+	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`         // the holder's node id, for a server: it shows no session token
+	Right         CapabilityRight        `protobuf:"varint,7,opt,name=right,proto3,enum=moraine.wire.CapabilityRight" json:"right,omitempty"`
+	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`           // READ, WRITE: in order
+	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`           // REPAIR
+	Objects       []uint64               `protobuf:"fixed64,10,rep,packed,name=objects,proto3" json:"objects,omitempty"` // READ
+	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`            // READ: the file whose content it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CapabilityClaims) Reset() {
+	*x = CapabilityClaims{}
+	mi := &file_chunk_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapabilityClaims) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapabilityClaims) ProtoMessage() {}
+
+func (x *CapabilityClaims) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapabilityClaims.ProtoReflect.Descriptor instead.
+func (*CapabilityClaims) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CapabilityClaims) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *CapabilityClaims) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *CapabilityClaims) GetKey() uint64 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+func (x *CapabilityClaims) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *CapabilityClaims) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *CapabilityClaims) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CapabilityClaims) GetRight() CapabilityRight {
+	if x != nil {
+		return x.Right
+	}
+	return CapabilityRight_CAPABILITY_RIGHT_UNSPECIFIED
+}
+
+func (x *CapabilityClaims) GetStripes() []*StripeRange {
+	if x != nil {
+		return x.Stripes
+	}
+	return nil
+}
+
+func (x *CapabilityClaims) GetIntents() []*Intent {
+	if x != nil {
+		return x.Intents
+	}
+	return nil
+}
+
+func (x *CapabilityClaims) GetObjects() []uint64 {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *CapabilityClaims) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+type StripeRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StripeRange) Reset() {
+	*x = StripeRange{}
+	mi := &file_chunk_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StripeRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StripeRange) ProtoMessage() {}
+
+func (x *StripeRange) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StripeRange.ProtoReflect.Descriptor instead.
+func (*StripeRange) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StripeRange) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *StripeRange) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // PutChunk stores one immutable chunk; its bytes are the payload. Putting the
 // same chunk and bytes again succeeds. The reply comes when the chunk is at the
 // level asked for.
@@ -38,13 +320,15 @@ type PutChunk struct {
 	KeyId         uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	Repair        bool                   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: taken even when the device is nearly full
 	LowPriority   bool                   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // of a mover: its repairs go first
+	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                             // of a mover: the stripe has no redundancy left, and its repair waits for no share
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                      // a Capability to write the stripe, or to repair this chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PutChunk) Reset() {
 	*x = PutChunk{}
-	mi := &file_chunk_proto_msgTypes[0]
+	mi := &file_chunk_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -56,7 +340,7 @@ func (x *PutChunk) String() string {
 func (*PutChunk) ProtoMessage() {}
 
 func (x *PutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[0]
+	mi := &file_chunk_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -69,7 +353,7 @@ func (x *PutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutChunk.ProtoReflect.Descriptor instead.
 func (*PutChunk) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{0}
+	return file_chunk_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PutChunk) GetStripe() uint64 {
@@ -156,6 +440,20 @@ func (x *PutChunk) GetLowPriority() bool {
 	return false
 }
 
+func (x *PutChunk) GetUrgent() bool {
+	if x != nil {
+		return x.Urgent
+	}
+	return false
+}
+
+func (x *PutChunk) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
 type PutChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -167,7 +465,7 @@ type PutChunkReply struct {
 
 func (x *PutChunkReply) Reset() {
 	*x = PutChunkReply{}
-	mi := &file_chunk_proto_msgTypes[1]
+	mi := &file_chunk_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -179,7 +477,7 @@ func (x *PutChunkReply) String() string {
 func (*PutChunkReply) ProtoMessage() {}
 
 func (x *PutChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[1]
+	mi := &file_chunk_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -192,7 +490,7 @@ func (x *PutChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutChunkReply.ProtoReflect.Descriptor instead.
 func (*PutChunkReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{1}
+	return file_chunk_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PutChunkReply) GetError() *Error {
@@ -224,19 +522,20 @@ type GetChunk struct {
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // the record's: a chunk of a newer version is Stale
 	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Offset        uint64                 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,7,opt,name=length,proto3" json:"length,omitempty"`
 	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"`                              // what is in memory is summed first: for who got other bytes than payload_crc says
 	LowPriority   bool                   `protobuf:"varint,9,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // as of PutChunk
+	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                            // as of PutChunk
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                     // a Capability that covers the stripe; servers and sessions of the root need none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetChunk) Reset() {
 	*x = GetChunk{}
-	mi := &file_chunk_proto_msgTypes[2]
+	mi := &file_chunk_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +547,7 @@ func (x *GetChunk) String() string {
 func (*GetChunk) ProtoMessage() {}
 
 func (x *GetChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[2]
+	mi := &file_chunk_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +560,7 @@ func (x *GetChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChunk.ProtoReflect.Descriptor instead.
 func (*GetChunk) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{2}
+	return file_chunk_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetChunk) GetStripe() uint64 {
@@ -281,13 +580,6 @@ func (x *GetChunk) GetIndex() uint32 {
 func (x *GetChunk) GetDevice() uint32 {
 	if x != nil {
 		return x.Device
-	}
-	return 0
-}
-
-func (x *GetChunk) GetVersion() uint32 {
-	if x != nil {
-		return x.Version
 	}
 	return 0
 }
@@ -327,6 +619,20 @@ func (x *GetChunk) GetLowPriority() bool {
 	return false
 }
 
+func (x *GetChunk) GetUrgent() bool {
+	if x != nil {
+		return x.Urgent
+	}
+	return false
+}
+
+func (x *GetChunk) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
 type GetChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -340,7 +646,7 @@ type GetChunkReply struct {
 
 func (x *GetChunkReply) Reset() {
 	*x = GetChunkReply{}
-	mi := &file_chunk_proto_msgTypes[3]
+	mi := &file_chunk_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +658,7 @@ func (x *GetChunkReply) String() string {
 func (*GetChunkReply) ProtoMessage() {}
 
 func (x *GetChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[3]
+	mi := &file_chunk_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +671,7 @@ func (x *GetChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChunkReply.ProtoReflect.Descriptor instead.
 func (*GetChunkReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{3}
+	return file_chunk_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetChunkReply) GetError() *Error {
@@ -413,7 +719,7 @@ type SyncDevices struct {
 
 func (x *SyncDevices) Reset() {
 	*x = SyncDevices{}
-	mi := &file_chunk_proto_msgTypes[4]
+	mi := &file_chunk_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +731,7 @@ func (x *SyncDevices) String() string {
 func (*SyncDevices) ProtoMessage() {}
 
 func (x *SyncDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[4]
+	mi := &file_chunk_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +744,7 @@ func (x *SyncDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncDevices.ProtoReflect.Descriptor instead.
 func (*SyncDevices) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{4}
+	return file_chunk_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SyncDevices) GetDevices() []uint32 {
@@ -457,7 +763,7 @@ type SyncDevicesReply struct {
 
 func (x *SyncDevicesReply) Reset() {
 	*x = SyncDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[5]
+	mi := &file_chunk_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +775,7 @@ func (x *SyncDevicesReply) String() string {
 func (*SyncDevicesReply) ProtoMessage() {}
 
 func (x *SyncDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[5]
+	mi := &file_chunk_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +788,7 @@ func (x *SyncDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncDevicesReply.ProtoReflect.Descriptor instead.
 func (*SyncDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{5}
+	return file_chunk_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SyncDevicesReply) GetError() *Error {
@@ -503,7 +809,7 @@ type StatDevices struct {
 
 func (x *StatDevices) Reset() {
 	*x = StatDevices{}
-	mi := &file_chunk_proto_msgTypes[6]
+	mi := &file_chunk_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +821,7 @@ func (x *StatDevices) String() string {
 func (*StatDevices) ProtoMessage() {}
 
 func (x *StatDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[6]
+	mi := &file_chunk_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +834,7 @@ func (x *StatDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevices.ProtoReflect.Descriptor instead.
 func (*StatDevices) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{6}
+	return file_chunk_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StatDevices) GetList() *ListChunks {
@@ -551,7 +857,7 @@ type ListChunks struct {
 
 func (x *ListChunks) Reset() {
 	*x = ListChunks{}
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +869,7 @@ func (x *ListChunks) String() string {
 func (*ListChunks) ProtoMessage() {}
 
 func (x *ListChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +882,7 @@ func (x *ListChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListChunks.ProtoReflect.Descriptor instead.
 func (*ListChunks) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{7}
+	return file_chunk_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListChunks) GetDevice() uint32 {
@@ -610,7 +916,7 @@ type ListedChunks struct {
 
 func (x *ListedChunks) Reset() {
 	*x = ListedChunks{}
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +928,7 @@ func (x *ListedChunks) String() string {
 func (*ListedChunks) ProtoMessage() {}
 
 func (x *ListedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +941,7 @@ func (x *ListedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedChunks.ProtoReflect.Descriptor instead.
 func (*ListedChunks) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{8}
+	return file_chunk_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListedChunks) GetChunks() []*ChunkReport {
@@ -665,7 +971,7 @@ type StatDevicesReply struct {
 
 func (x *StatDevicesReply) Reset() {
 	*x = StatDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +983,7 @@ func (x *StatDevicesReply) String() string {
 func (*StatDevicesReply) ProtoMessage() {}
 
 func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +996,7 @@ func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevicesReply.ProtoReflect.Descriptor instead.
 func (*StatDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{9}
+	return file_chunk_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StatDevicesReply) GetError() *Error {
@@ -739,13 +1045,15 @@ type GetPiece struct {
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"` // in the object
 	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	Verify        bool                   `protobuf:"varint,721,opt,name=verify,proto3" json:"verify,omitempty"`        // what is in memory is summed first, and read again where it is wrong: for who got other bytes than payload_crc says
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as of GetChunk, over the object and the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetPiece) Reset() {
 	*x = GetPiece{}
-	mi := &file_chunk_proto_msgTypes[10]
+	mi := &file_chunk_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +1065,7 @@ func (x *GetPiece) String() string {
 func (*GetPiece) ProtoMessage() {}
 
 func (x *GetPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[10]
+	mi := &file_chunk_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +1078,7 @@ func (x *GetPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPiece.ProtoReflect.Descriptor instead.
 func (*GetPiece) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{10}
+	return file_chunk_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetPiece) GetObject() uint64 {
@@ -808,17 +1116,31 @@ func (x *GetPiece) GetLength() uint64 {
 	return 0
 }
 
+func (x *GetPiece) GetVerify() bool {
+	if x != nil {
+		return x.Verify
+	}
+	return false
+}
+
+func (x *GetPiece) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
 type GetPieceReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload
+	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the block sums that were made as the piece arrived
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetPieceReply) Reset() {
 	*x = GetPieceReply{}
-	mi := &file_chunk_proto_msgTypes[11]
+	mi := &file_chunk_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +1152,7 @@ func (x *GetPieceReply) String() string {
 func (*GetPieceReply) ProtoMessage() {}
 
 func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[11]
+	mi := &file_chunk_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +1165,7 @@ func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPieceReply.ProtoReflect.Descriptor instead.
 func (*GetPieceReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{11}
+	return file_chunk_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetPieceReply) GetError() *Error {
@@ -864,7 +1186,27 @@ var File_chunk_proto protoreflect.FileDescriptor
 
 const file_chunk_proto_rawDesc = "" +
 	"\n" +
-	"\vchunk.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\x0emetadata.proto\"\xae\x02\n" +
+	"\vchunk.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\x0emetadata.proto\"B\n" +
+	"\n" +
+	"Capability\x12\x16\n" +
+	"\x06claims\x18\x01 \x01(\fR\x06claims\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xf2\x02\n" +
+	"\x10CapabilityClaims\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x18\n" +
+	"\aexpires\x18\x04 \x01(\x03R\aexpires\x12\x18\n" +
+	"\asession\x18\x05 \x01(\x06R\asession\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\tR\x04node\x123\n" +
+	"\x05right\x18\a \x01(\x0e2\x1d.moraine.wire.CapabilityRightR\x05right\x123\n" +
+	"\astripes\x18\b \x03(\v2\x19.moraine.wire.StripeRangeR\astripes\x12.\n" +
+	"\aintents\x18\t \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x18\n" +
+	"\aobjects\x18\n" +
+	" \x03(\x06R\aobjects\x12\x14\n" +
+	"\x05inode\x18\v \x01(\x06R\x05inode\"9\n" +
+	"\vStripeRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xe8\x02\n" +
 	"\bPutChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -878,21 +1220,28 @@ const file_chunk_proto_rawDesc = "" +
 	"\x06key_id\x18\n" +
 	" \x01(\rR\x05keyId\x12\x16\n" +
 	"\x06repair\x18\v \x01(\bR\x06repair\x12!\n" +
-	"\flow_priority\x18\f \x01(\bR\vlowPriority\"f\n" +
+	"\flow_priority\x18\f \x01(\bR\vlowPriority\x12\x17\n" +
+	"\x06urgent\x18\xd0\x05 \x01(\bR\x06urgent\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\"f\n" +
 	"\rPutChunkReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\rR\x05level\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xed\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x93\x02\n" +
 	"\bGetChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
-	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
+	"\x06device\x18\x03 \x01(\rR\x06device\x12\x16\n" +
 	"\x06tenant\x18\x05 \x01(\rR\x06tenant\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\a \x01(\x04R\x06length\x12\x16\n" +
 	"\x06verify\x18\b \x01(\bR\x06verify\x12!\n" +
-	"\flow_priority\x18\t \x01(\bR\vlowPriority\"\xaa\x01\n" +
+	"\flow_priority\x18\t \x01(\bR\vlowPriority\x12\x17\n" +
+	"\x06urgent\x18\xd0\x05 \x01(\bR\x06urgent\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capabilityJ\x04\b\x04\x10\x05\"\xaa\x01\n" +
 	"\rGetChunkReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\rR\aversion\x12\x10\n" +
@@ -920,7 +1269,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
 	"\n" +
 	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\x123\n" +
-	"\x06listed\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.ListedChunksR\x06listed\"\x88\x01\n" +
+	"\x06listed\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.ListedChunksR\x06listed\"\xc2\x01\n" +
 	"\bGetPiece\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x1e\n" +
@@ -928,11 +1277,20 @@ const file_chunk_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x04R\x06length\"[\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\x12\x17\n" +
+	"\x06verify\x18\xd1\x05 \x01(\bR\x06verify\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\"[\n" +
 	"\rGetPieceReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x1f\n" +
 	"\vpayload_crc\x18\x02 \x01(\aR\n" +
-	"payloadCrcB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"payloadCrc*\x87\x01\n" +
+	"\x0fCapabilityRight\x12 \n" +
+	"\x1cCAPABILITY_RIGHT_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15CAPABILITY_RIGHT_READ\x10\x01\x12\x1a\n" +
+	"\x16CAPABILITY_RIGHT_WRITE\x10\x02\x12\x1b\n" +
+	"\x17CAPABILITY_RIGHT_REPAIR\x10\x03B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
 
 var (
 	file_chunk_proto_rawDescOnce sync.Once
@@ -946,39 +1304,48 @@ func file_chunk_proto_rawDescGZIP() []byte {
 	return file_chunk_proto_rawDescData
 }
 
-var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_chunk_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_chunk_proto_goTypes = []any{
-	(*PutChunk)(nil),         // 0: moraine.wire.PutChunk
-	(*PutChunkReply)(nil),    // 1: moraine.wire.PutChunkReply
-	(*GetChunk)(nil),         // 2: moraine.wire.GetChunk
-	(*GetChunkReply)(nil),    // 3: moraine.wire.GetChunkReply
-	(*SyncDevices)(nil),      // 4: moraine.wire.SyncDevices
-	(*SyncDevicesReply)(nil), // 5: moraine.wire.SyncDevicesReply
-	(*StatDevices)(nil),      // 6: moraine.wire.StatDevices
-	(*ListChunks)(nil),       // 7: moraine.wire.ListChunks
-	(*ListedChunks)(nil),     // 8: moraine.wire.ListedChunks
-	(*StatDevicesReply)(nil), // 9: moraine.wire.StatDevicesReply
-	(*GetPiece)(nil),         // 10: moraine.wire.GetPiece
-	(*GetPieceReply)(nil),    // 11: moraine.wire.GetPieceReply
-	(*Error)(nil),            // 12: moraine.wire.Error
-	(*ChunkReport)(nil),      // 13: moraine.wire.ChunkReport
-	(*Device)(nil),           // 14: moraine.wire.Device
+	(CapabilityRight)(0),     // 0: moraine.wire.CapabilityRight
+	(*Capability)(nil),       // 1: moraine.wire.Capability
+	(*CapabilityClaims)(nil), // 2: moraine.wire.CapabilityClaims
+	(*StripeRange)(nil),      // 3: moraine.wire.StripeRange
+	(*PutChunk)(nil),         // 4: moraine.wire.PutChunk
+	(*PutChunkReply)(nil),    // 5: moraine.wire.PutChunkReply
+	(*GetChunk)(nil),         // 6: moraine.wire.GetChunk
+	(*GetChunkReply)(nil),    // 7: moraine.wire.GetChunkReply
+	(*SyncDevices)(nil),      // 8: moraine.wire.SyncDevices
+	(*SyncDevicesReply)(nil), // 9: moraine.wire.SyncDevicesReply
+	(*StatDevices)(nil),      // 10: moraine.wire.StatDevices
+	(*ListChunks)(nil),       // 11: moraine.wire.ListChunks
+	(*ListedChunks)(nil),     // 12: moraine.wire.ListedChunks
+	(*StatDevicesReply)(nil), // 13: moraine.wire.StatDevicesReply
+	(*GetPiece)(nil),         // 14: moraine.wire.GetPiece
+	(*GetPieceReply)(nil),    // 15: moraine.wire.GetPieceReply
+	(*Intent)(nil),           // 16: moraine.wire.Intent
+	(*Error)(nil),            // 17: moraine.wire.Error
+	(*ChunkReport)(nil),      // 18: moraine.wire.ChunkReport
+	(*Device)(nil),           // 19: moraine.wire.Device
 }
 var file_chunk_proto_depIdxs = []int32{
-	12, // 0: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
-	12, // 1: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
-	12, // 2: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
-	7,  // 3: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
-	13, // 4: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
-	12, // 5: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
-	14, // 6: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
-	8,  // 7: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
-	12, // 8: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	0,  // 0: moraine.wire.CapabilityClaims.right:type_name -> moraine.wire.CapabilityRight
+	3,  // 1: moraine.wire.CapabilityClaims.stripes:type_name -> moraine.wire.StripeRange
+	16, // 2: moraine.wire.CapabilityClaims.intents:type_name -> moraine.wire.Intent
+	17, // 3: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
+	17, // 4: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
+	17, // 5: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
+	11, // 6: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
+	18, // 7: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
+	17, // 8: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
+	19, // 9: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
+	12, // 10: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
+	17, // 11: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_chunk_proto_init() }
@@ -993,13 +1360,14 @@ func file_chunk_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_chunk_proto_rawDesc), len(file_chunk_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   12,
+			NumEnums:      1,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_chunk_proto_goTypes,
 		DependencyIndexes: file_chunk_proto_depIdxs,
+		EnumInfos:         file_chunk_proto_enumTypes,
 		MessageInfos:      file_chunk_proto_msgTypes,
 	}.Build()
 	File_chunk_proto = out.File

@@ -549,6 +549,7 @@ type Attr struct {
 	Clean      bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the present generation
 	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is in an object only
 	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the present generation where clean
+	Sealed     bool                   `protobuf:"varint,680,opt,name=sealed,proto3" json:"sealed,omitempty"`    // it belongs to a checkpoint, and cannot be changed
 	// Only in answers to reads that may be cached.
 	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: it is leased by itself
 	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs,proto3" json:"xattrs,omitempty"`                        // it has extended attributes
@@ -726,6 +727,13 @@ func (x *Attr) GetObject() uint64 {
 	return 0
 }
 
+func (x *Attr) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
 func (x *Attr) GetManyLinks() bool {
 	if x != nil {
 		return x.ManyLinks
@@ -762,7 +770,9 @@ type Device struct {
 	// Median times of reads of its medium of late, of up to 96 KiB, 768 KiB, 6 MiB, and more;
 	// 0: too few.
 	ReadMicros    []uint64 `protobuf:"varint,456,rep,packed,name=read_micros,json=readMicros,proto3" json:"read_micros,omitempty"`
-	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"` // of one that is draining or out, in ClusterReply: chunks that stripes have on it, 4,096 at most
+	Measured      bool     `protobuf:"varint,700,opt,name=measured,proto3" json:"measured,omitempty"` // capacity, used and chunks are what its server said; else used is a guess
+	Reported      bool     `protobuf:"varint,701,opt,name=reported,proto3" json:"reported,omitempty"` // a whole report of its chunks was judged since it booted, in this incarnation
+	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"`   // of one that is draining or out, in ClusterReply: chunks that stripes have on it, 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -907,6 +917,20 @@ func (x *Device) GetReadMicros() []uint64 {
 		return x.ReadMicros
 	}
 	return nil
+}
+
+func (x *Device) GetMeasured() bool {
+	if x != nil {
+		return x.Measured
+	}
+	return false
+}
+
+func (x *Device) GetReported() bool {
+	if x != nil {
+		return x.Reported
+	}
+	return false
 }
 
 func (x *Device) GetClaimed() uint64 {
@@ -1145,8 +1169,13 @@ type Host struct {
 	Bucket            string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                                // that its mover serves, as s3://BUCKET/PREFIX; empty: none
 	MaintenanceUntil  uint64                 `protobuf:"varint,450,opt,name=maintenance_until,json=maintenanceUntil,proto3" json:"maintenance_until,omitempty"` // cluster time: until then its silence is planned; 0: none was announced
 	MaintenanceReason string                 `protobuf:"bytes,451,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	CertRevoked       bool                   `protobuf:"varint,620,opt,name=cert_revoked,json=certRevoked,proto3" json:"cert_revoked,omitempty"` // it is silent, and a certificate of it was revoked
+	// The answering leader has heard of this boot of the host, in this incarnation, and in the
+	// answer to a fresh GetCluster since that came. Where it is false and alive is true, whether
+	// the host is up is not known.
+	Heard         bool `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Host) Reset() {
@@ -1240,6 +1269,20 @@ func (x *Host) GetMaintenanceReason() string {
 		return x.MaintenanceReason
 	}
 	return ""
+}
+
+func (x *Host) GetCertRevoked() bool {
+	if x != nil {
+		return x.CertRevoked
+	}
+	return false
+}
+
+func (x *Host) GetHeard() bool {
+	if x != nil {
+		return x.Heard
+	}
+	return false
 }
 
 // Topology is every host and device, as the leader sees them.
@@ -1403,7 +1446,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +
 	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12#\n" +
 	"\rstripe_offset\x18\x04 \x01(\x04R\fstripeOffset\x12\x16\n" +
-	"\x06object\x18\x05 \x01(\x06R\x06object\"\x9f\x04\n" +
+	"\x06object\x18\x05 \x01(\x06R\x06object\"\xb8\x04\n" +
 	"\x04Attr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\x12\x12\n" +
@@ -1427,10 +1470,11 @@ const file_common_proto_rawDesc = "" +
 	"\bdegraded\x18\x11 \x01(\x04R\bdegraded\x12\x14\n" +
 	"\x05clean\x18\x12 \x01(\bR\x05clean\x12\x18\n" +
 	"\aevicted\x18\x13 \x01(\bR\aevicted\x12\x16\n" +
-	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x1e\n" +
+	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x17\n" +
+	"\x06sealed\x18\xa8\x05 \x01(\bR\x06sealed\x12\x1e\n" +
 	"\n" +
 	"many_links\x18\xc8\x01 \x01(\bR\tmanyLinks\x12\x17\n" +
-	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\x82\x04\n" +
+	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xbc\x04\n" +
 	"\x06Device\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x12\n" +
@@ -1452,7 +1496,9 @@ const file_common_proto_rawDesc = "" +
 	"distrusted\x18\xc6\x03 \x01(\bR\n" +
 	"distrusted\x12 \n" +
 	"\vread_micros\x18\xc8\x03 \x03(\x04R\n" +
-	"readMicros\x12\x19\n" +
+	"readMicros\x12\x1b\n" +
+	"\bmeasured\x18\xbc\x05 \x01(\bR\bmeasured\x12\x1b\n" +
+	"\breported\x18\xbd\x05 \x01(\bR\breported\x12\x19\n" +
 	"\aclaimed\x18\xc7\x03 \x01(\x04R\aclaimed\"\x9c\x02\n" +
 	"\n" +
 	"DiskHealth\x12\x14\n" +
@@ -1476,7 +1522,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06chunks\x18\x06 \x01(\x04R\x06chunks\x12\x14\n" +
 	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x10\n" +
 	"\x03bad\x18\b \x01(\x04R\x03bad\x12(\n" +
-	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\xa9\x02\n" +
+	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\xe4\x02\n" +
 	"\x04Host\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12\x1c\n" +
@@ -1486,7 +1532,9 @@ const file_common_proto_rawDesc = "" +
 	"\radmin_address\x18\x06 \x01(\tR\fadminAddress\x12\x16\n" +
 	"\x06bucket\x18\a \x01(\tR\x06bucket\x12,\n" +
 	"\x11maintenance_until\x18\xc2\x03 \x01(\x04R\x10maintenanceUntil\x12.\n" +
-	"\x12maintenance_reason\x18\xc3\x03 \x01(\tR\x11maintenanceReason\"N\n" +
+	"\x12maintenance_reason\x18\xc3\x03 \x01(\tR\x11maintenanceReason\x12\"\n" +
+	"\fcert_revoked\x18\xec\x04 \x01(\bR\vcertRevoked\x12\x15\n" +
+	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\"N\n" +
 	"\bTopology\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12(\n" +
 	"\x05hosts\x18\x02 \x03(\v2\x12.moraine.wire.HostR\x05hosts\"\x87\x01\n" +

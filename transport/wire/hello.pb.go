@@ -455,7 +455,8 @@ type TokenClaims struct {
 	Expires       int64                  `protobuf:"varint,6,opt,name=expires,proto3" json:"expires,omitempty"` // wall clock, seconds since the epoch
 	Key           uint64                 `protobuf:"varint,7,opt,name=key,proto3" json:"key,omitempty"`         // id of the signing key
 	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Node          string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"` // the certificate's node id: a token is no use to another
+	Node          string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`             // the certificate's node id: a token is no use to another
+	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal,proto3" json:"principal,omitempty"` // of the certificate that opened the session, 16 bytes: a token is no use under another
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,11 +554,18 @@ func (x *TokenClaims) GetNode() string {
 	return ""
 }
 
+func (x *TokenClaims) GetPrincipal() []byte {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
 type SigningKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	PublicKey     []byte                 `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`    // Ed25519, 32 bytes
-	PrivateKey    []byte                 `protobuf:"bytes,3,opt,name=private_key,json=privateKey,proto3" json:"private_key,omitempty"` // Ed25519 seed; only in the metadata state, never on the wire to others
+	PublicKey     []byte                 `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"` // Ed25519, 32 bytes
+	Sealed        []byte                 `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`                        // Ed25519 seed, sealed under the cluster's secret; in the metadata state only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -606,9 +614,9 @@ func (x *SigningKey) GetPublicKey() []byte {
 	return nil
 }
 
-func (x *SigningKey) GetPrivateKey() []byte {
+func (x *SigningKey) GetSealed() []byte {
 	if x != nil {
-		return x.PrivateKey
+		return x.Sealed
 	}
 	return nil
 }
@@ -658,7 +666,7 @@ const file_hello_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\fR\x05token\"D\n" +
 	"\fSessionToken\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xfb\x01\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\x9a\x02\n" +
 	"\vTokenClaims\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x18\n" +
@@ -669,14 +677,14 @@ const file_hello_proto_rawDesc = "" +
 	"\aexpires\x18\x06 \x01(\x03R\aexpires\x12\x10\n" +
 	"\x03key\x18\a \x01(\x04R\x03key\x12 \n" +
 	"\vincarnation\x18\b \x01(\x04R\vincarnation\x12\x12\n" +
-	"\x04node\x18\t \x01(\tR\x04node\"\\\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12\x1d\n" +
+	"\tprincipal\x18\xec\x04 \x01(\fR\tprincipal\"S\n" +
 	"\n" +
 	"SigningKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x1f\n" +
-	"\vprivate_key\x18\x03 \x01(\fR\n" +
-	"privateKeyB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x16\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealedB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
 
 var (
 	file_hello_proto_rawDescOnce sync.Once

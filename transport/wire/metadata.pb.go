@@ -562,6 +562,8 @@ type MetaRequest struct {
 	//	*MetaRequest_ResolveStep
 	//	*MetaRequest_RemoveStep
 	//	*MetaRequest_ListParts
+	//	*MetaRequest_LeaseStep
+	//	*MetaRequest_ReleaseStep
 	//	*MetaRequest_QueueMove
 	//	*MetaRequest_BeginObject
 	//	*MetaRequest_EndObject
@@ -606,6 +608,8 @@ type MetaRequest struct {
 	//	*MetaRequest_Hold
 	//	*MetaRequest_EndHold
 	//	*MetaRequest_Batch
+	//	*MetaRequest_RevokeCert
+	//	*MetaRequest_ListRevoked
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1131,6 +1135,24 @@ func (x *MetaRequest) GetListParts() *ListParts {
 	return nil
 }
 
+func (x *MetaRequest) GetLeaseStep() *LeaseStep {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_LeaseStep); ok {
+			return x.LeaseStep
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetReleaseStep() *ReleaseStep {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ReleaseStep); ok {
+			return x.ReleaseStep
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetQueueMove() *QueueMove {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_QueueMove); ok {
@@ -1527,6 +1549,24 @@ func (x *MetaRequest) GetBatch() *Batch {
 	return nil
 }
 
+func (x *MetaRequest) GetRevokeCert() *RevokeCert {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_RevokeCert); ok {
+			return x.RevokeCert
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetListRevoked() *ListRevoked {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ListRevoked); ok {
+			return x.ListRevoked
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1733,6 +1773,14 @@ type MetaRequest_ListParts struct {
 	ListParts *ListParts `protobuf:"bytes,110,opt,name=list_parts,json=listParts,proto3,oneof"`
 }
 
+type MetaRequest_LeaseStep struct {
+	LeaseStep *LeaseStep `protobuf:"bytes,680,opt,name=lease_step,json=leaseStep,proto3,oneof"`
+}
+
+type MetaRequest_ReleaseStep struct {
+	ReleaseStep *ReleaseStep `protobuf:"bytes,681,opt,name=release_step,json=releaseStep,proto3,oneof"`
+}
+
 type MetaRequest_QueueMove struct {
 	// The object tier, and policies.
 	QueueMove *QueueMove `protobuf:"bytes,120,opt,name=queue_move,json=queueMove,proto3,oneof"`
@@ -1919,6 +1967,15 @@ type MetaRequest_Batch struct {
 	Batch *Batch `protobuf:"bytes,402,opt,name=batch,proto3,oneof"`
 }
 
+type MetaRequest_RevokeCert struct {
+	// Certificates that are not taken any more.
+	RevokeCert *RevokeCert `protobuf:"bytes,620,opt,name=revoke_cert,json=revokeCert,proto3,oneof"`
+}
+
+type MetaRequest_ListRevoked struct {
+	ListRevoked *ListRevoked `protobuf:"bytes,621,opt,name=list_revoked,json=listRevoked,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -2017,6 +2074,10 @@ func (*MetaRequest_RemoveStep) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListParts) isMetaRequest_Op() {}
 
+func (*MetaRequest_LeaseStep) isMetaRequest_Op() {}
+
+func (*MetaRequest_ReleaseStep) isMetaRequest_Op() {}
+
 func (*MetaRequest_QueueMove) isMetaRequest_Op() {}
 
 func (*MetaRequest_BeginObject) isMetaRequest_Op() {}
@@ -2105,6 +2166,10 @@ func (*MetaRequest_EndHold) isMetaRequest_Op() {}
 
 func (*MetaRequest_Batch) isMetaRequest_Op() {}
 
+func (*MetaRequest_RevokeCert) isMetaRequest_Op() {}
+
+func (*MetaRequest_ListRevoked) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -2154,7 +2219,9 @@ type MetaResponse struct {
 	//	*MetaResponse_Lost
 	//	*MetaResponse_CheckChunks
 	//	*MetaResponse_DropChunks
+	//	*MetaResponse_Adopt
 	//	*MetaResponse_Pack
+	//	*MetaResponse_Revoked
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2598,10 +2665,28 @@ func (x *MetaResponse) GetDropChunks() *DropChunksReply {
 	return nil
 }
 
+func (x *MetaResponse) GetAdopt() *AdoptReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Adopt); ok {
+			return x.Adopt
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetPack() *PackReply {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Pack); ok {
 			return x.Pack
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetRevoked() *RevokedReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Revoked); ok {
+			return x.Revoked
 		}
 	}
 	return nil
@@ -2783,8 +2868,16 @@ type MetaResponse_DropChunks struct {
 	DropChunks *DropChunksReply `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
 }
 
+type MetaResponse_Adopt struct {
+	Adopt *AdoptReply `protobuf:"bytes,640,opt,name=adopt,proto3,oneof"` // of the leader's own command
+}
+
 type MetaResponse_Pack struct {
 	Pack *PackReply `protobuf:"bytes,491,opt,name=pack,proto3,oneof"`
+}
+
+type MetaResponse_Revoked struct {
+	Revoked *RevokedReply `protobuf:"bytes,621,opt,name=revoked,proto3,oneof"`
 }
 
 func (*MetaResponse_Session) isMetaResponse_Result() {}
@@ -2873,7 +2966,11 @@ func (*MetaResponse_CheckChunks) isMetaResponse_Result() {}
 
 func (*MetaResponse_DropChunks) isMetaResponse_Result() {}
 
+func (*MetaResponse_Adopt) isMetaResponse_Result() {}
+
 func (*MetaResponse_Pack) isMetaResponse_Result() {}
+
+func (*MetaResponse_Revoked) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2911,6 +3008,232 @@ func (*Done) Descriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{2}
 }
 
+// Revocation is a certificate that is not taken any more. It is named by its key or its
+// serial number; where it has neither, all of a node that were issued until a time are.
+type Revocation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`                                     // SHA-256 of the SubjectPublicKeyInfo, 32 bytes
+	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`                               // hexadecimal
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                   // beside a key or a serial number: whose it is, for people
+	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`                                   // empty: any
+	IssuedUntil   int64                  `protobuf:"varint,5,opt,name=issued_until,json=issuedUntil,proto3" json:"issued_until,omitempty"` // of a node: seconds since the epoch; 0: filled in by the service
+	NotAfter      int64                  `protobuf:"varint,6,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`          // when the certificate expires, and is forgotten; 0: not known
+	At            int64                  `protobuf:"varint,7,opt,name=at,proto3" json:"at,omitempty"`                                      // when it was revoked; filled in by the service
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Revocation) Reset() {
+	*x = Revocation{}
+	mi := &file_metadata_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revocation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revocation) ProtoMessage() {}
+
+func (x *Revocation) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
+func (*Revocation) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Revocation) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Revocation) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *Revocation) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Revocation) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Revocation) GetIssuedUntil() int64 {
+	if x != nil {
+		return x.IssuedUntil
+	}
+	return 0
+}
+
+func (x *Revocation) GetNotAfter() int64 {
+	if x != nil {
+		return x.NotAfter
+	}
+	return 0
+}
+
+func (x *Revocation) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type RevokeCert struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"` // 64 at most
+	Undo          bool                   `protobuf:"varint,2,opt,name=undo,proto3" json:"undo,omitempty"`              // take them off the list
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCert) Reset() {
+	*x = RevokeCert{}
+	mi := &file_metadata_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCert) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCert) ProtoMessage() {}
+
+func (x *RevokeCert) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCert.ProtoReflect.Descriptor instead.
+func (*RevokeCert) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RevokeCert) GetRevocations() []*Revocation {
+	if x != nil {
+		return x.Revocations
+	}
+	return nil
+}
+
+func (x *RevokeCert) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+type ListRevoked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRevoked) Reset() {
+	*x = ListRevoked{}
+	mi := &file_metadata_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRevoked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRevoked) ProtoMessage() {}
+
+func (x *ListRevoked) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRevoked.ProtoReflect.Descriptor instead.
+func (*ListRevoked) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{5}
+}
+
+type RevokedReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokedReply) Reset() {
+	*x = RevokedReply{}
+	mi := &file_metadata_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokedReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokedReply) ProtoMessage() {}
+
+func (x *RevokedReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokedReply.ProtoReflect.Descriptor instead.
+func (*RevokedReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RevokedReply) GetRevocations() []*Revocation {
+	if x != nil {
+		return x.Revocations
+	}
+	return nil
+}
+
 type OpenSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`   // filled in by the service from the certificate
@@ -2921,13 +3244,14 @@ type OpenSession struct {
 	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`                                   // 16 random bytes: a repeated OpenSession finds the session it made
 	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                              // the session may hold leases
 	KeepsAnswer   bool                   `protobuf:"varint,201,opt,name=keeps_answer,json=keepsAnswer,proto3" json:"keeps_answer,omitempty"` // its record keeps one answer; filled in by the service, by the feature level
+	Drawn         uint64                 `protobuf:"varint,620,opt,name=drawn,proto3" json:"drawn,omitempty"`                                // random part of the session's number, 40 bits and not 0; filled in by the service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenSession) Reset() {
 	*x = OpenSession{}
-	mi := &file_metadata_proto_msgTypes[3]
+	mi := &file_metadata_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3263,7 @@ func (x *OpenSession) String() string {
 func (*OpenSession) ProtoMessage() {}
 
 func (x *OpenSession) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[3]
+	mi := &file_metadata_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3276,7 @@ func (x *OpenSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
 func (*OpenSession) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{3}
+	return file_metadata_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *OpenSession) GetNode() string {
@@ -3011,6 +3335,13 @@ func (x *OpenSession) GetKeepsAnswer() bool {
 	return false
 }
 
+func (x *OpenSession) GetDrawn() uint64 {
+	if x != nil {
+		return x.Drawn
+	}
+	return 0
+}
+
 type RenewSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	WantToken     bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken,proto3" json:"want_token,omitempty"`
@@ -3020,7 +3351,7 @@ type RenewSession struct {
 
 func (x *RenewSession) Reset() {
 	*x = RenewSession{}
-	mi := &file_metadata_proto_msgTypes[4]
+	mi := &file_metadata_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3363,7 @@ func (x *RenewSession) String() string {
 func (*RenewSession) ProtoMessage() {}
 
 func (x *RenewSession) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[4]
+	mi := &file_metadata_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3376,7 @@ func (x *RenewSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewSession.ProtoReflect.Descriptor instead.
 func (*RenewSession) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{4}
+	return file_metadata_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RenewSession) GetWantToken() bool {
@@ -3063,7 +3394,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_metadata_proto_msgTypes[5]
+	mi := &file_metadata_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3406,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[5]
+	mi := &file_metadata_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3419,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{5}
+	return file_metadata_proto_rawDescGZIP(), []int{9}
 }
 
 type SessionReply struct {
@@ -3112,7 +3443,7 @@ type SessionReply struct {
 
 func (x *SessionReply) Reset() {
 	*x = SessionReply{}
-	mi := &file_metadata_proto_msgTypes[6]
+	mi := &file_metadata_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3455,7 @@ func (x *SessionReply) String() string {
 func (*SessionReply) ProtoMessage() {}
 
 func (x *SessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[6]
+	mi := &file_metadata_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3468,7 @@ func (x *SessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionReply.ProtoReflect.Descriptor instead.
 func (*SessionReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{6}
+	return file_metadata_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SessionReply) GetSession() uint64 {
@@ -3232,14 +3563,18 @@ func (x *SessionReply) GetQuotas() bool {
 }
 
 type GetCluster struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The leader answers when every host and metadata server that it takes for alive was heard
+	// since the request came, or that they are silent is known: a few seconds at most. What it
+	// has not heard by then is answered as unknown.
+	Fresh         bool `protobuf:"varint,700,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetCluster) Reset() {
 	*x = GetCluster{}
-	mi := &file_metadata_proto_msgTypes[7]
+	mi := &file_metadata_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3586,7 @@ func (x *GetCluster) String() string {
 func (*GetCluster) ProtoMessage() {}
 
 func (x *GetCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[7]
+	mi := &file_metadata_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3599,14 @@ func (x *GetCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCluster.ProtoReflect.Descriptor instead.
 func (*GetCluster) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{7}
+	return file_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetCluster) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
 }
 
 type MetadataNode struct {
@@ -3277,13 +3619,14 @@ type MetadataNode struct {
 	Alive         bool                   `protobuf:"varint,6,opt,name=alive,proto3" json:"alive,omitempty"`
 	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
 	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
+	Heard         bool                   `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`                       // by the answering node, and since a fresh request came: alive, or not, is known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MetadataNode) Reset() {
 	*x = MetadataNode{}
-	mi := &file_metadata_proto_msgTypes[8]
+	mi := &file_metadata_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3638,7 @@ func (x *MetadataNode) String() string {
 func (*MetadataNode) ProtoMessage() {}
 
 func (x *MetadataNode) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[8]
+	mi := &file_metadata_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3651,7 @@ func (x *MetadataNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataNode.ProtoReflect.Descriptor instead.
 func (*MetadataNode) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{8}
+	return file_metadata_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MetadataNode) GetId() string {
@@ -3367,6 +3710,13 @@ func (x *MetadataNode) GetLowSpace() bool {
 	return false
 }
 
+func (x *MetadataNode) GetHeard() bool {
+	if x != nil {
+		return x.Heard
+	}
+	return false
+}
+
 type ClusterReply struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Cluster           []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -3391,14 +3741,16 @@ type ClusterReply struct {
 	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	Rebalance         *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
 	Rewriting         *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
-	Waits             *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"` // of a queue that is not empty
+	Waits             *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`            // of a queue that is not empty
+	Unreported        uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"` // devices in service that have not reported since the metadata was restored
+	Backups           *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`        // that the leader takes by itself; unset: it takes none
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ClusterReply) Reset() {
 	*x = ClusterReply{}
-	mi := &file_metadata_proto_msgTypes[9]
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3410,7 +3762,7 @@ func (x *ClusterReply) String() string {
 func (*ClusterReply) ProtoMessage() {}
 
 func (x *ClusterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[9]
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3423,7 +3775,7 @@ func (x *ClusterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterReply.ProtoReflect.Descriptor instead.
 func (*ClusterReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{9}
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClusterReply) GetCluster() []byte {
@@ -3587,6 +3939,121 @@ func (x *ClusterReply) GetWaits() *RepairWaits {
 	return nil
 }
 
+func (x *ClusterReply) GetUnreported() uint64 {
+	if x != nil {
+		return x.Unreported
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetBackups() *KeptBackups {
+	if x != nil {
+		return x.Backups
+	}
+	return nil
+}
+
+// KeptBackups are the backups of the metadata that the leader takes by itself.
+type KeptBackups struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Node           string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // the leader: the directory is on its machine
+	Dir            string                 `protobuf:"bytes,2,opt,name=dir,proto3" json:"dir,omitempty"`
+	IntervalMillis uint64                 `protobuf:"varint,3,opt,name=interval_millis,json=intervalMillis,proto3" json:"interval_millis,omitempty"`
+	AgeMillis      int64                  `protobuf:"varint,4,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // of the newest; 0: there is none
+	Bytes          uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`                          // of the newest
+	Kept           uint32                 `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
+	Error          string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`      // why the last one failed; empty since one has succeeded
+	Overdue        bool                   `protobuf:"varint,8,opt,name=overdue,proto3" json:"overdue,omitempty"` // none was taken for more than two intervals
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *KeptBackups) Reset() {
+	*x = KeptBackups{}
+	mi := &file_metadata_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptBackups) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptBackups) ProtoMessage() {}
+
+func (x *KeptBackups) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptBackups.ProtoReflect.Descriptor instead.
+func (*KeptBackups) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *KeptBackups) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *KeptBackups) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *KeptBackups) GetIntervalMillis() uint64 {
+	if x != nil {
+		return x.IntervalMillis
+	}
+	return 0
+}
+
+func (x *KeptBackups) GetAgeMillis() int64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *KeptBackups) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *KeptBackups) GetKept() uint32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *KeptBackups) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *KeptBackups) GetOverdue() bool {
+	if x != nil {
+		return x.Overdue
+	}
+	return false
+}
+
 // RepairWaits says of what the repair queue is, and why what does not move waits. The
 // stripes of each line are counted once, as the first that fits.
 type RepairWaits struct {
@@ -3608,7 +4075,7 @@ type RepairWaits struct {
 
 func (x *RepairWaits) Reset() {
 	*x = RepairWaits{}
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3620,7 +4087,7 @@ func (x *RepairWaits) String() string {
 func (*RepairWaits) ProtoMessage() {}
 
 func (x *RepairWaits) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3633,7 +4100,7 @@ func (x *RepairWaits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairWaits.ProtoReflect.Descriptor instead.
 func (*RepairWaits) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{10}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RepairWaits) GetCounted() uint64 {
@@ -3723,7 +4190,7 @@ type Healing struct {
 
 func (x *Healing) Reset() {
 	*x = Healing{}
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3735,7 +4202,7 @@ func (x *Healing) String() string {
 func (*Healing) ProtoMessage() {}
 
 func (x *Healing) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3748,7 +4215,7 @@ func (x *Healing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Healing.ProtoReflect.Descriptor instead.
 func (*Healing) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{11}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Healing) GetDone() uint64 {
@@ -3813,7 +4280,7 @@ type SetRebalance struct {
 
 func (x *SetRebalance) Reset() {
 	*x = SetRebalance{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +4292,7 @@ func (x *SetRebalance) String() string {
 func (*SetRebalance) ProtoMessage() {}
 
 func (x *SetRebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +4305,7 @@ func (x *SetRebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetRebalance.ProtoReflect.Descriptor instead.
 func (*SetRebalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetRebalance) GetPaused() bool {
@@ -3887,7 +4354,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +4366,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4379,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Rebalance) GetState() RebalanceState {
@@ -4040,7 +4507,7 @@ type Rewriting struct {
 
 func (x *Rewriting) Reset() {
 	*x = Rewriting{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4052,7 +4519,7 @@ func (x *Rewriting) String() string {
 func (*Rewriting) ProtoMessage() {}
 
 func (x *Rewriting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4065,7 +4532,7 @@ func (x *Rewriting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewriting.ProtoReflect.Descriptor instead.
 func (*Rewriting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Rewriting) GetLooking() bool {
@@ -4155,7 +4622,7 @@ type SetMaintenance struct {
 
 func (x *SetMaintenance) Reset() {
 	*x = SetMaintenance{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4634,7 @@ func (x *SetMaintenance) String() string {
 func (*SetMaintenance) ProtoMessage() {}
 
 func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4647,7 @@ func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
 func (*SetMaintenance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetMaintenance) GetHost() string {
@@ -4230,7 +4697,7 @@ type StartScrub struct {
 
 func (x *StartScrub) Reset() {
 	*x = StartScrub{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4242,7 +4709,7 @@ func (x *StartScrub) String() string {
 func (*StartScrub) ProtoMessage() {}
 
 func (x *StartScrub) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4722,7 @@ func (x *StartScrub) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartScrub.ProtoReflect.Descriptor instead.
 func (*StartScrub) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StartScrub) GetHost() string {
@@ -4287,7 +4754,7 @@ type SetHostState struct {
 
 func (x *SetHostState) Reset() {
 	*x = SetHostState{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4299,7 +4766,7 @@ func (x *SetHostState) String() string {
 func (*SetHostState) ProtoMessage() {}
 
 func (x *SetHostState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4312,7 +4779,7 @@ func (x *SetHostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
 func (*SetHostState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetHostState) GetHost() string {
@@ -4359,7 +4826,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4371,7 +4838,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4384,7 +4851,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -4404,7 +4871,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4416,7 +4883,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4429,7 +4896,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -4455,7 +4922,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4467,7 +4934,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4480,7 +4947,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -4503,7 +4970,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4515,7 +4982,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4528,7 +4995,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -4572,7 +5039,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4584,7 +5051,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4597,7 +5064,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -4646,7 +5113,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4658,7 +5125,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4671,7 +5138,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -4704,7 +5171,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +5183,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +5196,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -4750,7 +5217,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4762,7 +5229,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4775,7 +5242,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -4809,7 +5276,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4821,7 +5288,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4834,7 +5301,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DirEntry) GetName() string {
@@ -4861,7 +5328,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4873,7 +5340,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4886,7 +5353,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -4918,14 +5385,15 @@ type Create struct {
 	// Of a file with a name, exclusive: the number that it gets, one that the session
 	// was given with Hold and has not used. Where the name is this very file's, it was
 	// made before, and is answered. 0: the next number.
-	Inode         uint64 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`
+	Inode         uint64   `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`
+	Xattrs        []*Xattr `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"` // of what is made with a name: it never is without them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4937,7 +5405,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4950,7 +5418,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -5030,6 +5498,66 @@ func (x *Create) GetInode() uint64 {
 	return 0
 }
 
+func (x *Create) GetXattrs() []*Xattr {
+	if x != nil {
+		return x.Xattrs
+	}
+	return nil
+}
+
+// Xattr is an extended attribute of something new.
+type Xattr struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Xattr) Reset() {
+	*x = Xattr{}
+	mi := &file_metadata_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Xattr) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Xattr) ProtoMessage() {}
+
+func (x *Xattr) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Xattr.ProtoReflect.Descriptor instead.
+func (*Xattr) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Xattr) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Xattr) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 type Rename struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
@@ -5038,14 +5566,15 @@ type Rename struct {
 	NewName       string                 `protobuf:"bytes,4,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
 	NoReplace     bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace,proto3" json:"no_replace,omitempty"`
 	Exchange      bool                   `protobuf:"varint,6,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	Keep          bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"` // the last name of a file that is replaced: as Remove.keep
+	Keep          bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"`     // the last name of a file that is replaced: as Remove.keep
+	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // a directory that holds committed checkpoints too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5057,7 +5586,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5070,7 +5599,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -5122,6 +5651,13 @@ func (x *Rename) GetKeep() bool {
 	return false
 }
 
+func (x *Rename) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 // Remove takes away one entry: a file or link, or an empty directory.
 type Remove struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5129,13 +5665,14 @@ type Remove struct {
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Directory     bool                   `protobuf:"varint,3,opt,name=directory,proto3" json:"directory,omitempty"` // rmdir; else unlink
 	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`           // a file's last name: the session keeps the file, without a name, until Release
+	Expect        *Expect                `protobuf:"bytes,661,opt,name=expect,proto3" json:"expect,omitempty"`      // Conflict where what has the name is not this
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5147,7 +5684,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5160,7 +5697,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -5191,6 +5728,13 @@ func (x *Remove) GetKeep() bool {
 	return false
 }
 
+func (x *Remove) GetExpect() *Expect {
+	if x != nil {
+		return x.Expect
+	}
+	return nil
+}
+
 type RemoveReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -5200,7 +5744,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5212,7 +5756,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5225,7 +5769,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -5247,7 +5791,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5259,7 +5803,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5272,7 +5816,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -5307,7 +5851,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5319,7 +5863,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5332,7 +5876,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -5357,7 +5901,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5369,7 +5913,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5382,7 +5926,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -5438,7 +5982,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5450,7 +5994,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5463,7 +6007,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -5490,7 +6034,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5502,7 +6046,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5515,7 +6059,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -5537,13 +6081,14 @@ type RemoveTree struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // a run's last good checkpoint too, and a tree that holds checkpoints
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5555,7 +6100,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5568,7 +6113,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -5583,6 +6128,13 @@ func (x *RemoveTree) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *RemoveTree) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type SetAttr struct {
@@ -5601,7 +6153,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5613,7 +6165,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5626,7 +6178,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -5700,7 +6252,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5712,7 +6264,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5725,7 +6277,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -5764,22 +6316,24 @@ func (x *Grant) GetAvoid() []uint32 {
 }
 
 type GrantReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // stripe numbers first .. first+count-1
-	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Placements    []*Placement           `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"` // one for each, in order
-	Tenant        uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`                        // what the stripes were to be: a placement may have less, where too few hosts are up
-	Quotas        bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"`                     // there are quotas: ask GetUsage before what makes a file grow
-	Policies      bool                   `protobuf:"varint,221,opt,name=policies,proto3" json:"policies,omitempty"`                 // directories have policies: a grant is good for stripes of its scheme
-	ByPolicy      bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy,proto3" json:"by_policy,omitempty"` // the policy of the inode that was asked for said the scheme
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	First             uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // stripe numbers first .. first+count-1
+	Count             uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Placements        []*Placement           `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"` // one for each, in order
+	Tenant            uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Scheme            *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`                                                   // what the stripes were to be: a placement may have less, where too few hosts are up
+	Quotas            bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"`                                                // there are quotas: ask GetUsage before what makes a file grow
+	Policies          bool                   `protobuf:"varint,221,opt,name=policies,proto3" json:"policies,omitempty"`                                            // directories have policies: a grant is good for stripes of its scheme
+	ByPolicy          bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy,proto3" json:"by_policy,omitempty"`                            // the policy of the inode that was asked for said the scheme
+	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                                         // a Capability to write all stripes of the grant
+	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires,proto3" json:"capability_expires,omitempty"` // wall clock, seconds since the epoch
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5791,7 +6345,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5804,7 +6358,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -5863,6 +6417,20 @@ func (x *GrantReply) GetByPolicy() bool {
 	return false
 }
 
+func (x *GrantReply) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+func (x *GrantReply) GetCapabilityExpires() int64 {
+	if x != nil {
+		return x.CapabilityExpires
+	}
+	return 0
+}
+
 // EndGrant gives back what is left of a grant.
 type EndGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5873,7 +6441,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5885,7 +6453,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5898,7 +6466,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -5916,13 +6484,14 @@ type Place struct {
 	Avoid         []uint32               `protobuf:"varint,3,rep,packed,name=avoid,proto3" json:"avoid,omitempty"`
 	Keep          []uint32               `protobuf:"varint,4,rep,packed,name=keep,proto3" json:"keep,omitempty"` // with one stripe: devices by index to keep; 0 marks those to replace
 	ChunkLength   uint64                 `protobuf:"varint,5,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"`
+	Capability    bool                   `protobuf:"varint,600,opt,name=capability,proto3" json:"capability,omitempty"` // also renew the capability of the live grant that covers the first stripe
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5934,7 +6503,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5947,7 +6516,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -5985,16 +6554,25 @@ func (x *Place) GetChunkLength() uint64 {
 	return 0
 }
 
+func (x *Place) GetCapability() bool {
+	if x != nil {
+		return x.Capability
+	}
+	return false
+}
+
 type PlaceReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Placements    []*Placement           `protobuf:"bytes,1,rep,name=placements,proto3" json:"placements,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Placements        []*Placement           `protobuf:"bytes,1,rep,name=placements,proto3" json:"placements,omitempty"`
+	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as in GrantReply
+	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires,proto3" json:"capability_expires,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6006,7 +6584,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6019,7 +6597,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -6027,6 +6605,20 @@ func (x *PlaceReply) GetPlacements() []*Placement {
 		return x.Placements
 	}
 	return nil
+}
+
+func (x *PlaceReply) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+func (x *PlaceReply) GetCapabilityExpires() int64 {
+	if x != nil {
+		return x.CapabilityExpires
+	}
+	return 0
 }
 
 // Commit changes the content of a file in one entry. New stripes must lie in a
@@ -6051,7 +6643,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6063,7 +6655,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6076,7 +6668,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -6169,13 +6761,14 @@ type LinkTarget struct {
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Replace       bool                   `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"` // an existing regular file of that name is replaced
 	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`       // and was its last name: the session keeps it, as in Remove
+	Expect        *Expect                `protobuf:"bytes,660,opt,name=expect,proto3" json:"expect,omitempty"`  // what must have the name in the moment of the commit; Conflict where that is not so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6187,7 +6780,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6200,7 +6793,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -6231,6 +6824,75 @@ func (x *LinkTarget) GetKeep() bool {
 	return false
 }
 
+func (x *LinkTarget) GetExpect() *Expect {
+	if x != nil {
+		return x.Expect
+	}
+	return nil
+}
+
+// Expect is a condition on what has a name, evaluated in the entry that changes it.
+// A field that is 0 asks for nothing; without any, something must have the name.
+type Expect struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Ctime         int64                  `protobuf:"varint,3,opt,name=ctime,proto3" json:"ctime,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expect) Reset() {
+	*x = Expect{}
+	mi := &file_metadata_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expect) ProtoMessage() {}
+
+func (x *Expect) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expect.ProtoReflect.Descriptor instead.
+func (*Expect) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *Expect) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Expect) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Expect) GetCtime() int64 {
+	if x != nil {
+		return x.Ctime
+	}
+	return 0
+}
+
 // Clone lays ranges of other files (or of the same one) over a file, in one
 // entry. Tables are shared: no byte moves. Sources and file belong to one
 // tenant. It fails with TooLarge where more than 512 tables or extents would be
@@ -6251,7 +6913,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6263,7 +6925,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6276,7 +6938,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -6340,7 +7002,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6352,7 +7014,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6365,7 +7027,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -6407,7 +7069,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6419,7 +7081,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6432,7 +7094,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -6468,7 +7130,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6480,7 +7142,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6493,7 +7155,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -6525,19 +7187,23 @@ func (x *GetExtents) GetGeneration() uint64 {
 }
 
 type ExtentsReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Extents       []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
-	Stripes       []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"` // each that extents name, once
-	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
-	Objects       []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"` // each that extents name, once
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Attr    *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
+	Extents []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
+	Stripes []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"` // each that extents name, once
+	More    bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
+	Objects []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"` // each that extents name, once
+	// Capabilities to read the stripes and objects; none for a session of the root. Each
+	// one is of the next 64 stripes by number, and the first one of all objects too.
+	Capabilities       [][]byte `protobuf:"bytes,600,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	CapabilitiesExpire int64    `protobuf:"varint,601,opt,name=capabilities_expire,json=capabilitiesExpire,proto3" json:"capabilities_expire,omitempty"` // wall clock, seconds since the epoch
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6549,7 +7215,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6562,7 +7228,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -6600,6 +7266,20 @@ func (x *ExtentsReply) GetObjects() []*Object {
 	return nil
 }
 
+func (x *ExtentsReply) GetCapabilities() [][]byte {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *ExtentsReply) GetCapabilitiesExpire() int64 {
+	if x != nil {
+		return x.CapabilitiesExpire
+	}
+	return 0
+}
+
 // ReportBadChunks says what a reader met: chunks lost, corrupt or stale.
 type ReportBadChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6610,7 +7290,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6622,7 +7302,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6635,7 +7315,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -6652,14 +7332,16 @@ type BadChunk struct {
 	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
 	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`                              // moraine.Kind of what was met
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                 // that the chunk was read with; a session of the root needs none
 	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record that was met: of any other the chunk is passed over, from level 4 on
+	Parity        bool                   `protobuf:"varint,725,opt,name=parity,proto3" json:"parity,omitempty"`                        // a parity chunk that has its recorded sum, and is not the parity of the data: it is encoded again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6671,7 +7353,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6684,7 +7366,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -6722,9 +7404,23 @@ func (x *BadChunk) GetKind() uint32 {
 	return 0
 }
 
+func (x *BadChunk) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
 func (x *BadChunk) GetAtVersion() bool {
 	if x != nil {
 		return x.AtVersion
+	}
+	return false
+}
+
+func (x *BadChunk) GetParity() bool {
+	if x != nil {
+		return x.Parity
 	}
 	return false
 }
@@ -6741,7 +7437,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6753,7 +7449,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6766,7 +7462,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -6811,7 +7507,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6823,7 +7519,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6836,7 +7532,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -6888,13 +7584,14 @@ type Heartbeat struct {
 	MaxDeletions     uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"`               // how many the server wants in the reply
 	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest that the server has heard of
 	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
+	RevokedVersion   uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the list of revoked certificates that it has; 0: none
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6906,7 +7603,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6919,7 +7616,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -6957,25 +7654,35 @@ func (x *Heartbeat) GetHeardMark() []byte {
 	return nil
 }
 
+func (x *Heartbeat) GetRevokedVersion() uint64 {
+	if x != nil {
+		return x.RevokedVersion
+	}
+	return 0
+}
+
 type HeartbeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Applied         uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // index of the state this was judged under
 	Deletions       []*Deletion            `protobuf:"bytes,2,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
-	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`                            // the leader does not know this boot: register again
-	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`                         // devices whose scrub is to begin now
-	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                    // of the metadata
-	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                   // of that incarnation
-	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory,proto3" json:"memory,omitempty"`                       // devices with chunks that are recorded as in memory alone: see ListMemory
-	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"` // the metadata can keep watch over chunks in memory: they may be put at that level
+	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`                                     // the leader does not know this boot: register again
+	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`                                  // devices whose scrub is to begin now
+	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                             // of the metadata
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                            // of that incarnation
+	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory,proto3" json:"memory,omitempty"`                                // devices with chunks that are recorded as in memory alone: see ListMemory
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the present list of revoked certificates
+	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                      // that list, where the server has another
+	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it is to begin now
+	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`          // the metadata can keep watch over chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6987,7 +7694,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7000,7 +7707,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -7066,6 +7773,27 @@ func (x *HeartbeatReply) GetMemory() []uint32 {
 	return nil
 }
 
+func (x *HeartbeatReply) GetRevokedVersion() uint64 {
+	if x != nil {
+		return x.RevokedVersion
+	}
+	return 0
+}
+
+func (x *HeartbeatReply) GetRevoked() []*Revocation {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+func (x *HeartbeatReply) GetReport() []uint32 {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
 func (x *HeartbeatReply) GetMemoryLevel() bool {
 	if x != nil {
 		return x.MemoryLevel
@@ -7087,7 +7815,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7099,7 +7827,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7112,7 +7840,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -7153,7 +7881,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7165,7 +7893,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7178,7 +7906,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -7209,7 +7937,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7221,7 +7949,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7234,7 +7962,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -7271,7 +7999,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7283,7 +8011,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7296,7 +8024,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -7346,7 +8074,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7358,7 +8086,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7371,7 +8099,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -7398,7 +8126,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7410,7 +8138,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7423,7 +8151,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -7452,7 +8180,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7464,7 +8192,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7477,7 +8205,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -7518,7 +8246,7 @@ type ByteRange struct {
 
 func (x *ByteRange) Reset() {
 	*x = ByteRange{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7530,7 +8258,7 @@ func (x *ByteRange) String() string {
 func (*ByteRange) ProtoMessage() {}
 
 func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7543,7 +8271,7 @@ func (x *ByteRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
 func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ByteRange) GetOffset() uint64 {
@@ -7573,7 +8301,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7585,7 +8313,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7598,7 +8326,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -7639,7 +8367,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7651,7 +8379,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7664,7 +8392,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -7681,15 +8409,17 @@ type ReportChunks struct {
 	From          uint64                 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`
 	To            uint64                 `protobuf:"fixed64,3,opt,name=to,proto3" json:"to,omitempty"` // 0: to the end; the pass over the device is complete
 	Chunks        []*ChunkReport         `protobuf:"bytes,4,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	PassStarted   uint64                 `protobuf:"varint,5,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"` // applied index of the HeartbeatReply seen before the pass began
-	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub,proto3" json:"scrub,omitempty"`                              // chunks that were read and match their sums: a slice by itself, of no pass
+	PassStarted   uint64                 `protobuf:"varint,5,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"`      // applied index of the HeartbeatReply seen before the pass began
+	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub,proto3" json:"scrub,omitempty"`                                   // chunks that were read and match their sums: a slice by itself, of no pass
+	Incarnation   uint64                 `protobuf:"varint,640,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                       // of the metadata that pass_started is of; 0: not said
+	ParitySample  uint32                 `protobuf:"varint,726,opt,name=parity_sample,json=paritySample,proto3" json:"parity_sample,omitempty"` // of a scrub: of 10,000 stripes so many are to have their parity checked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7701,7 +8431,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7714,7 +8444,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -7759,6 +8489,20 @@ func (x *ReportChunks) GetScrub() bool {
 	return false
 }
 
+func (x *ReportChunks) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ReportChunks) GetParitySample() uint32 {
+	if x != nil {
+		return x.ParitySample
+	}
+	return 0
+}
+
 type ChunkReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
@@ -7772,7 +8516,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7784,7 +8528,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7797,7 +8541,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -7838,16 +8582,18 @@ func (x *ChunkReport) GetLength() uint64 {
 type ReportChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`   // chunks nothing explains
-	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`   // chunks the state says are there and are not: queued for repair
-	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged,proto3" json:"damaged,omitempty"` // chunks that are not what the stripe records say: queued for repair
+	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`                             // chunks nothing explains
+	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`                             // chunks the state says are there and are not: queued for repair
+	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged,proto3" json:"damaged,omitempty"`                           // chunks that are not what the stripe records say: queued for repair
+	CheckParity   []*Stripe              `protobuf:"bytes,727,rep,name=check_parity,json=checkParity,proto3" json:"check_parity,omitempty"` // the sample, of the stripes whose first parity chunk is in the slice
+	To            uint64                 `protobuf:"fixed64,700,opt,name=to,proto3" json:"to,omitempty"`                                    // only what is below this stripe was judged, as too much is missing: the pass goes on from it; 0: all was
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7859,7 +8605,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7872,7 +8618,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -7903,6 +8649,20 @@ func (x *ReportChunksReply) GetDamaged() uint64 {
 	return 0
 }
 
+func (x *ReportChunksReply) GetCheckParity() []*Stripe {
+	if x != nil {
+		return x.CheckParity
+	}
+	return nil
+}
+
+func (x *ReportChunksReply) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
 // CheckChunks judges a slice of what a device holds as a report of it is judged, and
 // says what is wrong: nothing is queued, deleted or counted.
 type CheckChunks struct {
@@ -7914,7 +8674,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7926,7 +8686,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7939,7 +8699,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -7959,13 +8719,14 @@ type CheckChunksReply struct {
 	PendingBytes  uint64                 `protobuf:"varint,6,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // the present one
 	To            uint64                 `protobuf:"fixed64,8,opt,name=to,proto3" json:"to,omitempty"`                  // only what is below this stripe was judged: too much is missing; 0: all was
+	Unreported    uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"` // devices that have not reported since the metadata was restored: nothing is called missing until they have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7977,7 +8738,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7990,7 +8751,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -8049,6 +8810,13 @@ func (x *CheckChunksReply) GetTo() uint64 {
 	return 0
 }
 
+func (x *CheckChunksReply) GetUnreported() uint64 {
+	if x != nil {
+		return x.Unreported
+	}
+	return 0
+}
+
 // DropChunks has chunks deleted, after the grace, that nothing explains: a person's
 // word, which accepts the loss of what they may have been of. What something explains
 // by now is passed over, and so is what has a number that no stripe was given yet, or a
@@ -8062,7 +8830,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8074,7 +8842,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8087,7 +8855,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -8110,7 +8878,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8122,7 +8890,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8135,7 +8903,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -8182,7 +8950,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8194,7 +8962,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8207,7 +8975,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -8233,7 +9001,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8245,7 +9013,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8258,7 +9026,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -8330,7 +9098,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8342,7 +9110,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8355,7 +9123,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -8424,7 +9192,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8436,7 +9204,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8449,7 +9217,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Job) GetId() uint64 {
@@ -8629,7 +9397,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8641,7 +9409,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8654,7 +9422,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -8717,7 +9485,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8729,7 +9497,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8742,7 +9510,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -8818,7 +9586,7 @@ type CommitPack struct {
 
 func (x *CommitPack) Reset() {
 	*x = CommitPack{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8830,7 +9598,7 @@ func (x *CommitPack) String() string {
 func (*CommitPack) ProtoMessage() {}
 
 func (x *CommitPack) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8843,7 +9611,7 @@ func (x *CommitPack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
 func (*CommitPack) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *CommitPack) GetJob() uint64 {
@@ -8899,7 +9667,7 @@ type PackedFile struct {
 
 func (x *PackedFile) Reset() {
 	*x = PackedFile{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8911,7 +9679,7 @@ func (x *PackedFile) String() string {
 func (*PackedFile) ProtoMessage() {}
 
 func (x *PackedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8924,7 +9692,7 @@ func (x *PackedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
 func (*PackedFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *PackedFile) GetInode() uint64 {
@@ -8959,7 +9727,7 @@ type PackReply struct {
 
 func (x *PackReply) Reset() {
 	*x = PackReply{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8971,7 +9739,7 @@ func (x *PackReply) String() string {
 func (*PackReply) ProtoMessage() {}
 
 func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8984,7 +9752,7 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
 func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PackReply) GetPacked() []uint64 {
@@ -9010,18 +9778,20 @@ func (x *PackReply) GetDegraded() uint32 {
 
 type RepairTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`    // as of the lease
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`    // degraded, lost device, corrupt, spread
-	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"`  // targets proposed by the leader, already recorded
-	Missing       uint32                 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"` // a bit for each chunk that is gone, by index
-	Moving        uint32                 `protobuf:"varint,5,opt,name=moving,proto3" json:"moving,omitempty"`   // and for each that is there, on a device that is being emptied
+	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`           // as of the lease
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`           // degraded, lost device, corrupt, spread
+	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"`         // targets proposed by the leader, already recorded
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // a Capability to repair the chunks of the intents
+	Missing       uint32                 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`        // a bit for each chunk that is gone, by index
+	Moving        uint32                 `protobuf:"varint,5,opt,name=moving,proto3" json:"moving,omitempty"`          // and for each that is there, on a device that is being emptied
+	Recode        uint32                 `protobuf:"varint,724,opt,name=recode,proto3" json:"recode,omitempty"`        // of missing: parity to be encoded again from the data, whatever its record says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9033,7 +9803,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9046,7 +9816,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -9070,6 +9840,13 @@ func (x *RepairTask) GetIntents() []*Intent {
 	return nil
 }
 
+func (x *RepairTask) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
 func (x *RepairTask) GetMissing() uint32 {
 	if x != nil {
 		return x.Missing
@@ -9084,20 +9861,29 @@ func (x *RepairTask) GetMoving() uint32 {
 	return 0
 }
 
+func (x *RepairTask) GetRecode() uint32 {
+	if x != nil {
+		return x.Recode
+	}
+	return 0
+}
+
 // Intent is a recorded wish to put one chunk of a stripe on a device.
 type Intent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`   // target
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // layout version that the new chunk carries
+	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`     // target
+	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`   // layout version that the new chunk carries
+	Recoded       bool                   `protobuf:"varint,722,opt,name=recoded,proto3" json:"recoded,omitempty"` // in CommitRepair: parity that was encoded again, crc is its sum from now on
+	Crc           uint32                 `protobuf:"fixed32,723,opt,name=crc,proto3" json:"crc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9109,7 +9895,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9122,7 +9908,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -9153,6 +9939,20 @@ func (x *Intent) GetVersion() uint32 {
 	return 0
 }
 
+func (x *Intent) GetRecoded() bool {
+	if x != nil {
+		return x.Recoded
+	}
+	return false
+}
+
+func (x *Intent) GetCrc() uint32 {
+	if x != nil {
+		return x.Crc
+	}
+	return 0
+}
+
 type LeaseJobs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // filled in from the certificate
@@ -9161,13 +9961,14 @@ type LeaseJobs struct {
 	WaitMillis    uint64                 `protobuf:"varint,4,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer empty after waiting this long for work
 	Bucket        string                 `protobuf:"bytes,5,opt,name=bucket,proto3" json:"bucket,omitempty"`                            // that the mover serves; without one no job of the object tier is leased
 	Prefix        string                 `protobuf:"bytes,6,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // of its keys
+	Traits        *BucketTraits          `protobuf:"bytes,667,opt,name=traits,proto3" json:"traits,omitempty"`                          // of the bucket, once the mover has probed it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9179,7 +9980,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9192,7 +9993,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -9237,6 +10038,13 @@ func (x *LeaseJobs) GetPrefix() string {
 	return ""
 }
 
+func (x *LeaseJobs) GetTraits() *BucketTraits {
+	if x != nil {
+		return x.Traits
+	}
+	return nil
+}
+
 type JobsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Jobs          []*Job                 `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
@@ -9248,7 +10056,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9260,7 +10068,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9273,7 +10081,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -9309,7 +10117,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9321,7 +10129,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9334,7 +10142,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -9377,7 +10185,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9389,7 +10197,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9402,7 +10210,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -9445,7 +10253,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9457,7 +10265,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9470,7 +10278,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -9510,7 +10318,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9522,7 +10330,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9535,7 +10343,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -9558,7 +10366,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9570,7 +10378,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9583,7 +10391,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -9612,7 +10420,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9624,7 +10432,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9637,7 +10445,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -9663,14 +10471,15 @@ func (x *BeginRepair) GetIntents() []*Intent {
 
 type BeginRepairReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents,proto3" json:"intents,omitempty"` // as recorded
+	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents,proto3" json:"intents,omitempty"`         // as recorded
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as in RepairTask
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9682,7 +10491,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9695,12 +10504,19 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
 	if x != nil {
 		return x.Intents
+	}
+	return nil
+}
+
+func (x *BeginRepairReply) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
 	}
 	return nil
 }
@@ -9718,7 +10534,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9730,7 +10546,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9743,7 +10559,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -9777,7 +10593,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9789,7 +10605,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9802,7 +10618,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -9829,7 +10645,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9841,7 +10657,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9854,7 +10670,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -9881,7 +10697,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9893,7 +10709,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9906,7 +10722,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -9960,7 +10776,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9972,7 +10788,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9985,7 +10801,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -10008,7 +10824,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10020,7 +10836,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10033,7 +10849,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -10083,7 +10899,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10095,7 +10911,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10108,7 +10924,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -10142,7 +10958,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10154,7 +10970,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10167,7 +10983,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -10195,7 +11011,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10207,7 +11023,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10220,7 +11036,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -10254,7 +11070,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10266,7 +11082,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10279,7 +11095,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -10304,7 +11120,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10316,7 +11132,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10329,7 +11145,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -10410,7 +11226,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10422,7 +11238,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10435,7 +11251,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -10488,7 +11304,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10500,7 +11316,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10513,7 +11329,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -10558,7 +11374,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10570,7 +11386,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10583,7 +11399,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -10629,7 +11445,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10641,7 +11457,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10654,7 +11470,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -10691,7 +11507,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10703,7 +11519,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10716,7 +11532,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -10766,7 +11582,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10778,7 +11594,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10791,7 +11607,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -10819,7 +11635,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10831,7 +11647,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10844,7 +11660,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -10863,7 +11679,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10875,7 +11691,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10888,7 +11704,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -10911,7 +11727,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10923,7 +11739,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10936,7 +11752,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -10980,7 +11796,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10992,7 +11808,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11005,7 +11821,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -11050,7 +11866,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11062,7 +11878,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11075,7 +11891,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -11132,7 +11948,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11144,7 +11960,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11157,7 +11973,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -11198,7 +12014,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11210,7 +12026,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11223,7 +12039,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -11247,15 +12063,16 @@ type MemberBeat struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // random name of its --data: one that lost its disk has another
 	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // that its --data is of; 0: it does not know yet
-	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                // of that incarnation: what was begun twice under one number differs by it
+	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                // that its --data is of; 0: it does not know yet
+	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                               // of that incarnation: what was begun twice under one number differs by it
+	WantSecret    []byte                 `protobuf:"bytes,621,opt,name=want_secret,json=wantSecret,proto3" json:"want_secret,omitempty"` // id of the cluster's secret, where the server lacks it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11267,7 +12084,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11280,7 +12097,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -11318,6 +12135,13 @@ func (x *MemberBeat) GetMark() []byte {
 	return nil
 }
 
+func (x *MemberBeat) GetWantSecret() []byte {
+	if x != nil {
+		return x.WantSecret
+	}
+	return nil
+}
+
 type MemberBeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`              // of the server that answers
@@ -11329,13 +12153,14 @@ type MemberBeatReply struct {
 	Incarnation     uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the server that answers, as in MemberBeat
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`
 	Stage           MemberStage            `protobuf:"varint,342,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
+	Secret          []byte                 `protobuf:"bytes,621,opt,name=secret,proto3" json:"secret,omitempty"` // that was asked for; to metadata servers only
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11347,7 +12172,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11360,7 +12185,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -11426,6 +12251,13 @@ func (x *MemberBeatReply) GetStage() MemberStage {
 	return MemberStage_MEMBER_STAGE_UNKNOWN
 }
 
+func (x *MemberBeatReply) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
 // MemberStatus is what only a metadata server itself knows.
 type MemberStatus struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -11451,7 +12283,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11463,7 +12295,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11476,7 +12308,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -11605,7 +12437,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11617,7 +12449,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11630,7 +12462,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -11669,7 +12501,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11681,7 +12513,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11694,7 +12526,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 type Member struct {
@@ -11717,7 +12549,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11729,7 +12561,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11742,7 +12574,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *Member) GetId() string {
@@ -11847,7 +12679,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11859,7 +12691,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11872,7 +12704,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -11957,7 +12789,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11969,7 +12801,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11982,7 +12814,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *CommandCount) GetName() string {
@@ -12025,7 +12857,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12037,7 +12869,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12050,7 +12882,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *AddMember) GetId() string {
@@ -12077,7 +12909,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12089,7 +12921,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12102,7 +12934,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -12122,7 +12954,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12134,7 +12966,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12147,7 +12979,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -12170,7 +13002,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12182,7 +13014,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12195,7 +13027,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -12237,7 +13069,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12249,7 +13081,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12262,7 +13094,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -12311,7 +13143,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12323,7 +13155,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12336,7 +13168,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -12358,7 +13190,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12370,7 +13202,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12383,7 +13215,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -12415,7 +13247,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12427,7 +13259,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12440,7 +13272,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -12501,7 +13333,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12513,7 +13345,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12526,7 +13358,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 type LeaderReply struct {
@@ -12541,7 +13373,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12553,7 +13385,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12566,7 +13398,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -12607,7 +13439,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12619,7 +13451,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12632,7 +13464,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 type MemberReply struct {
@@ -12650,7 +13482,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12662,7 +13494,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12675,7 +13507,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *MemberReply) GetId() string {
@@ -12741,7 +13573,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12753,7 +13585,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12766,7 +13598,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -12811,7 +13643,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12823,7 +13655,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12836,7 +13668,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -12881,6 +13713,50 @@ func (x *QuarantinedChunk) GetIncarnation() uint64 {
 	return 0
 }
 
+type AdoptReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Adopted       uint64                 `protobuf:"varint,1,opt,name=adopted,proto3" json:"adopted,omitempty"` // chunks that records name from now on
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptReply) Reset() {
+	*x = AdoptReply{}
+	mi := &file_metadata_proto_msgTypes[147]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptReply) ProtoMessage() {}
+
+func (x *AdoptReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[147]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
+func (*AdoptReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{147}
+}
+
+func (x *AdoptReply) GetAdopted() uint64 {
+	if x != nil {
+		return x.Adopted
+	}
+	return 0
+}
+
 type QuarantineReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*QuarantinedChunk    `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`                                     // by device, stripe and index
@@ -12893,7 +13769,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12905,7 +13781,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12918,7 +13794,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -12953,7 +13829,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xa2,\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x9d.\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -13025,7 +13901,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\vremove_step\x18m \x01(\v2\x18.moraine.wire.RemoveStepH\x00R\n" +
 	"removeStep\x128\n" +
 	"\n" +
-	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsH\x00R\tlistParts\x128\n" +
+	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsH\x00R\tlistParts\x129\n" +
+	"\n" +
+	"lease_step\x18\xa8\x05 \x01(\v2\x17.moraine.wire.LeaseStepH\x00R\tleaseStep\x12?\n" +
+	"\frelease_step\x18\xa9\x05 \x01(\v2\x19.moraine.wire.ReleaseStepH\x00R\vreleaseStep\x128\n" +
 	"\n" +
 	"queue_move\x18x \x01(\v2\x17.moraine.wire.QueueMoveH\x00R\tqueueMove\x12>\n" +
 	"\fbegin_object\x18y \x01(\v2\x19.moraine.wire.BeginObjectH\x00R\vbeginObject\x128\n" +
@@ -13087,8 +13966,11 @@ const file_metadata_proto_rawDesc = "" +
 	"dropChunks\x12)\n" +
 	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
 	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
-	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batchB\x04\n" +
-	"\x02op\"\xec\x13\n" +
+	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batch\x12<\n" +
+	"\vrevoke_cert\x18\xec\x04 \x01(\v2\x18.moraine.wire.RevokeCertH\x00R\n" +
+	"revokeCert\x12?\n" +
+	"\flist_revoked\x18\xed\x04 \x01(\v2\x19.moraine.wire.ListRevokedH\x00R\vlistRevokedB\x04\n" +
+	"\x02op\"\xd8\x14\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -13140,10 +14022,28 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04lost\x18\xce\x03 \x01(\v2\x17.moraine.wire.LostReplyH\x00R\x04lost\x12D\n" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x1e.moraine.wire.CheckChunksReplyH\x00R\vcheckChunks\x12A\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x1d.moraine.wire.DropChunksReplyH\x00R\n" +
-	"dropChunks\x12.\n" +
-	"\x04pack\x18\xeb\x03 \x01(\v2\x17.moraine.wire.PackReplyH\x00R\x04packB\b\n" +
+	"dropChunks\x121\n" +
+	"\x05adopt\x18\x80\x05 \x01(\v2\x18.moraine.wire.AdoptReplyH\x00R\x05adopt\x12.\n" +
+	"\x04pack\x18\xeb\x03 \x01(\v2\x17.moraine.wire.PackReplyH\x00R\x04pack\x127\n" +
+	"\arevoked\x18\xed\x04 \x01(\v2\x1a.moraine.wire.RevokedReplyH\x00R\arevokedB\b\n" +
 	"\x06result\"\x06\n" +
-	"\x04Done\"\xd3\x01\n" +
+	"\x04Done\"\xae\x01\n" +
+	"\n" +
+	"Revocation\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x12\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role\x12!\n" +
+	"\fissued_until\x18\x05 \x01(\x03R\vissuedUntil\x12\x1b\n" +
+	"\tnot_after\x18\x06 \x01(\x03R\bnotAfter\x12\x0e\n" +
+	"\x02at\x18\a \x01(\x03R\x02at\"\\\n" +
+	"\n" +
+	"RevokeCert\x12:\n" +
+	"\vrevocations\x18\x01 \x03(\v2\x18.moraine.wire.RevocationR\vrevocations\x12\x12\n" +
+	"\x04undo\x18\x02 \x01(\bR\x04undo\"\r\n" +
+	"\vListRevoked\"J\n" +
+	"\fRevokedReply\x12:\n" +
+	"\vrevocations\x18\x01 \x03(\v2\x18.moraine.wire.RevocationR\vrevocations\"\xea\x01\n" +
 	"\vOpenSession\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1b\n" +
@@ -13152,7 +14052,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x14\n" +
 	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x17\n" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x12\"\n" +
-	"\fkeeps_answer\x18\xc9\x01 \x01(\bR\vkeepsAnswer\"-\n" +
+	"\fkeeps_answer\x18\xc9\x01 \x01(\bR\vkeepsAnswer\x12\x15\n" +
+	"\x05drawn\x18\xec\x04 \x01(\x04R\x05drawn\"-\n" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
@@ -13171,9 +14072,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\x12$\n" +
 	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x12\x13\n" +
 	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12\x17\n" +
-	"\x06quotas\x18\xdd\x01 \x01(\bR\x06quotas\"\f\n" +
+	"\x06quotas\x18\xdd\x01 \x01(\bR\x06quotas\"#\n" +
 	"\n" +
-	"GetCluster\"\xdd\x01\n" +
+	"GetCluster\x12\x15\n" +
+	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xf4\x01\n" +
 	"\fMetadataNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x16\n" +
@@ -13182,7 +14084,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\"\xa7\a\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
+	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\"\xfe\a\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -13207,7 +14110,21 @@ const file_metadata_proto_rawDesc = "" +
 	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x126\n" +
 	"\trebalance\x18\xd6\x03 \x01(\v2\x17.moraine.wire.RebalanceR\trebalance\x126\n" +
 	"\trewriting\x18\xea\x03 \x01(\v2\x17.moraine.wire.RewritingR\trewriting\x120\n" +
-	"\x05waits\x18\xef\x03 \x01(\v2\x19.moraine.wire.RepairWaitsR\x05waits\"\x8a\x02\n" +
+	"\x05waits\x18\xef\x03 \x01(\v2\x19.moraine.wire.RepairWaitsR\x05waits\x12\x1f\n" +
+	"\n" +
+	"unreported\x18\x80\x05 \x01(\x04R\n" +
+	"unreported\x124\n" +
+	"\abackups\x18\x81\x05 \x01(\v2\x19.moraine.wire.KeptBackupsR\abackups\"\xd5\x01\n" +
+	"\vKeptBackups\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
+	"\x03dir\x18\x02 \x01(\tR\x03dir\x12'\n" +
+	"\x0finterval_millis\x18\x03 \x01(\x04R\x0eintervalMillis\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\x04 \x01(\x03R\tageMillis\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04kept\x18\x06 \x01(\rR\x04kept\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12\x18\n" +
+	"\aoverdue\x18\b \x01(\bR\aoverdue\"\x8a\x02\n" +
 	"\vRepairWaits\x12\x18\n" +
 	"\acounted\x18\x01 \x01(\x04R\acounted\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
@@ -13325,7 +14242,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\x98\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xc6\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -13338,7 +14255,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\bunlinked\x18\t \x01(\bR\bunlinked\x12\x16\n" +
 	"\x06tenant\x18\n" +
 	" \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05inode\x18\v \x01(\x06R\x05inode\"\xbd\x01\n" +
+	"\x05inode\x18\v \x01(\x06R\x05inode\x12,\n" +
+	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\"1\n" +
+	"\x05Xattr\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\xd4\x01\n" +
 	"\x06Rename\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -13348,12 +14269,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"no_replace\x18\x05 \x01(\bR\tnoReplace\x12\x1a\n" +
 	"\bexchange\x18\x06 \x01(\bR\bexchange\x12\x12\n" +
-	"\x04keep\x18\a \x01(\bR\x04keep\"f\n" +
+	"\x04keep\x18\a \x01(\bR\x04keep\x12\x15\n" +
+	"\x05force\x18\xa8\x05 \x01(\bR\x05force\"\x95\x01\n" +
 	"\x06Remove\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
 	"\tdirectory\x18\x03 \x01(\bR\tdirectory\x12\x12\n" +
-	"\x04keep\x18\x04 \x01(\bR\x04keep\"#\n" +
+	"\x04keep\x18\x04 \x01(\bR\x04keep\x12-\n" +
+	"\x06expect\x18\x95\x05 \x01(\v2\x14.moraine.wire.ExpectR\x06expect\"#\n" +
 	"\vRemoveReply\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\"H\n" +
 	"\x04Link\x12\x14\n" +
@@ -13375,11 +14298,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"XattrReply\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\"8\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"O\n" +
 	"\n" +
 	"RemoveTree\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xad\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x15\n" +
+	"\x05force\x18\xa8\x05 \x01(\bR\x05force\"\xad\x01\n" +
 	"\aSetAttr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x14\n" +
 	"\x05valid\x18\x02 \x01(\rR\x05valid\x12\x12\n" +
@@ -13394,7 +14318,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\rR\x05count\x12,\n" +
 	"\x06scheme\x18\x03 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12!\n" +
 	"\fchunk_length\x18\x04 \x01(\x04R\vchunkLength\x12\x14\n" +
-	"\x05avoid\x18\x05 \x03(\rR\x05avoid\"\x8b\x02\n" +
+	"\x05avoid\x18\x05 \x03(\rR\x05avoid\"\xdc\x02\n" +
 	"\n" +
 	"GrantReply\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
@@ -13406,20 +14330,31 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06scheme\x18\x05 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x17\n" +
 	"\x06quotas\x18\xdc\x01 \x01(\bR\x06quotas\x12\x1b\n" +
 	"\bpolicies\x18\xdd\x01 \x01(\bR\bpolicies\x12\x1c\n" +
-	"\tby_policy\x18\xde\x01 \x01(\bR\bbyPolicy\" \n" +
+	"\tby_policy\x18\xde\x01 \x01(\bR\bbyPolicy\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\x12.\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\" \n" +
 	"\bEndGrant\x12\x14\n" +
-	"\x05first\x18\x01 \x01(\x06R\x05first\"\x9c\x01\n" +
+	"\x05first\x18\x01 \x01(\x06R\x05first\"\xbd\x01\n" +
 	"\x05Place\x12\x18\n" +
 	"\astripes\x18\x01 \x03(\x06R\astripes\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x14\n" +
 	"\x05avoid\x18\x03 \x03(\rR\x05avoid\x12\x12\n" +
 	"\x04keep\x18\x04 \x03(\rR\x04keep\x12!\n" +
-	"\fchunk_length\x18\x05 \x01(\x04R\vchunkLength\"E\n" +
+	"\fchunk_length\x18\x05 \x01(\x04R\vchunkLength\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\bR\n" +
+	"capability\"\x96\x01\n" +
 	"\n" +
 	"PlaceReply\x127\n" +
 	"\n" +
 	"placements\x18\x01 \x03(\v2\x17.moraine.wire.PlacementR\n" +
-	"placements\"\xa7\x03\n" +
+	"placements\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\x12.\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xa7\x03\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -13433,13 +14368,20 @@ const file_metadata_proto_rawDesc = "" +
 	"\bpromised\x18\v \x01(\rR\bpromised\x12\x14\n" +
 	"\x05final\x18\n" +
 	" \x01(\bR\x05final\x12,\n" +
-	"\x06create\x18\f \x01(\v2\x14.moraine.wire.CreateR\x06create\"f\n" +
+	"\x06create\x18\f \x01(\v2\x14.moraine.wire.CreateR\x06create\"\x95\x01\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\areplace\x18\x03 \x01(\bR\areplace\x12\x12\n" +
-	"\x04keep\x18\x04 \x01(\bR\x04keep\"\x84\x02\n" +
+	"\x04keep\x18\x04 \x01(\bR\x04keep\x12-\n" +
+	"\x06expect\x18\x94\x05 \x01(\v2\x14.moraine.wire.ExpectR\x06expect\"T\n" +
+	"\x06Expect\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05ctime\x18\x03 \x01(\x03R\x05ctime\"\x84\x02\n" +
 	"\x05Clone\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12,\n" +
@@ -13467,23 +14409,29 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\"\xda\x01\n" +
+	"generation\"\xb1\x02\n" +
 	"\fExtentsReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12.\n" +
 	"\aextents\x18\x02 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12.\n" +
 	"\astripes\x18\x03 \x03(\v2\x14.moraine.wire.StripeR\astripes\x12\x12\n" +
 	"\x04more\x18\x04 \x01(\bR\x04more\x12.\n" +
-	"\aobjects\x18\x05 \x03(\v2\x14.moraine.wire.ObjectR\aobjects\"A\n" +
+	"\aobjects\x18\x05 \x03(\v2\x14.moraine.wire.ObjectR\aobjects\x12#\n" +
+	"\fcapabilities\x18\xd8\x04 \x03(\fR\fcapabilities\x120\n" +
+	"\x13capabilities_expire\x18\xd9\x04 \x01(\x03R\x12capabilitiesExpire\"A\n" +
 	"\x0fReportBadChunks\x12.\n" +
-	"\x06chunks\x18\x01 \x03(\v2\x16.moraine.wire.BadChunkR\x06chunks\"\x9e\x01\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x16.moraine.wire.BadChunkR\x06chunks\"\xd8\x01\n" +
 	"\bBadChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\rR\x04kind\x12\x1e\n" +
+	"\x04kind\x18\x05 \x01(\rR\x04kind\x12\x1f\n" +
 	"\n" +
-	"at_version\x18\xe2\x03 \x01(\bR\tatVersion\"\x9e\x01\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\x12\x1e\n" +
+	"\n" +
+	"at_version\x18\xe2\x03 \x01(\bR\tatVersion\x12\x17\n" +
+	"\x06parity\x18\xd5\x05 \x01(\bR\x06parity\"\x9e\x01\n" +
 	"\fRegisterHost\x12&\n" +
 	"\x04host\x18\x01 \x01(\v2\x12.moraine.wire.HostR\x04host\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12,\n" +
@@ -13496,14 +14444,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\adevices\x18\x03 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
 	"\x04keys\x18\x04 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12!\n" +
 	"\fgrace_millis\x18\x05 \x01(\x04R\vgraceMillis\x12\x13\n" +
-	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xc2\x01\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xec\x01\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
 	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\x12,\n" +
 	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
 	"\n" +
-	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\xe1\x02\n" +
+	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\x12(\n" +
+	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\"\xd9\x03\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
@@ -13513,7 +14462,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05scrub\x18\xc2\x03 \x03(\rR\x05scrub\x12!\n" +
 	"\vincarnation\x18\xf0\x01 \x01(\x04R\vincarnation\x12\x13\n" +
 	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12\x17\n" +
-	"\x06memory\x18\xcc\x03 \x03(\rR\x06memory\x12\"\n" +
+	"\x06memory\x18\xcc\x03 \x03(\rR\x06memory\x12(\n" +
+	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
+	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\x12\x17\n" +
+	"\x06report\x18\xbc\x05 \x03(\rR\x06report\x12\"\n" +
 	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"~\n" +
 	"\n" +
 	"ListMemory\x12\x16\n" +
@@ -13555,27 +14507,31 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x14\n" +
 	"\x05below\x18\x04 \x01(\rR\x05below\"A\n" +
 	"\rDeletedChunks\x120\n" +
-	"\adeleted\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\adeleted\"\xb7\x01\n" +
+	"\adeleted\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\adeleted\"\x80\x02\n" +
 	"\fReportChunks\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x06R\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\x06R\x02to\x121\n" +
 	"\x06chunks\x18\x04 \x03(\v2\x19.moraine.wire.ChunkReportR\x06chunks\x12!\n" +
 	"\fpass_started\x18\x05 \x01(\x04R\vpassStarted\x12\x15\n" +
-	"\x05scrub\x18\xc2\x03 \x01(\bR\x05scrub\"\x7f\n" +
+	"\x05scrub\x18\xc2\x03 \x01(\bR\x05scrub\x12!\n" +
+	"\vincarnation\x18\x80\x05 \x01(\x04R\vincarnation\x12$\n" +
+	"\rparity_sample\x18\xd6\x05 \x01(\rR\fparitySample\"\x7f\n" +
 	"\vChunkReport\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12\x10\n" +
 	"\x03crc\x18\x04 \x01(\aR\x03crc\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x04R\x06length\"\x98\x01\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"\xe3\x01\n" +
 	"\x11ReportChunksReply\x124\n" +
 	"\tdeletions\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\x04R\aunknown\x12\x18\n" +
 	"\amissing\x18\x03 \x01(\x04R\amissing\x12\x19\n" +
-	"\adamaged\x18\xc2\x03 \x01(\x04R\adamaged\"?\n" +
+	"\adamaged\x18\xc2\x03 \x01(\x04R\adamaged\x128\n" +
+	"\fcheck_parity\x18\xd7\x05 \x03(\v2\x14.moraine.wire.StripeR\vcheckParity\x12\x0f\n" +
+	"\x02to\x18\xbc\x05 \x01(\x06R\x02to\"?\n" +
 	"\vCheckChunks\x120\n" +
-	"\x05slice\x18\x01 \x01(\v2\x1a.moraine.wire.ReportChunksR\x05slice\"\x88\x02\n" +
+	"\x05slice\x18\x01 \x01(\v2\x1a.moraine.wire.ReportChunksR\x05slice\"\xa9\x02\n" +
 	"\x10CheckChunksReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x126\n" +
 	"\bfindings\x18\x02 \x03(\v2\x1a.moraine.wire.ChunkFindingR\bfindings\x12\x12\n" +
@@ -13585,7 +14541,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\apending\x18\x05 \x01(\x04R\apending\x12#\n" +
 	"\rpending_bytes\x18\x06 \x01(\x04R\fpendingBytes\x12 \n" +
 	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\x0e\n" +
-	"\x02to\x18\b \x01(\x06R\x02to\"@\n" +
+	"\x02to\x18\b \x01(\x06R\x02to\x12\x1f\n" +
+	"\n" +
+	"unreported\x18\x80\x05 \x01(\x04R\n" +
+	"unreported\"@\n" +
 	"\n" +
 	"DropChunks\x122\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x1a.moraine.wire.DroppedChunkR\x06chunks\"\x86\x01\n" +
@@ -13679,19 +14638,25 @@ const file_metadata_proto_rawDesc = "" +
 	"\tPackReply\x12\x16\n" +
 	"\x06packed\x18\x01 \x03(\x06R\x06packed\x12\x1a\n" +
 	"\bprotects\x18\x02 \x01(\rR\bprotects\x12\x1a\n" +
-	"\bdegraded\x18\x03 \x01(\rR\bdegraded\"\xb4\x01\n" +
+	"\bdegraded\x18\x03 \x01(\rR\bdegraded\"\xee\x01\n" +
 	"\n" +
 	"RepairTask\x12,\n" +
 	"\x06stripe\x18\x01 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12.\n" +
-	"\aintents\x18\x03 \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x18\n" +
+	"\aintents\x18\x03 \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\x12\x18\n" +
 	"\amissing\x18\x04 \x01(\rR\amissing\x12\x16\n" +
-	"\x06moving\x18\x05 \x01(\rR\x06moving\"h\n" +
+	"\x06moving\x18\x05 \x01(\rR\x06moving\x12\x17\n" +
+	"\x06recode\x18\xd4\x05 \x01(\rR\x06recode\"\x96\x01\n" +
 	"\x06Intent\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\rR\aversion\"\xaf\x01\n" +
+	"\aversion\x18\x04 \x01(\rR\aversion\x12\x19\n" +
+	"\arecoded\x18\xd2\x05 \x01(\bR\arecoded\x12\x11\n" +
+	"\x03crc\x18\xd3\x05 \x01(\aR\x03crc\"\xe4\x01\n" +
 	"\tLeaseJobs\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\x0e2\x15.moraine.wire.JobKindR\x05kinds\x12\x10\n" +
@@ -13699,7 +14664,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\vwait_millis\x18\x04 \x01(\x04R\n" +
 	"waitMillis\x12\x16\n" +
 	"\x06bucket\x18\x05 \x01(\tR\x06bucket\x12\x16\n" +
-	"\x06prefix\x18\x06 \x01(\tR\x06prefix\"i\n" +
+	"\x06prefix\x18\x06 \x01(\tR\x06prefix\x123\n" +
+	"\x06traits\x18\x9b\x05 \x01(\v2\x1a.moraine.wire.BucketTraitsR\x06traits\"i\n" +
 	"\tJobsReply\x12%\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x11.moraine.wire.JobR\x04jobs\x12!\n" +
 	"\flease_millis\x18\x02 \x01(\x04R\vleaseMillis\x12\x12\n" +
@@ -13730,9 +14696,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
 	"leaseEpoch\x12.\n" +
-	"\aintents\x18\x03 \x03(\v2\x14.moraine.wire.IntentR\aintents\"B\n" +
+	"\aintents\x18\x03 \x03(\v2\x14.moraine.wire.IntentR\aintents\"c\n" +
 	"\x10BeginRepairReply\x12.\n" +
-	"\aintents\x18\x01 \x03(\v2\x14.moraine.wire.IntentR\aintents\"q\n" +
+	"\aintents\x18\x01 \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xd8\x04 \x01(\fR\n" +
+	"capability\"q\n" +
 	"\fCommitRepair\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
@@ -13850,14 +14819,16 @@ const file_metadata_proto_rawDesc = "" +
 	"\vincarnation\x18\xce\x01 \x01(\x04R\vincarnation\"=\n" +
 	"\rMemberAddress\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\tR\taddresses\"\xa7\x01\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\"\xc9\x01\n" +
 	"\n" +
 	"MemberBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\adata_id\x18\x02 \x01(\fR\x06dataId\x122\n" +
 	"\x06status\x18\x04 \x01(\v2\x1a.moraine.wire.MemberStatusR\x06status\x12!\n" +
 	"\vincarnation\x18\xd4\x02 \x01(\x04R\vincarnation\x12\x13\n" +
-	"\x04mark\x18\xd5\x02 \x01(\fR\x04markJ\x04\b\x03\x10\x04\"\x9a\x02\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12 \n" +
+	"\vwant_secret\x18\xed\x04 \x01(\fR\n" +
+	"wantSecretJ\x04\b\x03\x10\x04\"\xb3\x02\n" +
 	"\x0fMemberBeatReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05fresh\x18\x02 \x01(\bR\x05fresh\x12\x1a\n" +
@@ -13867,7 +14838,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x10leader_addresses\x18\x06 \x03(\tR\x0fleaderAddresses\x12!\n" +
 	"\vincarnation\x18\xd4\x02 \x01(\x04R\vincarnation\x12\x13\n" +
 	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x120\n" +
-	"\x05stage\x18\xd6\x02 \x01(\x0e2\x19.moraine.wire.MemberStageR\x05stage\"\xbb\x04\n" +
+	"\x05stage\x18\xd6\x02 \x01(\x0e2\x19.moraine.wire.MemberStageR\x05stage\x12\x17\n" +
+	"\x06secret\x18\xed\x04 \x01(\fR\x06secret\"\xbb\x04\n" +
 	"\fMemberStatus\x12\x18\n" +
 	"\arelease\x18\x01 \x01(\tR\arelease\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\x04R\x05level\x12\x12\n" +
@@ -13985,7 +14957,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x04 \x01(\rR\x05index\x12\x16\n" +
 	"\x06length\x18\x05 \x01(\x04R\x06length\x12 \n" +
-	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\"\xa5\x01\n" +
+	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\"&\n" +
+	"\n" +
+	"AdoptReply\x12\x18\n" +
+	"\aadopted\x18\x01 \x01(\x04R\aadopted\"\xa5\x01\n" +
 	"\x0fQuarantineReply\x126\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x1e.moraine.wire.QuarantinedChunkR\x06chunks\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1f\n" +
@@ -14069,7 +15044,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 141)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 149)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -14082,438 +15057,464 @@ var file_metadata_proto_goTypes = []any{
 	(*MetaRequest)(nil),       // 8: moraine.wire.MetaRequest
 	(*MetaResponse)(nil),      // 9: moraine.wire.MetaResponse
 	(*Done)(nil),              // 10: moraine.wire.Done
-	(*OpenSession)(nil),       // 11: moraine.wire.OpenSession
-	(*RenewSession)(nil),      // 12: moraine.wire.RenewSession
-	(*CloseSession)(nil),      // 13: moraine.wire.CloseSession
-	(*SessionReply)(nil),      // 14: moraine.wire.SessionReply
-	(*GetCluster)(nil),        // 15: moraine.wire.GetCluster
-	(*MetadataNode)(nil),      // 16: moraine.wire.MetadataNode
-	(*ClusterReply)(nil),      // 17: moraine.wire.ClusterReply
-	(*RepairWaits)(nil),       // 18: moraine.wire.RepairWaits
-	(*Healing)(nil),           // 19: moraine.wire.Healing
-	(*SetRebalance)(nil),      // 20: moraine.wire.SetRebalance
-	(*Rebalance)(nil),         // 21: moraine.wire.Rebalance
-	(*Rewriting)(nil),         // 22: moraine.wire.Rewriting
-	(*SetMaintenance)(nil),    // 23: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 24: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 25: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 26: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 27: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 28: moraine.wire.EntryReply
-	(*Walk)(nil),              // 29: moraine.wire.Walk
-	(*WalkReply)(nil),         // 30: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 31: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 32: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 33: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 34: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 35: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 36: moraine.wire.Create
-	(*Rename)(nil),            // 37: moraine.wire.Rename
-	(*Remove)(nil),            // 38: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 39: moraine.wire.RemoveReply
-	(*Link)(nil),              // 40: moraine.wire.Link
-	(*Release)(nil),           // 41: moraine.wire.Release
-	(*SetXattr)(nil),          // 42: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 43: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 44: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 45: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 46: moraine.wire.SetAttr
-	(*Grant)(nil),             // 47: moraine.wire.Grant
-	(*GrantReply)(nil),        // 48: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 49: moraine.wire.EndGrant
-	(*Place)(nil),             // 50: moraine.wire.Place
-	(*PlaceReply)(nil),        // 51: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 52: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 53: moraine.wire.LinkTarget
-	(*Clone)(nil),             // 54: moraine.wire.Clone
-	(*CloneRange)(nil),        // 55: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 56: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 57: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 58: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 59: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 60: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 61: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 62: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 63: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 64: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 65: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 66: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 67: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 68: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 69: moraine.wire.ListLost
-	(*LostReply)(nil),         // 70: moraine.wire.LostReply
-	(*LostFile)(nil),          // 71: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 72: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 73: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 74: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 75: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 76: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 77: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 78: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 79: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 80: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 81: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 82: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 83: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 84: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 85: moraine.wire.Job
-	(*RewriteTask)(nil),       // 86: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 87: moraine.wire.CommitRewrite
-	(*CommitPack)(nil),        // 88: moraine.wire.CommitPack
-	(*PackedFile)(nil),        // 89: moraine.wire.PackedFile
-	(*PackReply)(nil),         // 90: moraine.wire.PackReply
-	(*RepairTask)(nil),        // 91: moraine.wire.RepairTask
-	(*Intent)(nil),            // 92: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 93: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 94: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 95: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 96: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 97: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 98: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 99: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 100: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 101: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 102: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 103: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 104: moraine.wire.EndIntents
-	(*Usage)(nil),             // 105: moraine.wire.Usage
-	(*GetUsage)(nil),          // 106: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 107: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 108: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 109: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 110: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 111: moraine.wire.Recount
-	(*Leases)(nil),            // 112: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 113: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 114: moraine.wire.Recall
-	(*Touch)(nil),             // 115: moraine.wire.Touch
-	(*Hold)(nil),              // 116: moraine.wire.Hold
-	(*HoldReply)(nil),         // 117: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 118: moraine.wire.EndHold
-	(*Batch)(nil),             // 119: moraine.wire.Batch
-	(*BatchReply)(nil),        // 120: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 121: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 122: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 123: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 124: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 125: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 126: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 127: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 128: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 129: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 130: moraine.wire.GetMembers
-	(*Member)(nil),            // 131: moraine.wire.Member
-	(*MembersReply)(nil),      // 132: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 133: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 134: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 135: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 136: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 137: moraine.wire.CloneTree
-	(*Concat)(nil),            // 138: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 139: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 140: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 141: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 142: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 143: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 144: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 145: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 146: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 147: moraine.wire.QuarantinedChunk
-	(*QuarantineReply)(nil),   // 148: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 149: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 150: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 151: moraine.wire.SealPart
-	(*GetStep)(nil),           // 152: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 153: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 154: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 155: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 156: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 157: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 158: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 159: moraine.wire.ListParts
-	(*BeginObject)(nil),       // 160: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 161: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 162: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 163: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 164: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 165: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 166: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 167: moraine.wire.GetObject
-	(*GetTier)(nil),           // 168: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 169: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 170: moraine.wire.GetPolicy
-	(*Error)(nil),             // 171: moraine.wire.Error
-	(*Topology)(nil),          // 172: moraine.wire.Topology
-	(*RunReply)(nil),          // 173: moraine.wire.RunReply
-	(*StepReply)(nil),         // 174: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 175: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 176: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 177: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 178: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 179: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 180: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 181: moraine.wire.Scheme
-	(DeviceState)(0),          // 182: moraine.wire.DeviceState
-	(*Attr)(nil),              // 183: moraine.wire.Attr
-	(FileType)(0),             // 184: moraine.wire.FileType
-	(*Placement)(nil),         // 185: moraine.wire.Placement
-	(*Stripe)(nil),            // 186: moraine.wire.Stripe
-	(*Extent)(nil),            // 187: moraine.wire.Extent
-	(*Object)(nil),            // 188: moraine.wire.Object
-	(*Host)(nil),              // 189: moraine.wire.Host
-	(*Device)(nil),            // 190: moraine.wire.Device
-	(*SigningKey)(nil),        // 191: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 192: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 193: moraine.wire.MoveTask
+	(*Revocation)(nil),        // 11: moraine.wire.Revocation
+	(*RevokeCert)(nil),        // 12: moraine.wire.RevokeCert
+	(*ListRevoked)(nil),       // 13: moraine.wire.ListRevoked
+	(*RevokedReply)(nil),      // 14: moraine.wire.RevokedReply
+	(*OpenSession)(nil),       // 15: moraine.wire.OpenSession
+	(*RenewSession)(nil),      // 16: moraine.wire.RenewSession
+	(*CloseSession)(nil),      // 17: moraine.wire.CloseSession
+	(*SessionReply)(nil),      // 18: moraine.wire.SessionReply
+	(*GetCluster)(nil),        // 19: moraine.wire.GetCluster
+	(*MetadataNode)(nil),      // 20: moraine.wire.MetadataNode
+	(*ClusterReply)(nil),      // 21: moraine.wire.ClusterReply
+	(*KeptBackups)(nil),       // 22: moraine.wire.KeptBackups
+	(*RepairWaits)(nil),       // 23: moraine.wire.RepairWaits
+	(*Healing)(nil),           // 24: moraine.wire.Healing
+	(*SetRebalance)(nil),      // 25: moraine.wire.SetRebalance
+	(*Rebalance)(nil),         // 26: moraine.wire.Rebalance
+	(*Rewriting)(nil),         // 27: moraine.wire.Rewriting
+	(*SetMaintenance)(nil),    // 28: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 29: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 30: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 31: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 32: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 33: moraine.wire.EntryReply
+	(*Walk)(nil),              // 34: moraine.wire.Walk
+	(*WalkReply)(nil),         // 35: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 36: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 37: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 38: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 39: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 40: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 41: moraine.wire.Create
+	(*Xattr)(nil),             // 42: moraine.wire.Xattr
+	(*Rename)(nil),            // 43: moraine.wire.Rename
+	(*Remove)(nil),            // 44: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 45: moraine.wire.RemoveReply
+	(*Link)(nil),              // 46: moraine.wire.Link
+	(*Release)(nil),           // 47: moraine.wire.Release
+	(*SetXattr)(nil),          // 48: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 49: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 50: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 51: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 52: moraine.wire.SetAttr
+	(*Grant)(nil),             // 53: moraine.wire.Grant
+	(*GrantReply)(nil),        // 54: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 55: moraine.wire.EndGrant
+	(*Place)(nil),             // 56: moraine.wire.Place
+	(*PlaceReply)(nil),        // 57: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 58: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 59: moraine.wire.LinkTarget
+	(*Expect)(nil),            // 60: moraine.wire.Expect
+	(*Clone)(nil),             // 61: moraine.wire.Clone
+	(*CloneRange)(nil),        // 62: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 63: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 64: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 65: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 66: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 67: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 68: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 69: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 70: moraine.wire.Heartbeat
+	(*HeartbeatReply)(nil),    // 71: moraine.wire.HeartbeatReply
+	(*ListMemory)(nil),        // 72: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 73: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 74: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 75: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 76: moraine.wire.ListLost
+	(*LostReply)(nil),         // 77: moraine.wire.LostReply
+	(*LostFile)(nil),          // 78: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 79: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 80: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 81: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 82: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 83: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 84: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 85: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 86: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 87: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 88: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 89: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 90: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 91: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 92: moraine.wire.Job
+	(*RewriteTask)(nil),       // 93: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 94: moraine.wire.CommitRewrite
+	(*CommitPack)(nil),        // 95: moraine.wire.CommitPack
+	(*PackedFile)(nil),        // 96: moraine.wire.PackedFile
+	(*PackReply)(nil),         // 97: moraine.wire.PackReply
+	(*RepairTask)(nil),        // 98: moraine.wire.RepairTask
+	(*Intent)(nil),            // 99: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 100: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 101: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 102: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 103: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 104: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 105: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 106: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 107: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 108: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 109: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 110: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 111: moraine.wire.EndIntents
+	(*Usage)(nil),             // 112: moraine.wire.Usage
+	(*GetUsage)(nil),          // 113: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 114: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 115: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 116: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 117: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 118: moraine.wire.Recount
+	(*Leases)(nil),            // 119: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 120: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 121: moraine.wire.Recall
+	(*Touch)(nil),             // 122: moraine.wire.Touch
+	(*Hold)(nil),              // 123: moraine.wire.Hold
+	(*HoldReply)(nil),         // 124: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 125: moraine.wire.EndHold
+	(*Batch)(nil),             // 126: moraine.wire.Batch
+	(*BatchReply)(nil),        // 127: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 128: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 129: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 130: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 131: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 132: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 133: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 134: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 135: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 136: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 137: moraine.wire.GetMembers
+	(*Member)(nil),            // 138: moraine.wire.Member
+	(*MembersReply)(nil),      // 139: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 140: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 141: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 142: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 143: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 144: moraine.wire.CloneTree
+	(*Concat)(nil),            // 145: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 146: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 147: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 148: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 149: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 150: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 151: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 152: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 153: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 154: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 155: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 156: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 157: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 158: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 159: moraine.wire.SealPart
+	(*GetStep)(nil),           // 160: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 161: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 162: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 163: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 164: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 165: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 166: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 167: moraine.wire.ListParts
+	(*LeaseStep)(nil),         // 168: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),       // 169: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 170: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 171: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 172: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 173: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 174: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 175: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 176: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 177: moraine.wire.GetObject
+	(*GetTier)(nil),           // 178: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 179: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 180: moraine.wire.GetPolicy
+	(*Error)(nil),             // 181: moraine.wire.Error
+	(*Topology)(nil),          // 182: moraine.wire.Topology
+	(*RunReply)(nil),          // 183: moraine.wire.RunReply
+	(*StepReply)(nil),         // 184: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 185: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 186: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 187: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 188: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 189: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 190: moraine.wire.PolicyReply
+	(*Scheme)(nil),            // 191: moraine.wire.Scheme
+	(DeviceState)(0),          // 192: moraine.wire.DeviceState
+	(*Attr)(nil),              // 193: moraine.wire.Attr
+	(FileType)(0),             // 194: moraine.wire.FileType
+	(*Placement)(nil),         // 195: moraine.wire.Placement
+	(*Stripe)(nil),            // 196: moraine.wire.Stripe
+	(*Extent)(nil),            // 197: moraine.wire.Extent
+	(*Object)(nil),            // 198: moraine.wire.Object
+	(*Host)(nil),              // 199: moraine.wire.Host
+	(*Device)(nil),            // 200: moraine.wire.Device
+	(*SigningKey)(nil),        // 201: moraine.wire.SigningKey
+	(*StepKey)(nil),           // 202: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 203: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 204: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
-	11,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
-	12,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
-	13,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
-	15,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	26,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	27,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	29,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	32,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	33,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	36,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	37,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	38,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	46,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	45,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	40,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	41,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	42,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	43,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	47,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	49,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	50,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	52,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	57,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	59,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	54,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	61,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	63,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	75,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	74,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	84,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	93,  // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	95,  // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	96,  // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	97,  // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	98,  // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	100, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	102, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	104, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	149, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	150, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	151, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	152, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	153, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	154, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	155, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	156, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	157, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	158, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	159, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	99,  // 49: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	160, // 50: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	161, // 51: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	162, // 52: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	163, // 53: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	164, // 54: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	165, // 55: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	166, // 56: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	167, // 57: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	168, // 58: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	169, // 59: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	170, // 60: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	106, // 61: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	108, // 62: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	109, // 63: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	111, // 64: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	137, // 65: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	138, // 66: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	139, // 67: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	112, // 68: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	122, // 69: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	126, // 70: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	130, // 71: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	134, // 72: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	135, // 73: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	136, // 74: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	140, // 75: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	23,  // 76: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	25,  // 77: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	24,  // 78: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	142, // 79: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	144, // 80: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	146, // 81: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	67,  // 82: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	65,  // 83: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	69,  // 84: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	20,  // 85: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	87,  // 86: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	88,  // 87: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
-	78,  // 88: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	80,  // 89: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	116, // 90: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	118, // 91: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	119, // 92: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	171, // 93: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	121, // 94: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	14,  // 95: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	17,  // 96: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	172, // 97: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	28,  // 98: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	30,  // 99: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	35,  // 100: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	39,  // 101: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	48,  // 102: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	51,  // 103: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	56,  // 104: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	58,  // 105: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	62,  // 106: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	64,  // 107: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	77,  // 108: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	94,  // 109: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	101, // 110: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	103, // 111: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	173, // 112: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	174, // 113: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	175, // 114: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	176, // 115: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	177, // 116: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	44,  // 117: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	178, // 118: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	179, // 119: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	180, // 120: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	107, // 121: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	110, // 122: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	127, // 123: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	132, // 124: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	141, // 125: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	143, // 126: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	145, // 127: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	148, // 128: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 129: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	113, // 130: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	124, // 131: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	117, // 132: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	120, // 133: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	66,  // 134: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	70,  // 135: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	79,  // 136: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	82,  // 137: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	90,  // 138: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
-	125, // 139: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	16,  // 140: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	172, // 141: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	181, // 142: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	19,  // 143: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	21,  // 144: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	22,  // 145: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	18,  // 146: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	0,   // 147: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	182, // 148: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	183, // 149: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	183, // 150: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	31,  // 151: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	183, // 152: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	183, // 153: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	34,  // 154: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	184, // 155: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	181, // 156: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	185, // 157: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	181, // 158: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	181, // 159: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	185, // 160: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	186, // 161: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	187, // 162: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 163: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	53,  // 164: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	36,  // 165: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	2,   // 166: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	55,  // 167: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	53,  // 168: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	183, // 169: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	183, // 170: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	187, // 171: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	186, // 172: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	188, // 173: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	60,  // 174: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	189, // 175: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	190, // 176: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	191, // 177: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	190, // 178: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	73,  // 179: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	191, // 180: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	68,  // 181: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	68,  // 182: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	71,  // 183: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	72,  // 184: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	73,  // 185: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	76,  // 186: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	73,  // 187: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	75,  // 188: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	83,  // 189: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	81,  // 190: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 191: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	181, // 192: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	182, // 193: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 194: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 195: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	91,  // 196: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	192, // 197: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	193, // 198: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 199: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	86,  // 200: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	186, // 201: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	187, // 202: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	187, // 203: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	186, // 204: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	89,  // 205: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	187, // 206: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	187, // 207: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	186, // 208: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	92,  // 209: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 210: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	85,  // 211: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 212: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	92,  // 213: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	92,  // 214: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	92,  // 215: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	92,  // 216: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	105, // 217: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	105, // 218: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	105, // 219: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	114, // 220: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	115, // 221: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	183, // 222: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 223: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 224: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	115, // 225: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 226: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	184, // 227: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	123, // 228: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	128, // 229: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 230: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	129, // 231: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	129, // 232: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	128, // 233: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	131, // 234: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	133, // 235: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	55,  // 236: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	53,  // 237: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 238: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	128, // 239: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	131, // 240: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	147, // 241: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	242, // [242:242] is the sub-list for method output_type
-	242, // [242:242] is the sub-list for method input_type
-	242, // [242:242] is the sub-list for extension type_name
-	242, // [242:242] is the sub-list for extension extendee
-	0,   // [0:242] is the sub-list for field type_name
+	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
+	16,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
+	17,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
+	19,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
+	31,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	32,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	34,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	37,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	38,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	41,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	43,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	44,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	52,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	51,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	46,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	47,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	48,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	49,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	53,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	55,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	56,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	58,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	64,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	66,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	61,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	68,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	70,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	82,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	81,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	91,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	100, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	102, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	103, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	104, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	105, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	107, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	109, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	111, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	157, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	158, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	159, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	160, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	161, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	162, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	163, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	164, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	165, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	166, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	167, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	168, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	169, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	106, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	170, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	171, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	172, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	173, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	174, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	175, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	176, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	177, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	178, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	179, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	180, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	113, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	115, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	116, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	118, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	144, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	145, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	146, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	119, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	129, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	133, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	137, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	141, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	142, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	143, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	147, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	28,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	30,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	29,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	149, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	151, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	153, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	74,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	72,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	76,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	25,  // 87: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	94,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	95,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
+	85,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	87,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	123, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	125, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	126, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	12,  // 95: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 96: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	181, // 97: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	128, // 98: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 99: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 100: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	182, // 101: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	33,  // 102: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	35,  // 103: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	40,  // 104: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	45,  // 105: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	54,  // 106: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	57,  // 107: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	63,  // 108: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	65,  // 109: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	69,  // 110: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	71,  // 111: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	84,  // 112: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	101, // 113: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	108, // 114: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	110, // 115: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	183, // 116: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	184, // 117: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	185, // 118: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	186, // 119: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	187, // 120: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	50,  // 121: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	188, // 122: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	189, // 123: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	190, // 124: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	114, // 125: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	117, // 126: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	134, // 127: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	139, // 128: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	148, // 129: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	150, // 130: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	152, // 131: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	156, // 132: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 133: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	120, // 134: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	131, // 135: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	124, // 136: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	127, // 137: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	73,  // 138: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	77,  // 139: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	86,  // 140: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	89,  // 141: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	155, // 142: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	97,  // 143: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
+	14,  // 144: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	11,  // 145: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 146: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	132, // 147: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	20,  // 148: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	182, // 149: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	191, // 150: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	24,  // 151: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	26,  // 152: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	27,  // 153: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	23,  // 154: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	22,  // 155: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	0,   // 156: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	192, // 157: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	193, // 158: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	193, // 159: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	36,  // 160: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	193, // 161: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	193, // 162: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	39,  // 163: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	194, // 164: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	42,  // 165: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	60,  // 166: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	191, // 167: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	195, // 168: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	191, // 169: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	191, // 170: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	195, // 171: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	196, // 172: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	197, // 173: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 174: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	59,  // 175: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	41,  // 176: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	60,  // 177: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 178: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	62,  // 179: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	59,  // 180: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	193, // 181: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	193, // 182: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	197, // 183: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	196, // 184: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	198, // 185: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	67,  // 186: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	199, // 187: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	200, // 188: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	201, // 189: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	200, // 190: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	80,  // 191: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	201, // 192: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 193: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	75,  // 194: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	75,  // 195: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	78,  // 196: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	79,  // 197: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	80,  // 198: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	83,  // 199: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	80,  // 200: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	196, // 201: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	82,  // 202: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	90,  // 203: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	88,  // 204: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 205: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	191, // 206: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	192, // 207: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 208: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 209: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	98,  // 210: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	202, // 211: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	203, // 212: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 213: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	93,  // 214: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	196, // 215: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	197, // 216: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	197, // 217: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	196, // 218: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	96,  // 219: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	197, // 220: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	197, // 221: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	196, // 222: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	99,  // 223: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 224: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	204, // 225: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	92,  // 226: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 227: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	99,  // 228: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	99,  // 229: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	99,  // 230: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	99,  // 231: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	112, // 232: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	112, // 233: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	112, // 234: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	121, // 235: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	122, // 236: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	193, // 237: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 238: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 239: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	122, // 240: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 241: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	194, // 242: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	130, // 243: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	135, // 244: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 245: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	136, // 246: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	136, // 247: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	135, // 248: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	138, // 249: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	140, // 250: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	62,  // 251: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	59,  // 252: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 253: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	135, // 254: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	138, // 255: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	154, // 256: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	257, // [257:257] is the sub-list for method output_type
+	257, // [257:257] is the sub-list for method input_type
+	257, // [257:257] is the sub-list for extension type_name
+	257, // [257:257] is the sub-list for extension extendee
+	0,   // [0:257] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -14575,6 +15576,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ResolveStep)(nil),
 		(*MetaRequest_RemoveStep)(nil),
 		(*MetaRequest_ListParts)(nil),
+		(*MetaRequest_LeaseStep)(nil),
+		(*MetaRequest_ReleaseStep)(nil),
 		(*MetaRequest_QueueMove)(nil),
 		(*MetaRequest_BeginObject)(nil),
 		(*MetaRequest_EndObject)(nil),
@@ -14619,6 +15622,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_Hold)(nil),
 		(*MetaRequest_EndHold)(nil),
 		(*MetaRequest_Batch)(nil),
+		(*MetaRequest_RevokeCert)(nil),
+		(*MetaRequest_ListRevoked)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -14664,16 +15669,18 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Lost)(nil),
 		(*MetaResponse_CheckChunks)(nil),
 		(*MetaResponse_DropChunks)(nil),
+		(*MetaResponse_Adopt)(nil),
 		(*MetaResponse_Pack)(nil),
+		(*MetaResponse_Revoked)(nil),
 	}
-	file_metadata_proto_msgTypes[12].OneofWrappers = []any{}
+	file_metadata_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   141,
+			NumMessages:   149,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -21,6 +21,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Verified says how it is known that a bucket holds the bytes that were sent.
+type Verified int32
+
+const (
+	Verified_VERIFIED_UNSPECIFIED Verified = 0 // it is not
+	Verified_VERIFIED_STORE_CRC   Verified = 1 // the store computed the CRC32C of the whole object, and it is ours
+	Verified_VERIFIED_READ_BACK   Verified = 2 // the object was read back, and its CRC32C is ours
+)
+
+// Enum value maps for Verified.
+var (
+	Verified_name = map[int32]string{
+		0: "VERIFIED_UNSPECIFIED",
+		1: "VERIFIED_STORE_CRC",
+		2: "VERIFIED_READ_BACK",
+	}
+	Verified_value = map[string]int32{
+		"VERIFIED_UNSPECIFIED": 0,
+		"VERIFIED_STORE_CRC":   1,
+		"VERIFIED_READ_BACK":   2,
+	}
+)
+
+func (x Verified) Enum() *Verified {
+	p := new(Verified)
+	*p = x
+	return p
+}
+
+func (x Verified) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verified) Descriptor() protoreflect.EnumDescriptor {
+	return file_object_proto_enumTypes[0].Descriptor()
+}
+
+func (Verified) Type() protoreflect.EnumType {
+	return &file_object_proto_enumTypes[0]
+}
+
+func (x Verified) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verified.Descriptor instead.
+func (Verified) EnumDescriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{0}
+}
+
 type IntentKind int32
 
 const (
@@ -57,11 +107,11 @@ func (x IntentKind) String() string {
 }
 
 func (IntentKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_object_proto_enumTypes[0].Descriptor()
+	return file_object_proto_enumTypes[1].Descriptor()
 }
 
 func (IntentKind) Type() protoreflect.EnumType {
-	return &file_object_proto_enumTypes[0]
+	return &file_object_proto_enumTypes[1]
 }
 
 func (x IntentKind) Number() protoreflect.EnumNumber {
@@ -70,7 +120,57 @@ func (x IntentKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use IntentKind.Descriptor instead.
 func (IntentKind) EnumDescriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{0}
+	return file_object_proto_rawDescGZIP(), []int{1}
+}
+
+// ForeignPolicy says what a flush does where somebody else's object is at the key.
+type ForeignPolicy int32
+
+const (
+	ForeignPolicy_FOREIGN_POLICY_UNSPECIFIED ForeignPolicy = 0 // as the directory above says; at the top: refuse
+	ForeignPolicy_FOREIGN_POLICY_REFUSE      ForeignPolicy = 1
+	ForeignPolicy_FOREIGN_POLICY_OVERWRITE   ForeignPolicy = 2
+)
+
+// Enum value maps for ForeignPolicy.
+var (
+	ForeignPolicy_name = map[int32]string{
+		0: "FOREIGN_POLICY_UNSPECIFIED",
+		1: "FOREIGN_POLICY_REFUSE",
+		2: "FOREIGN_POLICY_OVERWRITE",
+	}
+	ForeignPolicy_value = map[string]int32{
+		"FOREIGN_POLICY_UNSPECIFIED": 0,
+		"FOREIGN_POLICY_REFUSE":      1,
+		"FOREIGN_POLICY_OVERWRITE":   2,
+	}
+)
+
+func (x ForeignPolicy) Enum() *ForeignPolicy {
+	p := new(ForeignPolicy)
+	*p = x
+	return p
+}
+
+func (x ForeignPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ForeignPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_object_proto_enumTypes[2].Descriptor()
+}
+
+func (ForeignPolicy) Type() protoreflect.EnumType {
+	return &file_object_proto_enumTypes[2]
+}
+
+func (x ForeignPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ForeignPolicy.Descriptor instead.
+func (ForeignPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{2}
 }
 
 type FlushPolicy int32
@@ -106,11 +206,11 @@ func (x FlushPolicy) String() string {
 }
 
 func (FlushPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_object_proto_enumTypes[1].Descriptor()
+	return file_object_proto_enumTypes[3].Descriptor()
 }
 
 func (FlushPolicy) Type() protoreflect.EnumType {
-	return &file_object_proto_enumTypes[1]
+	return &file_object_proto_enumTypes[3]
 }
 
 func (x FlushPolicy) Number() protoreflect.EnumNumber {
@@ -119,7 +219,7 @@ func (x FlushPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FlushPolicy.Descriptor instead.
 func (FlushPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{1}
+	return file_object_proto_rawDescGZIP(), []int{3}
 }
 
 // Object is the record of one object. It never changes what bytes it stands
@@ -138,7 +238,8 @@ type Object struct {
 	RefCount      uint32                 `protobuf:"varint,10,opt,name=ref_count,json=refCount,proto3" json:"ref_count,omitempty"` // extent tables that refer to it, and one for the inode whose newest object it is
 	Piece         uint64                 `protobuf:"varint,11,opt,name=piece,proto3" json:"piece,omitempty"`                       // length of the pieces that are summed, bytes; the last one may be shorter
 	Tenant        uint32                 `protobuf:"varint,12,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Kept          bool                   `protobuf:"varint,13,opt,name=kept,proto3" json:"kept,omitempty"` // at a key of its own, no longer at a path
+	Kept          bool                   `protobuf:"varint,13,opt,name=kept,proto3" json:"kept,omitempty"`                                     // at a key of its own, no longer at a path
+	Verified      Verified               `protobuf:"varint,663,opt,name=verified,proto3,enum=moraine.wire.Verified" json:"verified,omitempty"` // how its bytes were compared with ours; nothing is evicted to one that was not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,6 +365,82 @@ func (x *Object) GetKept() bool {
 	return false
 }
 
+func (x *Object) GetVerified() Verified {
+	if x != nil {
+		return x.Verified
+	}
+	return Verified_VERIFIED_UNSPECIFIED
+}
+
+// BucketTraits are what a probe found a bucket to support.
+type BucketTraits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bucket        string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`                                 // s3://BUCKET/PREFIX
+	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc,proto3" json:"whole_crc,omitempty"`            // it computes the CRC32C of whole objects, and refuses what does not match
+	IfNoneMatch   bool                   `protobuf:"varint,3,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"` // If-None-Match: * is a condition of a completion
+	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`               // If-Match is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketTraits) Reset() {
+	*x = BucketTraits{}
+	mi := &file_object_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketTraits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketTraits) ProtoMessage() {}
+
+func (x *BucketTraits) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketTraits.ProtoReflect.Descriptor instead.
+func (*BucketTraits) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BucketTraits) GetBucket() string {
+	if x != nil {
+		return x.Bucket
+	}
+	return ""
+}
+
+func (x *BucketTraits) GetWholeCrc() bool {
+	if x != nil {
+		return x.WholeCrc
+	}
+	return false
+}
+
+func (x *BucketTraits) GetIfNoneMatch() bool {
+	if x != nil {
+		return x.IfNoneMatch
+	}
+	return false
+}
+
+func (x *BucketTraits) GetIfMatch() bool {
+	if x != nil {
+		return x.IfMatch
+	}
+	return false
+}
+
 // ObjectPart is one uploaded part; all but the last have the same length, a
 // multiple of the piece.
 type ObjectPart struct {
@@ -276,7 +453,7 @@ type ObjectPart struct {
 
 func (x *ObjectPart) Reset() {
 	*x = ObjectPart{}
-	mi := &file_object_proto_msgTypes[1]
+	mi := &file_object_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -288,7 +465,7 @@ func (x *ObjectPart) String() string {
 func (*ObjectPart) ProtoMessage() {}
 
 func (x *ObjectPart) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[1]
+	mi := &file_object_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -301,7 +478,7 @@ func (x *ObjectPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectPart.ProtoReflect.Descriptor instead.
 func (*ObjectPart) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{1}
+	return file_object_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ObjectPart) GetEtag() string {
@@ -339,7 +516,7 @@ type ObjectIntent struct {
 
 func (x *ObjectIntent) Reset() {
 	*x = ObjectIntent{}
-	mi := &file_object_proto_msgTypes[2]
+	mi := &file_object_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -351,7 +528,7 @@ func (x *ObjectIntent) String() string {
 func (*ObjectIntent) ProtoMessage() {}
 
 func (x *ObjectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[2]
+	mi := &file_object_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -364,7 +541,7 @@ func (x *ObjectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectIntent.ProtoReflect.Descriptor instead.
 func (*ObjectIntent) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{2}
+	return file_object_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ObjectIntent) GetKind() IntentKind {
@@ -462,6 +639,8 @@ type MoveTask struct {
 	Intent        *ObjectIntent          `protobuf:"bytes,6,opt,name=intent,proto3" json:"intent,omitempty"`                         // what a former holder had announced and nobody settled
 	KeepFirst     bool                   `protobuf:"varint,7,opt,name=keep_first,json=keepFirst,proto3" json:"keep_first,omitempty"` // FLUSH: object must be copied away before the key is overwritten
 	KeepKey       string                 `protobuf:"bytes,8,opt,name=keep_key,json=keepKey,proto3" json:"keep_key,omitempty"`        // FLUSH with keep_first: where to
+	Overwrite     bool                   `protobuf:"varint,664,opt,name=overwrite,proto3" json:"overwrite,omitempty"`                // FLUSH: the policy lets it replace an object that this cluster did not write
+	Cluster       []byte                 `protobuf:"bytes,665,opt,name=cluster,proto3" json:"cluster,omitempty"`                     // its UUID: with inode it tells what this cluster wrote
 	Cleanup       bool                   `protobuf:"varint,9,opt,name=cleanup,proto3" json:"cleanup,omitempty"`                      // only settle the intent, and finish: the file is gone, or the job was canceled or given up
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -469,7 +648,7 @@ type MoveTask struct {
 
 func (x *MoveTask) Reset() {
 	*x = MoveTask{}
-	mi := &file_object_proto_msgTypes[3]
+	mi := &file_object_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +660,7 @@ func (x *MoveTask) String() string {
 func (*MoveTask) ProtoMessage() {}
 
 func (x *MoveTask) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[3]
+	mi := &file_object_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +673,7 @@ func (x *MoveTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTask.ProtoReflect.Descriptor instead.
 func (*MoveTask) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{3}
+	return file_object_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MoveTask) GetAttr() *Attr {
@@ -553,6 +732,20 @@ func (x *MoveTask) GetKeepKey() string {
 	return ""
 }
 
+func (x *MoveTask) GetOverwrite() bool {
+	if x != nil {
+		return x.Overwrite
+	}
+	return false
+}
+
+func (x *MoveTask) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
 func (x *MoveTask) GetCleanup() bool {
 	if x != nil {
 		return x.Cleanup
@@ -575,7 +768,7 @@ type BeginObject struct {
 
 func (x *BeginObject) Reset() {
 	*x = BeginObject{}
-	mi := &file_object_proto_msgTypes[4]
+	mi := &file_object_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +780,7 @@ func (x *BeginObject) String() string {
 func (*BeginObject) ProtoMessage() {}
 
 func (x *BeginObject) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[4]
+	mi := &file_object_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +793,7 @@ func (x *BeginObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginObject.ProtoReflect.Descriptor instead.
 func (*BeginObject) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{4}
+	return file_object_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BeginObject) GetJob() uint64 {
@@ -636,7 +829,7 @@ type EndObject struct {
 
 func (x *EndObject) Reset() {
 	*x = EndObject{}
-	mi := &file_object_proto_msgTypes[5]
+	mi := &file_object_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +841,7 @@ func (x *EndObject) String() string {
 func (*EndObject) ProtoMessage() {}
 
 func (x *EndObject) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[5]
+	mi := &file_object_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +854,7 @@ func (x *EndObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndObject.ProtoReflect.Descriptor instead.
 func (*EndObject) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{5}
+	return file_object_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EndObject) GetJob() uint64 {
@@ -694,7 +887,7 @@ type CommitFlush struct {
 
 func (x *CommitFlush) Reset() {
 	*x = CommitFlush{}
-	mi := &file_object_proto_msgTypes[6]
+	mi := &file_object_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +899,7 @@ func (x *CommitFlush) String() string {
 func (*CommitFlush) ProtoMessage() {}
 
 func (x *CommitFlush) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[6]
+	mi := &file_object_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +912,7 @@ func (x *CommitFlush) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitFlush.ProtoReflect.Descriptor instead.
 func (*CommitFlush) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{6}
+	return file_object_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitFlush) GetJob() uint64 {
@@ -777,7 +970,7 @@ type MoveObject struct {
 
 func (x *MoveObject) Reset() {
 	*x = MoveObject{}
-	mi := &file_object_proto_msgTypes[7]
+	mi := &file_object_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +982,7 @@ func (x *MoveObject) String() string {
 func (*MoveObject) ProtoMessage() {}
 
 func (x *MoveObject) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[7]
+	mi := &file_object_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +995,7 @@ func (x *MoveObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveObject.ProtoReflect.Descriptor instead.
 func (*MoveObject) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{7}
+	return file_object_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MoveObject) GetJob() uint64 {
@@ -840,7 +1033,7 @@ type CommitEvict struct {
 
 func (x *CommitEvict) Reset() {
 	*x = CommitEvict{}
-	mi := &file_object_proto_msgTypes[8]
+	mi := &file_object_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1045,7 @@ func (x *CommitEvict) String() string {
 func (*CommitEvict) ProtoMessage() {}
 
 func (x *CommitEvict) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[8]
+	mi := &file_object_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1058,7 @@ func (x *CommitEvict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitEvict.ProtoReflect.Descriptor instead.
 func (*CommitEvict) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{8}
+	return file_object_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CommitEvict) GetJob() uint64 {
@@ -914,7 +1107,7 @@ type CommitStage struct {
 
 func (x *CommitStage) Reset() {
 	*x = CommitStage{}
-	mi := &file_object_proto_msgTypes[9]
+	mi := &file_object_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1119,7 @@ func (x *CommitStage) String() string {
 func (*CommitStage) ProtoMessage() {}
 
 func (x *CommitStage) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[9]
+	mi := &file_object_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1132,7 @@ func (x *CommitStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStage.ProtoReflect.Descriptor instead.
 func (*CommitStage) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{9}
+	return file_object_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CommitStage) GetJob() uint64 {
@@ -1009,7 +1202,7 @@ type DeletedObject struct {
 
 func (x *DeletedObject) Reset() {
 	*x = DeletedObject{}
-	mi := &file_object_proto_msgTypes[10]
+	mi := &file_object_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1214,7 @@ func (x *DeletedObject) String() string {
 func (*DeletedObject) ProtoMessage() {}
 
 func (x *DeletedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[10]
+	mi := &file_object_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1227,7 @@ func (x *DeletedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedObject.ProtoReflect.Descriptor instead.
 func (*DeletedObject) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{10}
+	return file_object_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeletedObject) GetJob() uint64 {
@@ -1063,7 +1256,7 @@ type GetObject struct {
 
 func (x *GetObject) Reset() {
 	*x = GetObject{}
-	mi := &file_object_proto_msgTypes[11]
+	mi := &file_object_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1268,7 @@ func (x *GetObject) String() string {
 func (*GetObject) ProtoMessage() {}
 
 func (x *GetObject) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[11]
+	mi := &file_object_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1281,7 @@ func (x *GetObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObject.ProtoReflect.Descriptor instead.
 func (*GetObject) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{11}
+	return file_object_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetObject) GetObject() uint64 {
@@ -1122,7 +1315,7 @@ type ObjectReply struct {
 
 func (x *ObjectReply) Reset() {
 	*x = ObjectReply{}
-	mi := &file_object_proto_msgTypes[12]
+	mi := &file_object_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1327,7 @@ func (x *ObjectReply) String() string {
 func (*ObjectReply) ProtoMessage() {}
 
 func (x *ObjectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[12]
+	mi := &file_object_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1340,7 @@ func (x *ObjectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReply.ProtoReflect.Descriptor instead.
 func (*ObjectReply) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{12}
+	return file_object_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ObjectReply) GetObject() *Object {
@@ -1173,7 +1366,7 @@ type GetTier struct {
 
 func (x *GetTier) Reset() {
 	*x = GetTier{}
-	mi := &file_object_proto_msgTypes[13]
+	mi := &file_object_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1378,7 @@ func (x *GetTier) String() string {
 func (*GetTier) ProtoMessage() {}
 
 func (x *GetTier) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[13]
+	mi := &file_object_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1391,7 @@ func (x *GetTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTier.ProtoReflect.Descriptor instead.
 func (*GetTier) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{13}
+	return file_object_proto_rawDescGZIP(), []int{14}
 }
 
 type TierReply struct {
@@ -1213,13 +1406,14 @@ type TierReply struct {
 	UnsettledKeys   uint64                 `protobuf:"varint,8,opt,name=unsettled_keys,json=unsettledKeys,proto3" json:"unsettled_keys,omitempty"`
 	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"` // that hosts serve, each once
 	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`   // hosts that serve one
+	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"` // of those that movers have probed, as far as this leader has heard
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TierReply) Reset() {
 	*x = TierReply{}
-	mi := &file_object_proto_msgTypes[14]
+	mi := &file_object_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1425,7 @@ func (x *TierReply) String() string {
 func (*TierReply) ProtoMessage() {}
 
 func (x *TierReply) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[14]
+	mi := &file_object_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1438,7 @@ func (x *TierReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TierReply.ProtoReflect.Descriptor instead.
 func (*TierReply) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{14}
+	return file_object_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TierReply) GetObjects() uint64 {
@@ -1317,19 +1511,27 @@ func (x *TierReply) GetHosts() uint64 {
 	return 0
 }
 
+func (x *TierReply) GetTraits() []*BucketTraits {
+	if x != nil {
+		return x.Traits
+	}
+	return nil
+}
+
 // Policy is set on a directory and governs what is below it, unless a
 // directory further down has its own. An unset field is inherited.
 type Policy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Flush         FlushPolicy            `protobuf:"varint,1,opt,name=flush,proto3,enum=moraine.wire.FlushPolicy" json:"flush,omitempty"`
 	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"` // of new stripes
+	Foreign       ForeignPolicy          `protobuf:"varint,668,opt,name=foreign,proto3,enum=moraine.wire.ForeignPolicy" json:"foreign,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_object_proto_msgTypes[15]
+	mi := &file_object_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1543,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[15]
+	mi := &file_object_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1556,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{15}
+	return file_object_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Policy) GetFlush() FlushPolicy {
@@ -1371,6 +1573,13 @@ func (x *Policy) GetScheme() *Scheme {
 	return nil
 }
 
+func (x *Policy) GetForeign() ForeignPolicy {
+	if x != nil {
+		return x.Foreign
+	}
+	return ForeignPolicy_FOREIGN_POLICY_UNSPECIFIED
+}
+
 type SetPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -1381,7 +1590,7 @@ type SetPolicy struct {
 
 func (x *SetPolicy) Reset() {
 	*x = SetPolicy{}
-	mi := &file_object_proto_msgTypes[16]
+	mi := &file_object_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1602,7 @@ func (x *SetPolicy) String() string {
 func (*SetPolicy) ProtoMessage() {}
 
 func (x *SetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[16]
+	mi := &file_object_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1615,7 @@ func (x *SetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicy.ProtoReflect.Descriptor instead.
 func (*SetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{16}
+	return file_object_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetPolicy) GetInode() uint64 {
@@ -1432,7 +1641,7 @@ type GetPolicy struct {
 
 func (x *GetPolicy) Reset() {
 	*x = GetPolicy{}
-	mi := &file_object_proto_msgTypes[17]
+	mi := &file_object_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1653,7 @@ func (x *GetPolicy) String() string {
 func (*GetPolicy) ProtoMessage() {}
 
 func (x *GetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[17]
+	mi := &file_object_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1666,7 @@ func (x *GetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicy.ProtoReflect.Descriptor instead.
 func (*GetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{17}
+	return file_object_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetPolicy) GetInode() uint64 {
@@ -1477,7 +1686,7 @@ type PolicyReply struct {
 
 func (x *PolicyReply) Reset() {
 	*x = PolicyReply{}
-	mi := &file_object_proto_msgTypes[18]
+	mi := &file_object_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1698,7 @@ func (x *PolicyReply) String() string {
 func (*PolicyReply) ProtoMessage() {}
 
 func (x *PolicyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[18]
+	mi := &file_object_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1711,7 @@ func (x *PolicyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyReply.ProtoReflect.Descriptor instead.
 func (*PolicyReply) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{18}
+	return file_object_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PolicyReply) GetOwn() *Policy {
@@ -1523,7 +1732,7 @@ var File_object_proto protoreflect.FileDescriptor
 
 const file_object_proto_rawDesc = "" +
 	"\n" +
-	"\fobject.proto\x12\fmoraine.wire\x1a\fcommon.proto\"\xab\x02\n" +
+	"\fobject.proto\x12\fmoraine.wire\x1a\fcommon.proto\"\xe0\x02\n" +
 	"\x06Object\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12\x16\n" +
 	"\x06bucket\x18\x02 \x01(\tR\x06bucket\x12\x10\n" +
@@ -1540,7 +1749,13 @@ const file_object_proto_rawDesc = "" +
 	" \x01(\rR\brefCount\x12\x14\n" +
 	"\x05piece\x18\v \x01(\x04R\x05piece\x12\x16\n" +
 	"\x06tenant\x18\f \x01(\rR\x06tenant\x12\x12\n" +
-	"\x04kept\x18\r \x01(\bR\x04kept\"2\n" +
+	"\x04kept\x18\r \x01(\bR\x04kept\x123\n" +
+	"\bverified\x18\x97\x05 \x01(\x0e2\x16.moraine.wire.VerifiedR\bverified\"\x82\x01\n" +
+	"\fBucketTraits\x12\x16\n" +
+	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x1b\n" +
+	"\twhole_crc\x18\x02 \x01(\bR\bwholeCrc\x12\"\n" +
+	"\rif_none_match\x18\x03 \x01(\bR\vifNoneMatch\x12\x19\n" +
+	"\bif_match\x18\x04 \x01(\bR\aifMatch\"2\n" +
 	"\n" +
 	"ObjectPart\x12\x12\n" +
 	"\x04etag\x18\x01 \x01(\tR\x04etag\x12\x10\n" +
@@ -1564,7 +1779,7 @@ const file_object_proto_rawDesc = "" +
 	" \x01(\aR\x03crc\x12\x1d\n" +
 	"\n" +
 	"source_key\x18\v \x01(\tR\tsourceKey\x12\x16\n" +
-	"\x06object\x18\f \x01(\x06R\x06object\"\xa6\x02\n" +
+	"\x06object\x18\f \x01(\x06R\x06object\"\xe0\x02\n" +
 	"\bMoveTask\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -1574,7 +1789,9 @@ const file_object_proto_rawDesc = "" +
 	"\x06intent\x18\x06 \x01(\v2\x1a.moraine.wire.ObjectIntentR\x06intent\x12\x1d\n" +
 	"\n" +
 	"keep_first\x18\a \x01(\bR\tkeepFirst\x12\x19\n" +
-	"\bkeep_key\x18\b \x01(\tR\akeepKey\x12\x18\n" +
+	"\bkeep_key\x18\b \x01(\tR\akeepKey\x12\x1d\n" +
+	"\toverwrite\x18\x98\x05 \x01(\bR\toverwrite\x12\x19\n" +
+	"\acluster\x18\x99\x05 \x01(\fR\acluster\x12\x18\n" +
 	"\acleanup\x18\t \x01(\bR\acleanup\"t\n" +
 	"\vBeginObject\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
@@ -1630,7 +1847,7 @@ const file_object_proto_rawDesc = "" +
 	"\vObjectReply\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04sums\x18\x02 \x03(\aR\x04sums\"\t\n" +
-	"\aGetTier\"\xce\x02\n" +
+	"\aGetTier\"\x83\x03\n" +
 	"\tTierReply\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x04R\aobjects\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12%\n" +
@@ -1642,10 +1859,12 @@ const file_object_proto_rawDesc = "" +
 	"\x0eunsettled_keys\x18\b \x01(\x04R\runsettledKeys\x12\x18\n" +
 	"\abuckets\x18\t \x03(\tR\abuckets\x12\x14\n" +
 	"\x05hosts\x18\n" +
-	" \x01(\x04R\x05hosts\"g\n" +
+	" \x01(\x04R\x05hosts\x123\n" +
+	"\x06traits\x18\x9a\x05 \x03(\v2\x1a.moraine.wire.BucketTraitsR\x06traits\"\x9f\x01\n" +
 	"\x06Policy\x12/\n" +
 	"\x05flush\x18\x01 \x01(\x0e2\x19.moraine.wire.FlushPolicyR\x05flush\x12,\n" +
-	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\"O\n" +
+	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x126\n" +
+	"\aforeign\x18\x9c\x05 \x01(\x0e2\x1b.moraine.wire.ForeignPolicyR\aforeign\"O\n" +
 	"\tSetPolicy\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12,\n" +
 	"\x06policy\x18\x02 \x01(\v2\x14.moraine.wire.PolicyR\x06policy\"!\n" +
@@ -1653,13 +1872,21 @@ const file_object_proto_rawDesc = "" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\"i\n" +
 	"\vPolicyReply\x12&\n" +
 	"\x03own\x18\x01 \x01(\v2\x14.moraine.wire.PolicyR\x03own\x122\n" +
-	"\teffective\x18\x02 \x01(\v2\x14.moraine.wire.PolicyR\teffective*o\n" +
+	"\teffective\x18\x02 \x01(\v2\x14.moraine.wire.PolicyR\teffective*T\n" +
+	"\bVerified\x12\x18\n" +
+	"\x14VERIFIED_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12VERIFIED_STORE_CRC\x10\x01\x12\x16\n" +
+	"\x12VERIFIED_READ_BACK\x10\x02*o\n" +
 	"\n" +
 	"IntentKind\x12\x1b\n" +
 	"\x17INTENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12INTENT_KIND_UPLOAD\x10\x01\x12\x14\n" +
 	"\x10INTENT_KIND_COPY\x10\x02\x12\x16\n" +
-	"\x12INTENT_KIND_DELETE\x10\x03*_\n" +
+	"\x12INTENT_KIND_DELETE\x10\x03*h\n" +
+	"\rForeignPolicy\x12\x1e\n" +
+	"\x1aFOREIGN_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15FOREIGN_POLICY_REFUSE\x10\x01\x12\x1c\n" +
+	"\x18FOREIGN_POLICY_OVERWRITE\x10\x02*_\n" +
 	"\vFlushPolicy\x12\x1c\n" +
 	"\x18FLUSH_POLICY_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FLUSH_POLICY_NEVER\x10\x01\x12\x1a\n" +
@@ -1677,56 +1904,62 @@ func file_object_proto_rawDescGZIP() []byte {
 	return file_object_proto_rawDescData
 }
 
-var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_object_proto_goTypes = []any{
-	(IntentKind)(0),       // 0: moraine.wire.IntentKind
-	(FlushPolicy)(0),      // 1: moraine.wire.FlushPolicy
-	(*Object)(nil),        // 2: moraine.wire.Object
-	(*ObjectPart)(nil),    // 3: moraine.wire.ObjectPart
-	(*ObjectIntent)(nil),  // 4: moraine.wire.ObjectIntent
-	(*MoveTask)(nil),      // 5: moraine.wire.MoveTask
-	(*BeginObject)(nil),   // 6: moraine.wire.BeginObject
-	(*EndObject)(nil),     // 7: moraine.wire.EndObject
-	(*CommitFlush)(nil),   // 8: moraine.wire.CommitFlush
-	(*MoveObject)(nil),    // 9: moraine.wire.MoveObject
-	(*CommitEvict)(nil),   // 10: moraine.wire.CommitEvict
-	(*CommitStage)(nil),   // 11: moraine.wire.CommitStage
-	(*DeletedObject)(nil), // 12: moraine.wire.DeletedObject
-	(*GetObject)(nil),     // 13: moraine.wire.GetObject
-	(*ObjectReply)(nil),   // 14: moraine.wire.ObjectReply
-	(*GetTier)(nil),       // 15: moraine.wire.GetTier
-	(*TierReply)(nil),     // 16: moraine.wire.TierReply
-	(*Policy)(nil),        // 17: moraine.wire.Policy
-	(*SetPolicy)(nil),     // 18: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),     // 19: moraine.wire.GetPolicy
-	(*PolicyReply)(nil),   // 20: moraine.wire.PolicyReply
-	(*Attr)(nil),          // 21: moraine.wire.Attr
-	(*Stripe)(nil),        // 22: moraine.wire.Stripe
-	(*Extent)(nil),        // 23: moraine.wire.Extent
-	(*Scheme)(nil),        // 24: moraine.wire.Scheme
+	(Verified)(0),         // 0: moraine.wire.Verified
+	(IntentKind)(0),       // 1: moraine.wire.IntentKind
+	(ForeignPolicy)(0),    // 2: moraine.wire.ForeignPolicy
+	(FlushPolicy)(0),      // 3: moraine.wire.FlushPolicy
+	(*Object)(nil),        // 4: moraine.wire.Object
+	(*BucketTraits)(nil),  // 5: moraine.wire.BucketTraits
+	(*ObjectPart)(nil),    // 6: moraine.wire.ObjectPart
+	(*ObjectIntent)(nil),  // 7: moraine.wire.ObjectIntent
+	(*MoveTask)(nil),      // 8: moraine.wire.MoveTask
+	(*BeginObject)(nil),   // 9: moraine.wire.BeginObject
+	(*EndObject)(nil),     // 10: moraine.wire.EndObject
+	(*CommitFlush)(nil),   // 11: moraine.wire.CommitFlush
+	(*MoveObject)(nil),    // 12: moraine.wire.MoveObject
+	(*CommitEvict)(nil),   // 13: moraine.wire.CommitEvict
+	(*CommitStage)(nil),   // 14: moraine.wire.CommitStage
+	(*DeletedObject)(nil), // 15: moraine.wire.DeletedObject
+	(*GetObject)(nil),     // 16: moraine.wire.GetObject
+	(*ObjectReply)(nil),   // 17: moraine.wire.ObjectReply
+	(*GetTier)(nil),       // 18: moraine.wire.GetTier
+	(*TierReply)(nil),     // 19: moraine.wire.TierReply
+	(*Policy)(nil),        // 20: moraine.wire.Policy
+	(*SetPolicy)(nil),     // 21: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),     // 22: moraine.wire.GetPolicy
+	(*PolicyReply)(nil),   // 23: moraine.wire.PolicyReply
+	(*Attr)(nil),          // 24: moraine.wire.Attr
+	(*Stripe)(nil),        // 25: moraine.wire.Stripe
+	(*Extent)(nil),        // 26: moraine.wire.Extent
+	(*Scheme)(nil),        // 27: moraine.wire.Scheme
 }
 var file_object_proto_depIdxs = []int32{
-	0,  // 0: moraine.wire.ObjectIntent.kind:type_name -> moraine.wire.IntentKind
-	21, // 1: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
-	2,  // 2: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
-	4,  // 3: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
-	4,  // 4: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
-	2,  // 5: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
-	2,  // 6: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
-	22, // 7: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
-	23, // 8: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
-	2,  // 9: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
-	1,  // 10: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
-	24, // 11: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
-	17, // 12: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
-	17, // 13: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
-	17, // 14: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	0,  // 0: moraine.wire.Object.verified:type_name -> moraine.wire.Verified
+	1,  // 1: moraine.wire.ObjectIntent.kind:type_name -> moraine.wire.IntentKind
+	24, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
+	4,  // 3: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
+	7,  // 4: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
+	7,  // 5: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
+	4,  // 6: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
+	4,  // 7: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
+	25, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
+	26, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
+	4,  // 10: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
+	5,  // 11: moraine.wire.TierReply.traits:type_name -> moraine.wire.BucketTraits
+	3,  // 12: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
+	27, // 13: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
+	2,  // 14: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
+	20, // 15: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
+	20, // 16: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
+	20, // 17: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_object_proto_init() }
@@ -1740,8 +1973,8 @@ func file_object_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_object_proto_rawDesc), len(file_object_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   19,
+			NumEnums:      4,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -50,6 +50,7 @@ type Command struct {
 	//	*Command_RaiseIncarnation
 	//	*Command_LapseHold
 	//	*Command_RaiseLevels
+	//	*Command_AdoptChunks
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,6 +274,15 @@ func (x *Command) GetRaiseLevels() *RaiseLevels {
 	return nil
 }
 
+func (x *Command) GetAdoptChunks() *AdoptChunks {
+	if x != nil {
+		if x, ok := x.Op.(*Command_AdoptChunks); ok {
+			return x.AdoptChunks
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -347,6 +357,10 @@ type Command_RaiseLevels struct {
 	RaiseLevels *RaiseLevels `protobuf:"bytes,460,opt,name=raise_levels,json=raiseLevels,proto3,oneof"`
 }
 
+type Command_AdoptChunks struct {
+	AdoptChunks *AdoptChunks `protobuf:"bytes,640,opt,name=adopt_chunks,json=adoptChunks,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -381,6 +395,8 @@ func (*Command_LapseHold) isCommand_Op() {}
 
 func (*Command_RaiseLevels) isCommand_Op() {}
 
+func (*Command_AdoptChunks) isCommand_Op() {}
+
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -389,6 +405,7 @@ type Caller struct {
 	Scope         string                 `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
 	ReadOnly      bool                   `protobuf:"varint,4,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	Squash        bool                   `protobuf:"varint,5,opt,name=squash,proto3" json:"squash,omitempty"`
+	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal,proto3" json:"principal,omitempty"` // hash of the certificate's key and claims, 16 bytes; none over no connection
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,6 +473,13 @@ func (x *Caller) GetSquash() bool {
 		return x.Squash
 	}
 	return false
+}
+
+func (x *Caller) GetPrincipal() []byte {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
 }
 
 // Init writes the first records: cluster identity, root directory.
@@ -1060,6 +1084,7 @@ type CompleteReport struct {
 	PassStarted   uint64                 `protobuf:"varint,2,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"`
 	UnknownBytes  uint64                 `protobuf:"varint,3,opt,name=unknown_bytes,json=unknownBytes,proto3" json:"unknown_bytes,omitempty"`
 	UnknownChunks uint64                 `protobuf:"varint,4,opt,name=unknown_chunks,json=unknownChunks,proto3" json:"unknown_chunks,omitempty"`
+	Reported      uint64                 `protobuf:"varint,700,opt,name=reported,proto3" json:"reported,omitempty"` // the index that the pass began after, where it covered the whole device
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1122,6 +1147,119 @@ func (x *CompleteReport) GetUnknownChunks() uint64 {
 	return 0
 }
 
+func (x *CompleteReport) GetReported() uint64 {
+	if x != nil {
+		return x.Reported
+	}
+	return 0
+}
+
+// AdoptChunks has stripe records name chunks that devices reported and that fit them, where
+// the chunks that the records name are gone.
+type AdoptChunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*AdoptedChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	GraceMillis   uint64                 `protobuf:"varint,2,opt,name=grace_millis,json=graceMillis,proto3" json:"grace_millis,omitempty"` // what has been dead for so long may be under deletion
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptChunks) Reset() {
+	*x = AdoptChunks{}
+	mi := &file_command_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptChunks) ProtoMessage() {}
+
+func (x *AdoptChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptChunks.ProtoReflect.Descriptor instead.
+func (*AdoptChunks) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AdoptChunks) GetChunks() []*AdoptedChunk {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+func (x *AdoptChunks) GetGraceMillis() uint64 {
+	if x != nil {
+		return x.GraceMillis
+	}
+	return 0
+}
+
+type AdoptedChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"` // that reported it
+	Chunk         *wire.ChunkReport      `protobuf:"bytes,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptedChunk) Reset() {
+	*x = AdoptedChunk{}
+	mi := &file_command_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptedChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptedChunk) ProtoMessage() {}
+
+func (x *AdoptedChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptedChunk.ProtoReflect.Descriptor instead.
+func (*AdoptedChunk) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AdoptedChunk) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *AdoptedChunk) GetChunk() *wire.ChunkReport {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type DropTombstones struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deleted       []*wire.Deletion       `protobuf:"bytes,1,rep,name=deleted,proto3" json:"deleted,omitempty"`
@@ -1131,7 +1269,7 @@ type DropTombstones struct {
 
 func (x *DropTombstones) Reset() {
 	*x = DropTombstones{}
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1281,7 @@ func (x *DropTombstones) String() string {
 func (*DropTombstones) ProtoMessage() {}
 
 func (x *DropTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1294,7 @@ func (x *DropTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTombstones.ProtoReflect.Descriptor instead.
 func (*DropTombstones) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{14}
+	return file_command_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DropTombstones) GetDeleted() []*wire.Deletion {
@@ -1177,7 +1315,7 @@ type AssignIntents struct {
 
 func (x *AssignIntents) Reset() {
 	*x = AssignIntents{}
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1327,7 @@ func (x *AssignIntents) String() string {
 func (*AssignIntents) ProtoMessage() {}
 
 func (x *AssignIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1340,7 @@ func (x *AssignIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignIntents.ProtoReflect.Descriptor instead.
 func (*AssignIntents) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{15}
+	return file_command_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AssignIntents) GetJob() uint64 {
@@ -1228,7 +1366,7 @@ type SetFeatureLevel struct {
 
 func (x *SetFeatureLevel) Reset() {
 	*x = SetFeatureLevel{}
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1378,7 @@ func (x *SetFeatureLevel) String() string {
 func (*SetFeatureLevel) ProtoMessage() {}
 
 func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1391,7 @@ func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureLevel.ProtoReflect.Descriptor instead.
 func (*SetFeatureLevel) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{16}
+	return file_command_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetFeatureLevel) GetLevel() uint64 {
@@ -1275,7 +1413,7 @@ type SetMember struct {
 
 func (x *SetMember) Reset() {
 	*x = SetMember{}
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1425,7 @@ func (x *SetMember) String() string {
 func (*SetMember) ProtoMessage() {}
 
 func (x *SetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1438,7 @@ func (x *SetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMember.ProtoReflect.Descriptor instead.
 func (*SetMember) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{17}
+	return file_command_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetMember) GetId() string {
@@ -1329,7 +1467,7 @@ type RaiseIncarnation struct {
 
 func (x *RaiseIncarnation) Reset() {
 	*x = RaiseIncarnation{}
-	mi := &file_command_proto_msgTypes[18]
+	mi := &file_command_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1479,7 @@ func (x *RaiseIncarnation) String() string {
 func (*RaiseIncarnation) ProtoMessage() {}
 
 func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[18]
+	mi := &file_command_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1492,7 @@ func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseIncarnation.ProtoReflect.Descriptor instead.
 func (*RaiseIncarnation) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{18}
+	return file_command_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RaiseIncarnation) GetAfter() uint32 {
@@ -1377,7 +1515,7 @@ type RaiseLevels struct {
 
 func (x *RaiseLevels) Reset() {
 	*x = RaiseLevels{}
-	mi := &file_command_proto_msgTypes[19]
+	mi := &file_command_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1527,7 @@ func (x *RaiseLevels) String() string {
 func (*RaiseLevels) ProtoMessage() {}
 
 func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[19]
+	mi := &file_command_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1540,7 @@ func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseLevels.ProtoReflect.Descriptor instead.
 func (*RaiseLevels) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{19}
+	return file_command_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RaiseLevels) GetInodes() []uint64 {
@@ -1429,7 +1567,7 @@ type FilePlace struct {
 
 func (x *FilePlace) Reset() {
 	*x = FilePlace{}
-	mi := &file_command_proto_msgTypes[20]
+	mi := &file_command_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1579,7 @@ func (x *FilePlace) String() string {
 func (*FilePlace) ProtoMessage() {}
 
 func (x *FilePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[20]
+	mi := &file_command_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1592,7 @@ func (x *FilePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilePlace.ProtoReflect.Descriptor instead.
 func (*FilePlace) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{20}
+	return file_command_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FilePlace) GetInode() uint64 {
@@ -1475,7 +1613,8 @@ var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe1\t\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xa3\n" +
+	"\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1503,14 +1642,16 @@ const file_command_proto_rawDesc = "" +
 	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnation\x12:\n" +
 	"\n" +
 	"lapse_hold\x18\x90\x03 \x01(\v2\x18.moraine.state.LapseHoldH\x00R\tlapseHold\x12@\n" +
-	"\fraise_levels\x18\xcc\x03 \x01(\v2\x1a.moraine.state.RaiseLevelsH\x00R\vraiseLevelsB\x04\n" +
-	"\x02op\"{\n" +
+	"\fraise_levels\x18\xcc\x03 \x01(\v2\x1a.moraine.state.RaiseLevelsH\x00R\vraiseLevels\x12@\n" +
+	"\fadopt_chunks\x18\x80\x05 \x01(\v2\x1a.moraine.state.AdoptChunksH\x00R\vadoptChunksB\x04\n" +
+	"\x02op\"\x9a\x01\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x14\n" +
 	"\x05scope\x18\x03 \x01(\tR\x05scope\x12\x1b\n" +
 	"\tread_only\x18\x04 \x01(\bR\breadOnly\x12\x16\n" +
-	"\x06squash\x18\x05 \x01(\bR\x06squash\"X\n" +
+	"\x06squash\x18\x05 \x01(\bR\x06squash\x12\x1d\n" +
+	"\tprincipal\x18\xec\x04 \x01(\fR\tprincipal\"X\n" +
 	"\x04Init\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\rR\vincarnation\x12\x14\n" +
@@ -1548,12 +1689,19 @@ const file_command_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x97\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xb4\x01\n" +
 	"\x0eCompleteReport\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12!\n" +
 	"\fpass_started\x18\x02 \x01(\x04R\vpassStarted\x12#\n" +
 	"\runknown_bytes\x18\x03 \x01(\x04R\funknownBytes\x12%\n" +
-	"\x0eunknown_chunks\x18\x04 \x01(\x04R\runknownChunks\"B\n" +
+	"\x0eunknown_chunks\x18\x04 \x01(\x04R\runknownChunks\x12\x1b\n" +
+	"\breported\x18\xbc\x05 \x01(\x04R\breported\"e\n" +
+	"\vAdoptChunks\x123\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x1b.moraine.state.AdoptedChunkR\x06chunks\x12!\n" +
+	"\fgrace_millis\x18\x02 \x01(\x04R\vgraceMillis\"W\n" +
+	"\fAdoptedChunk\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12/\n" +
+	"\x05chunk\x18\x02 \x01(\v2\x19.moraine.wire.ChunkReportR\x05chunk\"B\n" +
 	"\x0eDropTombstones\x120\n" +
 	"\adeleted\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\adeleted\"Q\n" +
 	"\rAssignIntents\x12\x10\n" +
@@ -1585,7 +1733,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1601,23 +1749,26 @@ var file_command_proto_goTypes = []any{
 	(*QueueRepairs)(nil),     // 11: moraine.state.QueueRepairs
 	(*RepairItem)(nil),       // 12: moraine.state.RepairItem
 	(*CompleteReport)(nil),   // 13: moraine.state.CompleteReport
-	(*DropTombstones)(nil),   // 14: moraine.state.DropTombstones
-	(*AssignIntents)(nil),    // 15: moraine.state.AssignIntents
-	(*SetFeatureLevel)(nil),  // 16: moraine.state.SetFeatureLevel
-	(*SetMember)(nil),        // 17: moraine.state.SetMember
-	(*RaiseIncarnation)(nil), // 18: moraine.state.RaiseIncarnation
-	(*RaiseLevels)(nil),      // 19: moraine.state.RaiseLevels
-	(*FilePlace)(nil),        // 20: moraine.state.FilePlace
-	(*wire.MetaRequest)(nil), // 21: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 22: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 23: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 24: moraine.wire.AbortStep
-	(*wire.Deletion)(nil),    // 25: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 26: moraine.wire.Intent
+	(*AdoptChunks)(nil),      // 14: moraine.state.AdoptChunks
+	(*AdoptedChunk)(nil),     // 15: moraine.state.AdoptedChunk
+	(*DropTombstones)(nil),   // 16: moraine.state.DropTombstones
+	(*AssignIntents)(nil),    // 17: moraine.state.AssignIntents
+	(*SetFeatureLevel)(nil),  // 18: moraine.state.SetFeatureLevel
+	(*SetMember)(nil),        // 19: moraine.state.SetMember
+	(*RaiseIncarnation)(nil), // 20: moraine.state.RaiseIncarnation
+	(*RaiseLevels)(nil),      // 21: moraine.state.RaiseLevels
+	(*FilePlace)(nil),        // 22: moraine.state.FilePlace
+	(*wire.MetaRequest)(nil), // 23: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 24: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 25: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 26: moraine.wire.AbortStep
+	(*wire.ChunkReport)(nil), // 27: moraine.wire.ChunkReport
+	(*wire.Deletion)(nil),    // 28: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 29: moraine.wire.Intent
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	21, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	23, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1627,26 +1778,29 @@ var file_command_proto_depIdxs = []int32{
 	10, // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
 	11, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
 	13, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
-	14, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
-	15, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
-	16, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
-	17, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
-	18, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
+	16, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
+	17, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
+	18, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
+	19, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
+	20, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
 	5,  // 16: moraine.state.Command.lapse_hold:type_name -> moraine.state.LapseHold
-	19, // 17: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
-	4,  // 18: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	22, // 19: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	23, // 20: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	24, // 21: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	12, // 22: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	25, // 23: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	26, // 24: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	20, // 25: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	21, // 17: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
+	14, // 18: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
+	4,  // 19: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	24, // 20: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	25, // 21: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	26, // 22: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	12, // 23: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	15, // 24: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
+	27, // 25: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
+	28, // 26: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	29, // 27: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	22, // 28: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1672,6 +1826,7 @@ func file_command_proto_init() {
 		(*Command_RaiseIncarnation)(nil),
 		(*Command_LapseHold)(nil),
 		(*Command_RaiseLevels)(nil),
+		(*Command_AdoptChunks)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1679,7 +1834,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

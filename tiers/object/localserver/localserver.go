@@ -1,11 +1,11 @@
 // Package localserver is a small S3-compatible store on a directory of this
 // machine: the object tier of a laptop, of `moraine dev-cluster` and of tests,
-// where no bucket is named. Objects are plain files under their keys.
+// where no bucket is named. Package localstore keeps the objects: what was answered
+// survives a loss of power.
 //
-// It is versitygw with its file backend, and that allows one server in a
-// process, which must not mind that the process's working directory is changed:
-// it is run as a process of its own (`moraine object-server`). It is no store
-// for what must outlive this machine.
+// The versitygw library speaks the protocol; it allows one server in a process, so it
+// is run as a process of its own (`moraine object-server`). It is no store for what
+// must outlive this machine.
 package localserver
 
 import (
@@ -13,26 +13,26 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
-	"github.com/versity/versitygw/backend/meta"
-	"github.com/versity/versitygw/backend/posix"
+	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/embedgw"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
 // Config is what an operator may write.
 type Config struct {
-	// Dir holds everything: a directory for each bucket, the keys, and what the
-	// server keeps beside them. It is made where it is missing.
+	// Dir holds everything: the objects, and the keys. It is made where it is missing.
 	Dir string
 	// Listen is the address, HOST:PORT.
 	Listen string
-	// Bucket is made where it is missing.
+	// Bucket is the name of the one bucket.
 	Bucket string
 	// KeysFile holds the access key and the secret key, and is made with new
 	// ones where it is missing. Default: `keys` in Dir.
@@ -63,12 +63,10 @@ const (
 	maxConnections = 4096
 	maxRequests    = 2048
 	maxParts       = 10_000
-	maxCopy        = 5 << 30
 )
 
-// Run serves until ctx ends, and returns after the requests under way. It
-// changes the process's working directory, and may run once in a process at a
-// time.
+// Run serves until ctx ends, and returns after the requests under way. It may run once
+// in a process at a time.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -78,43 +76,21 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	buckets, err := filepath.Abs(filepath.Join(cfg.Dir, "buckets"))
+	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(buckets, cfg.Bucket), 0o700); err != nil {
-		return err
-	}
-	backend, err := openBackend(cfg.Dir, buckets)
+	store, err := localstore.Open(vfs.OS{}, filepath.Join(dir, "store"), localstore.Options{})
 	if err != nil {
 		return err
 	}
-	return embedgw.RunVersityGW(ctx, backend, &embedgw.Config{
+	defer store.Close()
+	return embedgw.RunVersityGW(ctx, &backend{store: store, bucket: cfg.Bucket, made: time.Now()}, &embedgw.Config{
 		RootUserAccess: keys.Access, RootUserSecret: keys.Secret, Ports: []string{cfg.Listen},
 		MaxConnections: maxConnections, MaxRequests: maxRequests, MultipartMaxParts: maxParts,
-		Quiet: true, KeepAlive: true, HealthPath: HealthPath,
+		Quiet: true, KeepAlive: true, HealthPath: HealthPath, DisableACLs: true,
+		IAMService: account{auth.Account{Access: keys.Access, Secret: keys.Secret, Role: auth.RoleAdmin}},
 	})
-}
-
-// openBackend keeps attributes (ETags, user metadata) in those of the files,
-// where they appear together with the object; on a file system that has none,
-// in files beside, which a crash may part from it.
-func openBackend(dir, buckets string) (*posix.Posix, error) {
-	if err := (meta.XattrMeta{}).Test(buckets); err == nil {
-		return posix.New(buckets, meta.XattrMeta{}, posix.PosixOpts{CopyObjectThreshold: maxCopy})
-	}
-	attributes, err := filepath.Abs(filepath.Join(dir, "attributes"))
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(attributes, 0o700); err != nil {
-		return nil, err
-	}
-	storer, err := meta.NewSideCar(attributes)
-	if err != nil {
-		return nil, err
-	}
-	return posix.New(buckets, storer, posix.PosixOpts{SideCarDir: attributes, CopyObjectThreshold: maxCopy})
 }
 
 // HealthPath answers without a signature once the server serves.

@@ -28,9 +28,12 @@ type Store interface {
 	Copy(ctx context.Context, src object.Ref, size int64, dst string) (object.Info, error)
 	NewUpload(ctx context.Context, key string, meta map[string]string) (string, error)
 	PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (object.Part, error)
-	Complete(ctx context.Context, key, id string, parts []object.Part, crc uint32, known bool) (object.Info, error)
+	Complete(ctx context.Context, key, id string, parts []object.Part, crc uint32, known bool, cond object.Condition) (object.Info, error)
 	Abort(ctx context.Context, key, id string) error
 	Uploads(ctx context.Context, key string) ([]string, error)
+	Traits(ctx context.Context) (object.Traits, error)
+	Known() (object.Traits, bool)
+	URL() string
 }
 
 var _, _ Store = (*object.Bucket)(nil), (*Memory)(nil)
@@ -43,6 +46,8 @@ type Memory struct {
 	uploads map[string]*upload
 	next    int
 	hook    Hook
+	traits  object.Traits
+	flip    bool // the next completion stores one bit otherwise
 }
 
 type stored struct {
@@ -69,8 +74,41 @@ type Hook func(ctx context.Context, op, key string) (after func(error) error, er
 
 // NewMemory makes an empty bucket.
 func NewMemory() *Memory {
-	return &Memory{objects: map[string]stored{}, uploads: map[string]*upload{}}
+	return &Memory{objects: map[string]stored{}, uploads: map[string]*upload{},
+		traits: object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true}}
 }
+
+// Support has the bucket support what t says and no more. Without WholeCRC it tells no
+// CRCs and looks at none.
+func (m *Memory) Support(t object.Traits) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.traits = t
+}
+
+// FlipNext has the next completion, or copy, store one bit otherwise than it was sent, and say
+// nothing of it.
+func (m *Memory) FlipNext() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.flip = true
+}
+
+// Traits and Known implement Store.
+func (m *Memory) Traits(context.Context) (object.Traits, error) {
+	t, _ := m.Known()
+	return t, nil
+}
+
+// Known implements Store.
+func (m *Memory) Known() (object.Traits, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.traits, true
+}
+
+// URL implements Store.
+func (m *Memory) URL() string { return "s3://memory/tier" }
 
 // SetHook has hook see each request; nil for none.
 func (m *Memory) SetHook(hook Hook) {
@@ -166,7 +204,11 @@ func (m *Memory) find(r object.Ref) (stored, error) {
 	return o, nil
 }
 
-func (o stored) info(key string) object.Info {
+// info is what the bucket says of an object.
+func (m *Memory) info(key string, o stored) object.Info {
+	if !m.traits.WholeCRC {
+		return object.Info{Ref: object.Ref{Key: key, ETag: o.etag}, Size: int64(len(o.data)), Meta: maps.Clone(o.meta)}
+	}
 	return object.Info{Ref: object.Ref{Key: key, ETag: o.etag}, Size: int64(len(o.data)), CRC: crc.Sum(o.data), HasCRC: true, Meta: maps.Clone(o.meta)}
 }
 
@@ -175,7 +217,7 @@ func (m *Memory) Head(ctx context.Context, r object.Ref) (info object.Info, err 
 	err = m.do(ctx, "head", r.Key, func() error {
 		o, err := m.find(r)
 		if err == nil {
-			info = o.info(r.Key)
+			info = m.info(r.Key, o)
 		}
 		return err
 	})
@@ -212,8 +254,9 @@ func (m *Memory) Copy(ctx context.Context, src object.Ref, size int64, dst strin
 		if err != nil {
 			return err
 		}
+		o.data = m.keep(slices.Clone(o.data))
 		m.objects[dst] = o
-		info = o.info(dst)
+		info = m.info(dst, o)
 		return nil
 	})
 	return info, err
@@ -256,7 +299,7 @@ func (m *Memory) PutPart(ctx context.Context, key, id string, number int, data [
 }
 
 // Complete implements Store.
-func (m *Memory) Complete(ctx context.Context, key, id string, parts []object.Part, sum uint32, known bool) (info object.Info, err error) {
+func (m *Memory) Complete(ctx context.Context, key, id string, parts []object.Part, sum uint32, known bool, cond object.Condition) (info object.Info, err error) {
 	err = m.do(ctx, "complete", key, func() error {
 		u, err := m.upload(key, id)
 		if err != nil {
@@ -270,17 +313,41 @@ func (m *Memory) Complete(ctx context.Context, key, id string, parts []object.Pa
 			}
 			data = append(data, have.data...)
 		}
-		if known && crc.Sum(data) != sum {
+		if known && m.traits.WholeCRC && crc.Sum(data) != sum {
 			return object.MakeError(moraine.Corrupt, true, errors.New("the sum is another"))
 		}
+		if err := m.allows(key, cond); err != nil {
+			return err
+		}
 		m.next++
-		o := stored{data: data, etag: fmt.Sprintf("%d-%d", m.next, len(parts)), meta: u.meta}
+		o := stored{data: m.keep(data), etag: fmt.Sprintf("%d-%d", m.next, len(parts)), meta: u.meta}
 		m.objects[key] = o
 		delete(m.uploads, id)
-		info = o.info(key)
+		info = m.info(key, o)
 		return nil
 	})
 	return info, err
+}
+
+// keep returns the bytes that are stored, where data was sent.
+func (m *Memory) keep(data []byte) []byte {
+	if m.flip && len(data) > 0 {
+		m.flip = false
+		data[len(data)/2] ^= 1
+	}
+	return data
+}
+
+// allows evaluates the condition of a completion, as far as the bucket knows it.
+func (m *Memory) allows(key string, cond object.Condition) error {
+	have, there := m.objects[key]
+	switch {
+	case cond.Free && there && m.traits.IfNoneMatch:
+		return object.MakeError(moraine.Conflict, true, errors.New("the key is not free"))
+	case cond.ETag != "" && have.etag != cond.ETag && m.traits.IfMatch:
+		return object.MakeError(moraine.Conflict, true, fmt.Errorf("etag %q is there", have.etag))
+	}
+	return nil
 }
 
 // Abort implements Store.

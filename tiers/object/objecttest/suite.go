@@ -48,7 +48,7 @@ func Put(t testing.TB, s Store, key string, data []byte, partLen int, meta map[s
 		require.NotEmpty(t, p.ETag)
 		parts = append(parts, p)
 	}
-	done, err := s.Complete(ctx, key, id, parts, crc.Sum(data), true)
+	done, err := s.Complete(ctx, key, id, parts, crc.Sum(data), true, object.Condition{})
 	require.NoError(t, err)
 	if want := object.PredictETag(parts); want != "" {
 		require.Equal(t, want, done.ETag)
@@ -117,7 +117,7 @@ func testAbort(t *testing.T, s Store) {
 	if err != nil { // some stores answer a repeat as the first
 		require.ErrorIs(t, err, moraine.NotFound)
 	}
-	_, err = s.Complete(ctx, key(s, "k"), id, []object.Part{part}, 0, false)
+	_, err = s.Complete(ctx, key(s, "k"), id, []object.Part{part}, 0, false, object.Condition{})
 	require.Error(t, err)
 	require.True(t, object.Refused(err))
 	_, err = s.PutPart(ctx, key(s, "k"), id, 1, []byte("x"), crc.Sum([]byte("x")))
@@ -156,7 +156,7 @@ func testSums(t *testing.T, s Store) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 	part, err := s.PutPart(ctx, key(s, "k"), id, 1, []byte("bytes"), crc.Sum([]byte("bytes")))
 	require.NoError(t, err)
-	_, err = s.Complete(ctx, key(s, "k"), id, []object.Part{part}, 77, true)
+	_, err = s.Complete(ctx, key(s, "k"), id, []object.Part{part}, 77, true, object.Condition{})
 	require.Error(t, err)
 	_, err = s.Head(ctx, object.Ref{Key: key(s, "k")})
 	require.ErrorIs(t, err, moraine.NotFound)
@@ -243,10 +243,10 @@ func testRepeats(t *testing.T, s Store) {
 		part, err = s.PutPart(ctx, key(s, "k"), id, 1, []byte(text), crc.Sum([]byte(text)))
 		require.NoError(t, err)
 	}
-	info, err := s.Complete(ctx, key(s, "k"), id, []object.Part{part}, crc.Sum([]byte("again")), true)
+	info, err := s.Complete(ctx, key(s, "k"), id, []object.Part{part}, crc.Sum([]byte("again")), true, object.Condition{})
 	require.NoError(t, err)
 	requireBytes(t, s, info.Ref, []byte("again"))
-	_, err = s.Complete(context.WithoutCancel(ctx), key(s, "k"), id, []object.Part{part}, crc.Sum([]byte("again")), true)
+	_, err = s.Complete(context.WithoutCancel(ctx), key(s, "k"), id, []object.Part{part}, crc.Sum([]byte("again")), true, object.Condition{})
 	if err != nil { // some stores answer a repeat as the first
 		require.ErrorIs(t, err, moraine.NotFound)
 	}

@@ -1,0 +1,74 @@
+package ckpt_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAnOpenCheckpointIsLeased: from Resolve to Close nobody can remove it.
+func TestAnOpenCheckpointIsLeased(t *testing.T) {
+	f, m := newFake(), makeModel(1)
+	save(t, f, m, 1, 1)
+	r := openRun(t, f, 0, 1)
+	one, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
+	require.NoError(t, err)
+	other, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 2, f.leases[1])
+	require.NoError(t, one.Close())
+	require.NoError(t, one.Close())
+	require.Equal(t, 1, f.leases[1])
+	require.NoError(t, other.Close())
+	require.Zero(t, f.leases[1])
+
+	// A checkpoint that cannot be opened is not leased for ever.
+	f.corrupt(one.Info.Dir, ckpt.IndexName, len(f.files[f.dirs[uint64(one.Info.Dir)][ckpt.IndexName]])-1)
+	_, err = r.Resolve(t.Context(), ckpt.ResolveOptions{})
+	require.ErrorIs(t, err, moraine.Corrupt)
+	require.Zero(t, f.leases[1])
+}
+
+// TestRestorableFallsBackToTheNewestGoodStep: of four steps the last has a damaged part,
+// the one before a damaged index.
+func TestRestorableFallsBackToTheNewestGoodStep(t *testing.T) {
+	f, m := newFake(), makeModel(1)
+	var infos []ckpt.StepInfo
+	for step := range uint64(4) {
+		infos = append(infos, save(t, f, m, step+1, 1))
+	}
+	f.corrupt(infos[3].Dir, "rank-00000-of-00001.safetensors", 5000)
+	f.corrupt(infos[2].Dir, ckpt.IndexName, len(f.files[f.dirs[uint64(infos[2].Dir)][ckpt.IndexName]])-1)
+	r := openRun(t, f, 0, 1)
+	verify := func(k *ckpt.Checkpoint) error { _, err := k.Verify(context.Background()); return err }
+	var passed []uint64
+	k, err := r.Restorable(t.Context(), ckpt.ResolveOptions{}, verify, func(s ckpt.StepInfo, err error) {
+		require.ErrorIs(t, err, moraine.Corrupt)
+		passed = append(passed, s.Step)
+	})
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), k.Info.Step)
+	require.Equal(t, []uint64{4, 3}, passed)
+	require.Equal(t, map[uint64]int{4: 0, 2: 1}, f.held(2, 4))
+	require.NoError(t, k.Close())
+
+	// What is no damage ends it, and so does the end of the branch.
+	_, err = r.Restorable(t.Context(), ckpt.ResolveOptions{}, func(*ckpt.Checkpoint) error { return moraine.NoSpace }, nil)
+	require.ErrorIs(t, err, moraine.NoSpace)
+	_, err = r.Restorable(t.Context(), ckpt.ResolveOptions{}, func(*ckpt.Checkpoint) error { return moraine.Lost }, nil)
+	require.ErrorIs(t, err, moraine.NotFound)
+	_, err = r.Restorable(t.Context(), ckpt.ResolveOptions{Fix: true}, verify, nil)
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+}
+
+// held returns how many leases some steps have.
+func (f *fakeCluster) held(steps ...uint64) map[uint64]int {
+	out := map[uint64]int{}
+	for _, s := range steps {
+		out[s] = f.leases[s]
+	}
+	return out
+}

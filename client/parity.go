@@ -1,0 +1,276 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// What is rebuilt from parity is as good as the parity. A core that encodes wrong makes
+// parity with a sum that fits it: nothing but the sum of what is rebuilt, or the data
+// themselves, show that. Data chunks were summed where they entered, so they are right if
+// they have their recorded sum, and the parity is what is wrong.
+
+// rebuildWithout rebuilds a whole chunk that came out with another sum than its record's, each
+// time without another parity chunk. Where that gives the recorded sum, the chunk left out is
+// reported as wrong parity. Corrupt: no choice of chunks gives the recorded sum; the bytes of
+// t are undefined then.
+func (c *Client) rebuildWithout(ctx context.Context, g *gatherer, t target, piece int64) error {
+	s := g.s
+	want := s.Chunks[t.index].CRC
+	for p := int(s.Scheme.K); p < len(s.Chunks) && !s.Scheme.IsCopies(); p++ {
+		if p == t.index || g.exclude(p) {
+			continue
+		}
+		if err := c.rebuildGroup(ctx, g.without(p), []target{t}, piece, nil); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			continue
+		}
+		if crc.Sum(t.out) == want {
+			c.wrongParity(s, p)
+			return nil
+		}
+	}
+	return &moraine.Error{Op: "rebuild", Ref: fmt.Sprintf("%s/%d", s.ID, t.index), Kind: moraine.Corrupt,
+		Err: fmt.Errorf("rebuilt bytes do not have the recorded sum %08x: parity of the stripe is wrong, or the record", want)}
+}
+
+// wrongParity reports a parity chunk that is not the parity of its stripe's data.
+func (c *Client) wrongParity(s *stripeRecord, index int) {
+	c.metrics.ParityWrong.Inc()
+	c.log.Error("parity does not match data", "stripe", s.ID, "index", index, "device", s.Chunks[index].Device)
+	c.reports.addParity(s, index)
+}
+
+// without is the gatherer without one more chunk.
+func (g *gatherer) without(index int) *gatherer {
+	other := *g
+	other.exclude = func(i int) bool { return i == index || g.exclude(i) }
+	other.free = nil
+	for _, f := range g.free {
+		if f.index != index {
+			other.free = append(other.free, f)
+		}
+	}
+	return &other
+}
+
+// wholeSample is in how many rebuilds of a part of a chunk one is checked: the whole chunk is
+// rebuilt, and compared with its recorded sum.
+const wholeSample = 256
+
+// verifyRebuilt compares what was rebuilt for a read with the records before it is served: a
+// whole chunk always, of parts a sample.
+func (c *Client) verifyRebuilt(ctx context.Context, g *gatherer, group []target, piece int64) error {
+	length := g.s.Scheme.ChunkLen(g.s.Length)
+	for _, t := range group {
+		if int64(len(t.out)) == length {
+			if crc.Sum(t.out) == g.s.Chunks[t.index].CRC {
+				continue
+			}
+			if err := c.rebuildWithout(ctx, g, t, piece); err != nil {
+				return err
+			}
+			continue
+		}
+		if c.partsRebuilt.Add(1)%wholeSample != 1 {
+			continue
+		}
+		if err := c.verifyPart(ctx, g, t, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyPart rebuilds the whole chunk of a part, and puts the part right where it was
+// wrong. Without memory for that it does nothing.
+func (c *Client) verifyPart(ctx context.Context, g *gatherer, t target, piece int64) error {
+	length := g.s.Scheme.ChunkLen(g.s.Length)
+	l := c.tryLease(length + min(piece, length)*int64(g.s.Scheme.K+1))
+	if l == nil {
+		return nil
+	}
+	defer l.release()
+	out, err := l.own(ctx, int(length))
+	if err != nil {
+		return err
+	}
+	whole, all := target{t.index, 0, out}, *g
+	all.free, all.buffers = nil, l
+	if err := c.rebuildGroup(ctx, &all, []target{whole}, piece, nil); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		return nil // the part could be read, and the rest of the chunks cannot now
+	}
+	if crc.Sum(out) != g.s.Chunks[t.index].CRC {
+		if err := c.rebuildWithout(ctx, &all, whole, piece); err != nil {
+			return err
+		}
+	}
+	copy(t.out, out[t.lo:])
+	return nil
+}
+
+// CheckParity reads all chunks of a stripe and compares its parity with what its data give. It
+// reports the parity chunks that differ though they, and all data, have their recorded sums,
+// and returns a bit for each. On error nothing is known: not all chunks could be read.
+func (c *Client) CheckParity(ctx context.Context, w *wire.Stripe) (wrong uint32, err error) {
+	s, err := stripeFromWire(w)
+	if err != nil || s.Scheme.IsCopies() || s.Scheme.M == 0 {
+		return 0, err
+	}
+	if wrong, err = c.compareParity(ctx, s); err != nil {
+		return 0, wrap("client.CheckParity", s.ID.String(), err)
+	}
+	for i := range s.Chunks {
+		if wrong&(1<<i) != 0 {
+			c.wrongParity(s, i)
+		}
+	}
+	return wrong, nil
+}
+
+func (c *Client) compareParity(ctx context.Context, s *stripeRecord) (wrong uint32, err error) {
+	k, m := int(s.Scheme.K), int(s.Scheme.M)
+	coder, err := c.coders.Get(s.Scheme)
+	if err != nil {
+		return 0, err
+	}
+	length := s.Scheme.ChunkLen(s.Length)
+	piece := min(repairPiece, length)
+	l, err := c.newLease(ctx, piece*int64(k+2*m))
+	if err != nil {
+		return 0, err
+	}
+	defer l.release()
+	bufs, err := l.get(ctx, k+2*m, int(piece))
+	if err != nil {
+		return 0, err
+	}
+	sums := make([]uint32, k+m)
+	for at := int64(0); at < length; at += piece {
+		n := min(piece, length-at)
+		parts := cut(bufs, n)
+		if err := c.getAll(ctx, s, at, parts[:k+m]); err != nil {
+			return 0, err
+		}
+		for i := range sums {
+			sums[i] = crc.Update(sums[i], parts[i])
+		}
+		if err := coder.Encode(parts[:k], parts[k+m:]); err != nil {
+			return 0, err
+		}
+		for i := k; i < k+m; i++ {
+			if !bytes.Equal(parts[i], parts[i+m]) {
+				wrong |= 1 << i
+			}
+		}
+	}
+	return wrong, recordedSums(s, sums)
+}
+
+// cut returns the first n bytes of each buffer.
+func cut(bufs [][]byte, n int64) [][]byte {
+	out := make([][]byte, len(bufs))
+	for i := range bufs {
+		out[i] = bufs[i][:n]
+	}
+	return out
+}
+
+// getAll reads the same range of the first chunks of a stripe.
+func (c *Client) getAll(ctx context.Context, s *stripeRecord, at int64, dst [][]byte) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range dst {
+		g.Go(func() error { return c.getChunk(ctx, s, i, at, dst[i]) })
+	}
+	return g.Wait()
+}
+
+// recordedSums compares the sums of the first chunks of a stripe with its record.
+func recordedSums(s *stripeRecord, sums []uint32) error {
+	for i, sum := range sums {
+		if sum != s.Chunks[i].CRC {
+			return &moraine.Error{Ref: fmt.Sprintf("%s/%d", s.ID, i), Kind: moraine.Corrupt,
+				Err: fmt.Errorf("chunk has sum %08x, the record %08x", sum, s.Chunks[i].CRC)}
+		}
+	}
+	return nil
+}
+
+// RecodeParity computes a parity chunk from the data of its stripe, which must all have
+// their recorded sums; the sum that is recorded of the parity is not looked at. sum is that of
+// the bytes. They are good until release is called, once.
+func (c *Client) RecodeParity(ctx context.Context, w *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
+	fail := func(err error) ([]byte, uint32, func(), error) {
+		return nil, 0, nil, wrap("client.RecodeParity", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
+	}
+	s, err := stripeFromWire(w)
+	if err != nil {
+		return fail(err)
+	}
+	k, m := int(s.Scheme.K), int(s.Scheme.M)
+	if s.Scheme.IsCopies() || index < k || index >= k+m {
+		return fail(&moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no parity chunk of %s", s.Scheme)})
+	}
+	coder, err := c.coders.Get(s.Scheme)
+	if err != nil {
+		return fail(err)
+	}
+	length := s.Scheme.ChunkLen(s.Length)
+	piece := min(repairPiece, length)
+	l, err := c.newLease(ctx, length+piece*int64(k+m-1))
+	if err != nil {
+		return fail(err)
+	}
+	out, err := c.recode(ctx, l, s, index, coder.Encode)
+	if err != nil {
+		l.release()
+		return fail(err)
+	}
+	sum = crc.Sum(out)
+	if sum != s.Chunks[index].CRC {
+		c.metrics.ParityWrong.Inc()
+		c.log.Error("parity encoded again", "stripe", s.ID, "index", index, "recorded", s.Chunks[index].CRC, "sum", sum)
+	}
+	return out, sum, l.release, nil
+}
+
+func (c *Client) recode(ctx context.Context, l *lease, s *stripeRecord, index int, encode func(data, parity [][]byte) error) ([]byte, error) {
+	k, m := int(s.Scheme.K), int(s.Scheme.M)
+	length := s.Scheme.ChunkLen(s.Length)
+	piece := min(repairPiece, length)
+	out, err := l.own(ctx, int(length))
+	if err != nil {
+		return nil, err
+	}
+	bufs, err := l.get(ctx, k+m, int(piece))
+	if err != nil {
+		return nil, err
+	}
+	sums := make([]uint32, k)
+	for at := int64(0); at < length; at += piece {
+		parts := cut(bufs, min(piece, length-at))
+		if err := c.getAll(ctx, s, at, parts[:k]); err != nil {
+			return nil, err
+		}
+		for i := range sums {
+			sums[i] = crc.Update(sums[i], parts[i])
+		}
+		if err := encode(parts[:k], parts[k:]); err != nil {
+			return nil, err
+		}
+		copy(out[at:], parts[index])
+	}
+	return out, recordedSums(s, sums)
+}

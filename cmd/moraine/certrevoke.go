@@ -1,0 +1,177 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// revokeOptions are the flags of `moraine cert revoke`.
+type revokeOptions struct {
+	files, keys, serials, nodes []string
+	role                        string
+	undo, list                  bool
+}
+
+func (a *app) certRevokeCommand() *cobra.Command {
+	var o revokeOptions
+	cmd := &cobra.Command{
+		Use:   "revoke",
+		Short: "Have the cluster take certificates no more, or list those that it does not take",
+		Long: `Put certificates on the cluster's list of those that are not taken any more. Within
+10 seconds every server ends the connections of their holders and refuses new ones, and
+their sessions end. A revoked chunkserver counts as away.
+
+--file revokes the key of a certificate file: every certificate with that key. --key
+does so by the key's SHA-256, --serial revokes one certificate by its serial number
+("moraine cert show --json" prints both). --node revokes all certificates of a node that were issued up to now;
+one that is issued after it, with a new key, is taken. --undo takes them off the list.
+
+It needs an admin's certificate, another one than those that are revoked.`,
+		Example: `  moraine cert revoke --file ./ca/alice.crt
+  moraine cert revoke --node n3 --role chunkserver
+  moraine cert revoke --list`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.revokeCerts(cmd, o) },
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.files, "file", nil, "certificate file whose key is revoked; may be repeated")
+	f.StringArrayVar(&o.keys, "key", nil, "SHA-256 of a public key, in hexadecimal; may be repeated")
+	f.StringArrayVar(&o.serials, "serial", nil, "serial number of a certificate, in hexadecimal; may be repeated")
+	f.StringArrayVar(&o.nodes, "node", nil, "node whose certificates of up to now are revoked; may be repeated")
+	f.StringVar(&o.role, "role", "", "with --node: its certificates of this role only")
+	f.BoolVar(&o.undo, "undo", false, "take the certificates off the list")
+	f.BoolVar(&o.list, "list", false, "list what is revoked")
+	return cmd
+}
+
+func (a *app) revokeCerts(cmd *cobra.Command, o revokeOptions) error {
+	op, err := o.request()
+	if err != nil {
+		return err
+	}
+	c, err := a.dial(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if o.list {
+		resp, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListRevoked{ListRevoked: &wire.ListRevoked{}}})
+		if err != nil {
+			return err
+		}
+		return a.printRevoked(resp.GetRevoked().GetRevocations())
+	}
+	if _, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: op}}); err != nil {
+		return err
+	}
+	if a.global.json {
+		return a.printRevoked(op.Revocations)
+	}
+	if o.undo {
+		a.note("%d taken off the list of revoked certificates", len(op.Revocations))
+		return nil
+	}
+	a.note("%d revoked: every server heeds it within 10 seconds", len(op.Revocations))
+	return nil
+}
+
+// request reads the flags.
+func (o *revokeOptions) request() (*wire.RevokeCert, error) {
+	op := &wire.RevokeCert{Undo: o.undo}
+	for _, path := range o.files {
+		w, err := revocationOf(path)
+		if err != nil {
+			return nil, err
+		}
+		op.Revocations = append(op.Revocations, w)
+	}
+	for _, k := range o.keys {
+		key, err := hex.DecodeString(k)
+		if err != nil || len(key) != len(pki.KeyID{}) {
+			return nil, usageError("--key %q: write the SHA-256 of the public key, %d hexadecimal digits", k, 2*len(pki.KeyID{}))
+		}
+		op.Revocations = append(op.Revocations, &wire.Revocation{Key: key})
+	}
+	for _, s := range o.serials {
+		s = strings.TrimLeft(strings.ToLower(strings.ReplaceAll(s, ":", "")), "0")
+		if strings.Trim(s, "0123456789abcdef") != "" || s == "" {
+			return nil, usageError("--serial %q: write a serial number in hexadecimal", s)
+		}
+		op.Revocations = append(op.Revocations, &wire.Revocation{Serial: s})
+	}
+	if o.role != "" && (!pki.Role(o.role).Valid() || len(o.nodes) == 0) {
+		return nil, usageError("--role %q: write metadata, chunkserver, gateway, client or admin, beside --node", o.role)
+	}
+	for _, n := range o.nodes {
+		if !pki.ValidNode(n) {
+			return nil, usageError("--node %q: that is no node id", n)
+		}
+		op.Revocations = append(op.Revocations, &wire.Revocation{Node: n, Role: o.role})
+	}
+	switch n := len(op.Revocations); {
+	case o.list && (n > 0 || o.undo):
+		return nil, usageError("--list stands alone")
+	case !o.list && n == 0:
+		return nil, usageError("name certificates by --file, --key, --serial or --node, or give --list")
+	}
+	return op, nil
+}
+
+// revocationOf revokes the key of the certificate in a file.
+func revocationOf(path string) (*wire.Revocation, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, usageError("--file %s: that is no certificate: name a NAME.crt", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	claims, err := pki.ClaimsOf(cert)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	key := pki.KeyOf(cert)
+	// Not forgotten when this certificate expires: another one may have the same key.
+	return &wire.Revocation{Key: key[:], Node: claims.Node, Role: string(claims.Role)}, nil
+}
+
+// revokedInfo is an entry of the list as it is printed.
+type revokedInfo struct {
+	What string    `json:"what"` // key, serial or node
+	ID   string    `json:"id"`
+	Node string    `json:"node,omitempty"`
+	Role string    `json:"role,omitempty"`
+	At   time.Time `json:"at"`
+}
+
+func (a *app) printRevoked(all []*wire.Revocation) error {
+	infos := make([]revokedInfo, len(all))
+	for i, w := range all {
+		r := revokedInfo{What: "node", ID: w.Node, Node: w.Node, Role: w.Role, At: time.Unix(w.At, 0).UTC()}
+		switch {
+		case len(w.Key) > 0:
+			r.What, r.ID = "key", hex.EncodeToString(w.Key)
+		case w.Serial != "":
+			r.What, r.ID = "serial", w.Serial
+		}
+		infos[i] = r
+	}
+	return list(a, infos, table.Row{"revoked", "id", "node", "role", "at"}, func(r revokedInfo) table.Row {
+		return table.Row{r.What, r.ID, r.Node, r.Role, r.At.Format(time.RFC3339)}
+	})
+}

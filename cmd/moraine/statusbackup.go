@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// backupsStatus is how the backups go that the metadata leader takes by itself.
+type backupsStatus struct {
+	Node     string `json:"node"`
+	Dir      string `json:"dir"`
+	Interval uint64 `json:"interval_seconds"`
+	Age      uint64 `json:"age_seconds"` // of the newest; 0: there is none
+	Bytes    uint64 `json:"bytes"`       // of the newest
+	Kept     uint32 `json:"kept"`
+	Error    string `json:"error"` // why the last one failed
+	Overdue  bool   `json:"overdue"`
+}
+
+// judgeBackups says when the last backup was taken, and warns where it failed or is overdue.
+func (s *clusterStatus) judgeBackups(b *wire.KeptBackups) {
+	if b == nil {
+		return
+	}
+	s.Backups = &backupsStatus{Node: b.Node, Dir: b.Dir, Interval: b.IntervalMillis / 1000, Age: uint64(max(b.AgeMillis+999, 0)) / 1000,
+		Bytes: b.Bytes, Kept: b.Kept, Error: b.Error, Overdue: b.Overdue}
+	last := "there is none"
+	if b.AgeMillis > 0 {
+		last = fmt.Sprintf("the newest is %v old", (time.Duration(b.AgeMillis) * time.Millisecond).Round(time.Second))
+	}
+	switch {
+	case b.Error != "":
+		s.worse(healthDegraded, "the last backup of the metadata failed on %s (%s; %s): see that --backup-dir has room, or take one by hand (`moraine metadata backup FILE`)", b.Node, b.Error, last)
+	case b.Overdue:
+		s.worse(healthDegraded, "the backup of the metadata is overdue on %s (%s): see the log of that server, or take one by hand (`moraine metadata backup FILE`)", b.Node, last)
+	case b.AgeMillis > 0:
+		s.Notes = append(s.Notes, fmt.Sprintf("metadata backups: %s (%s), %d kept in %s of %s", last, size(b.Bytes), b.Kept, b.Dir, b.Node))
+	}
+}

@@ -1,0 +1,321 @@
+// Package bitflips_test flips one bit in each place where bytes stand, one place a row of
+// its table: each is found, reported, and healed where redundancy allows, and no wrong byte is
+// served.
+package bitflips_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const fileBytes = 240 << 10 // one stripe
+
+// world is a cluster whose writer and reader go over a network that a test may damage.
+type world struct {
+	*incluster.Cluster
+	t     *testing.T
+	ctx   context.Context
+	net   *network
+	admin *incluster.Client // by a network without hooks
+	user  *incluster.Client
+	data  []byte // of /f
+}
+
+// inWorld runs fn with a cluster of 8 chunkservers under synctest's clock.
+func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		opts.Seed, opts.Chunkservers, opts.RepairGrace = 7, 8, 20*time.Second
+		if opts.Metadata == 0 {
+			opts.Metadata = 1
+		}
+		if os.Getenv("MORAINE_TEST_LOG") != "" {
+			opts.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+		}
+		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20
+		c, err := incluster.Start(ctx, opts)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Stop()) }()
+		require.NoError(t, c.WaitReady(ctx))
+		w := &world{Cluster: c, t: t, ctx: ctx, net: &network{}, data: make([]byte, fileBytes)}
+		rng := rand.NewChaCha8([32]byte{1})
+		_, _ = rng.Read(w.data)
+		w.admin, err = c.Admin(ctx, "ops")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, w.admin.Close()) }()
+		w.user = w.client("writer")
+		defer w.user.Close()
+		fn(w)
+	})
+}
+
+// client opens a client that goes over the network of the world.
+func (w *world) client(name string) *incluster.Client {
+	w.t.Helper()
+	cl, err := w.ClientOver(w.ctx, name, client.Config{}, func(d transport.Dialer) transport.Dialer {
+		return dialer{incluster.Through(d, w.net.meta), w.net}
+	})
+	require.NoError(w.t, err)
+	return cl
+}
+
+// write writes the file /f.
+func (w *world) write() error {
+	f, err := w.user.Create(w.ctx, "/f", client.CreateOptions{Scheme: moraine.Scheme{K: 4, M: 2}})
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(bytes.Clone(w.data)); err != nil {
+		return err
+	}
+	_, err = f.Commit(w.ctx)
+	return err
+}
+
+// read reads a range of /f by a client of its own. Bytes that it gets are the right ones.
+func (w *world) read(off, n int) error {
+	w.t.Helper()
+	return w.readBy(w.client("reader"), off, n)
+}
+
+func (w *world) readBy(cl *incluster.Client, off, n int) error {
+	w.t.Helper()
+	defer cl.Close()
+	r, err := cl.OpenFile(w.ctx, "/f")
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	p := make([]byte, n)
+	if _, err = r.ReadAt(w.ctx, p, int64(off)); err == nil {
+		require.True(w.t, bytes.Equal(w.data[off:off+n], p), "wrong bytes are served, %d at %d", n, off)
+	}
+	return err
+}
+
+// stripe is the record of the one stripe of /f.
+func (w *world) stripe() *wire.Stripe {
+	w.t.Helper()
+	attr, err := w.admin.Stat(w.ctx, "/f")
+	require.NoError(w.t, err)
+	resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: attr.Inode}}})
+	require.NoError(w.t, err)
+	stripes := resp.GetExtents().GetStripes()
+	require.Len(w.t, stripes, 1)
+	return stripes[0]
+}
+
+// holder is the host of a chunk of /f.
+func (w *world) holder(index int) string {
+	w.t.Helper()
+	device := w.stripe().Chunks[index].Device
+	for _, h := range w.topology().GetTopology().GetHosts() {
+		for _, d := range h.Devices {
+			if d.Id == device {
+				return h.Id
+			}
+		}
+	}
+	w.t.Fatalf("no host has device %d", device)
+	return ""
+}
+
+func (w *world) topology() *wire.ClusterReply {
+	w.t.Helper()
+	resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	require.NoError(w.t, err)
+	return resp.GetCluster()
+}
+
+// until waits, by the bubble's clock, for what must come to hold.
+func (w *world) until(what string, holds func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(10 * time.Minute); !holds(); time.Sleep(time.Second) {
+		require.True(w.t, time.Now().Before(end), "%s: not within ten minutes", what)
+	}
+}
+
+// repairedFrom waits until the layout of the stripe has changed and nothing waits for repair.
+func (w *world) repairedFrom(before *wire.Stripe) {
+	w.t.Helper()
+	w.until("repair", func() bool { return w.stripe().Version > before.Version && w.topology().RepairQueued == 0 })
+}
+
+// scrub has all devices scrubbed.
+func (w *world) scrub() (bad uint64) {
+	w.t.Helper()
+	time.Sleep(2 * time.Second)
+	before := map[uint32]int64{}
+	each := func(fn func(d *wire.Device)) {
+		for _, h := range w.topology().GetTopology().GetHosts() {
+			for _, d := range h.Devices {
+				if d.State == wire.DeviceState_DEVICE_STATE_IN {
+					fn(d)
+				}
+			}
+		}
+	}
+	each(func(d *wire.Device) { before[d.Id] = d.Scrub.GetLastDone() })
+	_, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{}}})
+	require.NoError(w.t, err)
+	w.until("scrub", func() bool {
+		done := true
+		each(func(d *wire.Device) { done = done && d.Scrub.GetLastDone() > before[d.Id] && !d.Scrub.GetRunning() })
+		return done
+	})
+	each(func(d *wire.Device) { bad += d.Scrub.GetLastBad() })
+	return bad
+}
+
+func counted(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	require.NoError(t, c.Write(&m))
+	return m.GetCounter().GetValue()
+}
+
+// rotOnDisk flips a bit of the record of a chunk on the disk of its host.
+func (w *world) rotOnDisk(node string, id moraine.ChunkID) {
+	w.t.Helper()
+	fs, found := w.Disk(node), false
+	const dir = "/device1/segments"
+	names, err := fs.List(dir)
+	require.NoError(w.t, err)
+	for _, name := range names {
+		file := path.Join(dir, name)
+		if !strings.HasSuffix(name, ".seg") {
+			continue
+		}
+		_, err := disk.InspectSegment(fs, file, false, func(r disk.RecordInfo) error {
+			if r.Tombstone == nil && r.Header.ID == id {
+				found = true
+				return flipFile(fs, file, r.Offset+r.Size-moraine.BlockSize/2)
+			}
+			return nil
+		})
+		require.NoError(w.t, err)
+	}
+	require.True(w.t, found, "%s is not on %s", id, node)
+}
+
+func flipFile(fs vfs.FS, name string, at int64) error {
+	f, err := fs.Open(name, vfs.Read|vfs.Write)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, at); err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte{b[0] ^ 4}, at)
+	return err
+}
+
+// network is what lies between clients and servers. Its hooks are set while nothing is asked.
+type network struct {
+	mu sync.Mutex
+	// put sees a chunk that is put, which it may change; get sees what was got.
+	put func(req *wire.PutChunk, data [][]byte)
+	get func(req *wire.GetChunk, dst []byte)
+	// commit sees a commit before it is sent.
+	commit func(c *wire.Commit)
+}
+
+func (n *network) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+}
+
+func (n *network) meta(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	n.mu.Lock()
+	if c := req.GetCommit(); c != nil && n.commit != nil {
+		n.commit(c)
+	}
+	n.mu.Unlock()
+	return m.Do(ctx, req)
+}
+
+type dialer struct {
+	transport.Dialer
+	net *network
+}
+
+func (d dialer) Chunks(node string, addrs []string) transport.Chunks {
+	return chunks{d.Dialer.Chunks(node, addrs), d.net}
+}
+
+type chunks struct {
+	transport.Chunks
+	net *network
+}
+
+func (c chunks) Put(ctx context.Context, req *wire.PutChunk, data ...[]byte) (*wire.PutChunkReply, error) {
+	c.net.mu.Lock()
+	if c.net.put != nil {
+		c.net.put(req, data)
+	}
+	c.net.mu.Unlock()
+	return c.Chunks.Put(ctx, req, data...)
+}
+
+func (c chunks) Get(ctx context.Context, req *wire.GetChunk, dst []byte, each func([]byte)) (*wire.GetChunkReply, int, error) {
+	return c.Chunks.Get(ctx, req, dst, func(p []byte) {
+		c.net.mu.Lock()
+		if c.net.get != nil {
+			c.net.get(req, p)
+		}
+		c.net.mu.Unlock()
+		each(p)
+	})
+}
+
+// encodeWrong has one bit of a parity chunk flip as it is made: its sum, and so its record, are
+// those of the wrong parity. It must be set before the file is written.
+func (n *network) encodeWrong(index uint32) {
+	sums := map[uint64]uint32{} // by stripe
+	n.set(func() {
+		n.put = func(req *wire.PutChunk, data [][]byte) {
+			if req.Index != index {
+				return
+			}
+			data[0] = bytes.Clone(data[0])
+			data[0][77] ^= 4
+			req.Crc = 0
+			for _, p := range data {
+				req.Crc = crc.Update(req.Crc, p)
+			}
+			sums[req.Stripe] = req.Crc
+		}
+		n.commit = func(c *wire.Commit) {
+			for _, s := range c.Stripes {
+				s.Chunks[index].Crc = sums[s.Id]
+			}
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package bitflips_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/incluster"
+)
+
+const (
+	chunkBytes  = fileBytes / 4
+	firstParity = 4
+)
+
+// TestRebuiltBytesHaveTheRecordedSum: a parity chunk was encoded wrong, and a data chunk is gone.
+// Reads of all of it, and the first read of a part of it, give the right bytes, by the other
+// parity; the wrong one is reported, and encoded again.
+func TestRebuiltBytesHaveTheRecordedSum(t *testing.T) {
+	for name, r := range map[string][2]int{"all": {0, fileBytes}, "a chunk": {chunkBytes, chunkBytes}, "a part": {chunkBytes + 8192, 4096}} {
+		for _, wrong := range []uint32{firstParity, firstParity + 1} {
+			t.Run(name, func(t *testing.T) {
+				inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
+					w.net.encodeWrong(wrong)
+					require.NoError(t, w.write())
+					before := w.stripe()
+					w.Kill(w.holder(1))
+					for range 3 {
+						require.NoError(t, w.read(r[0], r[1]))
+					}
+					w.repairedFrom(before)
+					w.scrub() // which parity was used is chance
+					w.until("it is encoded again", func() bool { return w.stripe().Chunks[wrong].Crc != before.Chunks[wrong].Crc })
+					w.Kill(w.holder(0), w.holder(2))
+					require.NoError(t, w.read(0, fileBytes))
+				})
+			})
+		}
+	}
+}
+
+// TestScrubComparesParity: parity that has its recorded sum and is not that of the data is found
+// by a scrub, encoded again, and its record corrected.
+func TestScrubComparesParity(t *testing.T) {
+	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
+		w.net.encodeWrong(firstParity + 1)
+		require.NoError(t, w.write())
+		before := w.stripe()
+		require.EqualValues(t, 1, w.scrub())
+		w.repairedFrom(before)
+		after := w.stripe()
+		require.NotEqual(t, before.Chunks[firstParity+1].Crc, after.Chunks[firstParity+1].Crc)
+		require.Equal(t, before.Chunks[firstParity].Crc, after.Chunks[firstParity].Crc)
+		require.Zero(t, w.scrub())
+		w.Kill(w.holder(0), w.holder(firstParity))
+		require.NoError(t, w.read(0, fileBytes))
+	})
+}
+
+// TestWrongParityThatIsGoneIsEncodedAgain: the device of parity that was encoded wrong is lost.
+// No rebuilt bytes have its recorded sum; it is encoded again all the same.
+func TestWrongParityThatIsGoneIsEncodedAgain(t *testing.T) {
+	inWorld(t, incluster.Options{ScrubParity: -1}, func(w *world) {
+		w.net.encodeWrong(firstParity)
+		require.NoError(t, w.write())
+		before := w.stripe()
+		w.Kill(w.holder(firstParity))
+		w.repairedFrom(before)
+		require.NotEqual(t, before.Chunks[firstParity].Crc, w.stripe().Chunks[firstParity].Crc)
+		w.Kill(w.holder(0), w.holder(1))
+		require.NoError(t, w.read(0, fileBytes))
+	})
+}

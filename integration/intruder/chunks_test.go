@@ -1,0 +1,132 @@
+package intruder_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// chunkRow is what a stranger may do with a request to a chunkserver.
+type chunkRow struct {
+	// do sends it, about one chunk of a stripe or the object, with a capability. It returns
+	// what was answered.
+	do       func(ctx context.Context, c transport.Chunks, r refs, device uint32, index uint32, capability []byte) (string, error)
+	answer   string // PermissionDenied, if it is empty
+	readOnly string // under a read-only certificate, where it is another
+	why      string // it is not refused
+}
+
+// outcome is what the row says is answered to a caller.
+func (r *chunkRow) outcome(readOnly bool) string {
+	switch {
+	case readOnly && r.readOnly != "":
+		return r.readOnly
+	case r.answer != "":
+		return r.answer
+	}
+	return "permission denied"
+}
+
+// chunkRows has a row for each request of a chunkserver, by the method of transport.Chunks.
+var chunkRows = map[string]chunkRow{
+	"Get": {do: func(ctx context.Context, c transport.Chunks, r refs, device, index uint32, capability []byte) (string, error) {
+		reply, n, err := c.Get(ctx, &wire.GetChunk{Stripe: r.stripe, Index: index, Device: device, Length: 1000, Capability: capability}, make([]byte, 1000), nil)
+		return fmt.Sprint(reply, n), err
+	}},
+	"Put": {readOnly: "read only", do: func(ctx context.Context, c transport.Chunks, r refs, device, index uint32, capability []byte) (string, error) {
+		lies := []byte("lies")
+		reply, err := c.Put(ctx, &wire.PutChunk{Stripe: r.stripe, Index: index, Device: device, Version: 1, Crc: crc.Sum(lies),
+			Level: uint32(moraine.NVMe), Capability: capability}, lies)
+		return fmt.Sprint(reply), err
+	}},
+	"GetPiece": {answer: "unavailable", why: "hosts here have no bucket: chunkserver.TestPiecesNeedACapability has", do: func(ctx context.Context, c transport.Chunks, r refs, _, _ uint32, capability []byte) (string, error) {
+		reply, n, err := c.GetPiece(ctx, &wire.GetPiece{Object: r.object, Inode: r.file, Length: 1000, Capability: capability}, make([]byte, 1000), nil)
+		return fmt.Sprint(reply, n), err
+	}},
+	"Sync": {answer: "ok", why: "it makes what is acknowledged durable, and says nothing", do: func(ctx context.Context, c transport.Chunks, _ refs, device, _ uint32, _ []byte) (string, error) {
+		reply, err := c.Sync(ctx, &wire.SyncDevices{Devices: []uint32{device}})
+		return fmt.Sprint(reply), err
+	}},
+	"Stat": {answer: "ok", why: "known weakness: everybody sees how full the devices of the cluster are", do: func(ctx context.Context, c transport.Chunks, _ refs, _, _ uint32, _ []byte) (string, error) {
+		reply, err := c.Stat(ctx, &wire.StatDevices{})
+		return fmt.Sprint(reply), err
+	}},
+}
+
+// TestIntruderAtTheChunkservers: a confined caller sends each request of the chunkservers
+// about foreign chunks and objects, with its own token and its own capabilities and others',
+// and lists chunks. One that shows another's token, or none, gets nothing at all.
+func TestIntruderAtTheChunkservers(t *testing.T) {
+	methods := reflect.TypeFor[transport.Chunks]()
+	for n := range methods.NumMethod() {
+		require.Contains(t, chunkRows, methods.Method(n).Name)
+	}
+	require.Len(t, chunkRows, methods.NumMethod())
+	for _, k := range confined {
+		t.Run(k.name, func(t *testing.T) { inWorld(t, func(w *world) { atChunkservers(w, w.intrude(k.peer)) }) })
+	}
+}
+
+func atChunkservers(w *world, i *intruder) {
+	t, ctx := w.t, w.t.Context()
+	theirs := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "neighbour", Scope: "/b"})
+	capability := func(i *intruder, file uint64) []byte {
+		resp, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: file, Limit: 100}}})
+		require.NoError(t, err)
+		return resp.GetExtents().Capabilities[0]
+	}
+	shown := map[string][]byte{"none": nil, "garbage": []byte("x"), "its own": capability(i, w.own.file), "another's": capability(theirs, w.foreign.file)}
+	before := w.picture()
+	for name, row := range chunkRows {
+		for what, b := range shown {
+			for _, s := range w.stripes {
+				for index, ch := range s.Chunks {
+					there := w.foreign
+					there.stripe = s.Id
+					answer, err := row.do(ctx, i.chunks(ch.Device), there, ch.Device, uint32(index), b)
+					_, none := row.do(ctx, i.chunks(ch.Device), w.missing, ch.Device, uint32(index), b)
+					if want := row.outcome(i.peer.ReadOnly); kind(err) != want {
+						t.Errorf("%s with capability %s: %v; it should be %s", name, what, err, want)
+					}
+					require.Equal(t, w.plain(none), w.plain(err), "%s with %s", name, what)
+					require.NotContains(t, answer, secret)
+					require.NotContains(t, answer, fmt.Sprint(s.Id))
+				}
+			}
+		}
+	}
+	for device := range w.hosts {
+		_, err := i.chunks(device).Stat(ctx, &wire.StatDevices{List: &wire.ListChunks{Device: device}})
+		require.Equal(t, "permission denied", kind(err))
+	}
+	// Its own chunk it reads: what was refused was not malformed.
+	own := w.own
+	_, err := chunkRows["Get"].do(ctx, i.chunks(own.device), own, own.device, 0, shown["its own"])
+	require.NoError(t, err)
+	// The token of another opens nothing, nor does none.
+	for _, token := range [][]byte{theirs.token, nil, []byte("garbage")} {
+		i.dialer.SetToken(token)
+		for name, row := range chunkRows {
+			_, err := row.do(ctx, i.chunks(own.device), own, own.device, 0, shown["its own"])
+			if name != "Stat" {
+				require.Error(t, err, name)
+				require.Equal(t, "not authenticated", kind(err), name)
+			}
+		}
+	}
+	require.Equal(t, before, w.picture())
+	r, err := w.owner.OpenFile(ctx, "/b/"+secret+"-dir/"+secret+"-file")
+	require.NoError(t, err)
+	defer r.Close() //nolint:errcheck // nothing is owed on it
+	got := make([]byte, secretSize)
+	require.NoError(t, r.ReadRange(ctx, got, 0))
+	require.Equal(t, make([]byte, secretSize), got)
+}

@@ -1,0 +1,240 @@
+package intruder_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/memnet"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// confined are the kinds of certificates that are confined to /a.
+var confined = []struct {
+	name string
+	peer transport.Peer
+}{
+	{"scoped", transport.Peer{Role: transport.RoleClient, Node: "mallory", Scope: "/a"}},
+	{"squashed", transport.Peer{Role: transport.RoleClient, Node: "squashed", Scope: "/a", Squash: true}},
+	{"gateway", transport.Peer{Role: transport.RoleGateway, Node: "gateway", Scope: "/a"}},
+	{"read-only", transport.Peer{Role: transport.RoleClient, Node: "reader", Scope: "/a", ReadOnly: true}},
+}
+
+// inWorld runs a test in a world of its own, in which time passes at once.
+func inWorld(t *testing.T, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		test(newWorld(t))
+	})
+}
+
+// outcomes are kinds of errors, as a table has them.
+func outcomes(got []string) string {
+	slices.Sort(got)
+	return strings.Join(slices.Compact(got), ", ")
+}
+
+// TestIntruderRowsAreComplete: each request of the metadata service has a row, and each row
+// is of one.
+func TestIntruderRowsAreComplete(t *testing.T) {
+	fields := ops()
+	for n := range fields.Len() {
+		require.Contains(t, rows, string(fields.Get(n).Name()), "say in the table what a stranger may do with this request")
+	}
+	require.Len(t, rows, fields.Len())
+}
+
+// TestIntruderSeesNothingForeign: a caller that is confined to a directory sends each
+// request of the metadata service with references to what is outside it, all at once and
+// each one alone. What becomes of it is what the table says; the answer is the same as for
+// things that do not exist, has nothing of foreign things in it, and these stay as they are.
+func TestIntruderSeesNothingForeign(t *testing.T) {
+	for _, k := range confined {
+		t.Run(k.name, func(t *testing.T) { inWorld(t, func(w *world) { seesNothing(w, k.name, w.intrude(k.peer)) }) })
+	}
+}
+
+func seesNothing(w *world, kindOf string, i *intruder) {
+	t := w.t
+	before := w.picture()
+	fields := ops()
+	for n := range fields.Len() {
+		f := fields.Get(n)
+		op := string(f.Name())
+		row := rows[op]
+		i.prepare(op)
+		var got, shown []string
+		told := false
+		for _, a := range w.attempts(f) {
+			resp, err := i.do(a.foreign)
+			if op == "close_session" {
+				i.open()
+			}
+			none, missing := i.do(a.missing)
+			got = append(got, kind(err))
+			if known := weaknesses[op].tells; known != "" && err != nil && strings.Contains(err.Error(), known) {
+				told = true
+			} else if w.plain(err) != w.plain(missing) || kind(err) != kind(missing) {
+				t.Errorf("%s: of a foreign thing %v, of none %v", a.name, err, missing)
+			} else if err == nil && !row.moving && !proto.Equal(resp, none) {
+				t.Errorf("%s: of a foreign thing %v, of none %v", a.name, resp, none)
+			}
+			shown = append(shown, w.shows(a.foreign, resp, err))
+		}
+		if want := weaknesses[op].tells; !told && want != "" && (kindOf != "read-only" || row.readOnly != "read only") {
+			t.Errorf("%s does not tell any more: take it from the known weaknesses", op)
+		}
+		want := row.confined
+		if kindOf == "read-only" && row.readOnly != "" {
+			want = row.readOnly
+		}
+		if o := outcomes(got); o != want {
+			t.Errorf("%s: %s; the table says %q", op, o, want)
+		}
+		if s := strings.TrimPrefix(outcomes(shown), ", "); s != weaknesses[op].shows {
+			t.Errorf("%s shows %q; known is %q", op, s, weaknesses[op].shows)
+		}
+		if after := w.picture(); after != before {
+			t.Errorf("%s changed foreign things: before\n%s\nafter\n%s", op, before, after)
+			before = after
+		}
+	}
+}
+
+// prepare opens a session for a request, with what it needs.
+func (i *intruder) prepare(op string) {
+	i.open()
+	if op == "hold" {
+		_, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: &wire.Leases{Epoch: 1, Begin: true}}})
+		require.NoError(i.w.t, err)
+	}
+}
+
+// TestIntruderRequestsMeanSomething: of things of its own a confined caller gets what the
+// table says, so that the requests with foreign ones are not refused for being malformed.
+func TestIntruderRequestsMeanSomething(t *testing.T) {
+	inWorld(t, func(w *world) {
+		i := w.intrude(confined[0].peer)
+		last := strings.Fields("rename remove remove_tree close_session")
+		try := func(f protoreflect.FieldDescriptor) {
+			i.prepare(string(f.Name()))
+			_, err := i.do(w.builder(w.own, -1).build(f))
+			if got := kind(err); got != rows[string(f.Name())].own {
+				w.t.Errorf("%s of its own: %s (%v); the table says %q", f.Name(), got, err, rows[string(f.Name())].own)
+			}
+		}
+		fields := ops()
+		for n := range fields.Len() {
+			if !slices.Contains(last, string(fields.Get(n).Name())) {
+				try(fields.Get(n))
+			}
+		}
+		for _, op := range last { // each on a file that is there
+			i.open()
+			_, _ = i.do(w.builder(w.own, -1).build(fields.ByName("create")))
+			try(fields.ByName(protoreflect.Name(op)))
+		}
+	})
+}
+
+// TestIntruderHasNoForeignSession: a request under the number of another's session fails as
+// one under a number that no session has. A known weakness is that its text says which it is.
+func TestIntruderHasNoForeignSession(t *testing.T) {
+	for _, k := range []transport.Peer{confined[0].peer, {Role: transport.RoleClient, Node: "other"}, {Role: transport.RoleClient, Node: "owner", Key: pki.KeyID{1}}} {
+		inWorld(t, func(w *world) {
+			theirs := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "owner2"})
+			i := w.intrude(k)
+			fields := ops()
+			before := w.picture()
+			for n := range fields.Len() {
+				f := fields.Get(n)
+				req := w.builder(w.foreign, -1).build(f)
+				_, err := i.doIn(theirs.session, req)
+				_, none := i.doIn(theirs.session^0x5555, req)
+				if kind(err) != kind(none) {
+					w.t.Errorf("%s: in a foreign session %v, in none %v", f.Name(), err, none)
+				}
+				if row := rows[string(f.Name())]; err == nil && !row.sessionless {
+					w.t.Errorf("%s was answered in a foreign session", f.Name())
+				}
+			}
+			require.Equal(w.t, before, w.picture())
+			_, err := i.doIn(theirs.session, w.builder(w.own, -1).build(fields.ByName("get_attr")))
+			require.ErrorContains(w.t, err, "another certificate")
+			_, err = theirs.do(&wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{}}})
+			require.NoError(w.t, err, "the session is its owner's still")
+		})
+	}
+}
+
+// TestIntruderWithACertificateOfANode: a chunkserver and a metadata server that belong to no
+// host of the fleet send each request in the name of another, with its devices and with jobs
+// that it has leased. Servers are confined to no directory, so requests that any client may
+// send go to things that do not exist; all others to what is somebody else's.
+func TestIntruderWithACertificateOfANode(t *testing.T) {
+	inWorld(t, func(w *world) {
+		node := w.intrude(transport.Peer{Role: transport.RoleChunkserver, Node: "n9"})
+		meta := w.cluster.DialerAs(transport.Peer{Role: transport.RoleMetadata, Node: "m9"})
+		defer meta.Close() //nolint:errcheck // nothing is owed on it
+		m9 := meta.Metadata([]string{memnet.Address("m1")})
+		before := w.picture()
+		fields := ops()
+		for n := range fields.Len() {
+			f := fields.Get(n)
+			op := string(f.Name())
+			node.prepare(op)
+			var got []string
+			for _, a := range w.attempts(f) {
+				req := a.missing
+				if rows[op].confined == "permission denied" {
+					req = a.foreign
+				}
+				resp, err := node.do(req)
+				got = append(got, kind(err))
+				if s := w.shows(req, resp, err); s != "" && weaknesses[op].shows == "" {
+					w.t.Errorf("%s shows %s", op, s)
+				}
+				_, err = m9.Do(w.t.Context(), a.foreign)
+				if err == nil || kind(err) != "permission denied" && op != "member_beat" {
+					w.t.Errorf("%s as a metadata server: %v", op, err)
+				}
+			}
+			if o := outcomes(got); o != rows[op].node {
+				w.t.Errorf("%s of a node: %s; the table says %q", op, o, rows[op].node)
+			}
+			if after := w.picture(); after != before {
+				w.t.Errorf("%s changed foreign things: before\n%s\nafter\n%s", op, before, after)
+				before = after
+			}
+		}
+	})
+}
+
+// TestIntruderWithARevokedCertificate: nothing is answered under a certificate that was
+// revoked, in the session that it had, in another, or in none.
+func TestIntruderWithARevokedCertificate(t *testing.T) {
+	inWorld(t, func(w *world) {
+		i := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "revoked", Scope: "/a", Key: pki.KeyID{7}})
+		admin := w.intrude(transport.Peer{Role: transport.RoleAdmin, Node: "admin"})
+		key := pki.KeyID{7}
+		_, err := admin.do(&wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: &wire.RevokeCert{Revocations: []*wire.Revocation{{Key: key[:]}}}}})
+		require.NoError(w.t, err)
+		fields := ops()
+		for n := range fields.Len() {
+			for _, r := range []refs{w.own, w.foreign, w.missing} {
+				for _, session := range []uint64{i.session, admin.session, 0} {
+					_, err := i.doIn(session, w.builder(r, -1).build(fields.Get(n)))
+					if kind(err) != "not authenticated" {
+						w.t.Errorf("%s: %v", fields.Get(n).Name(), err)
+					}
+				}
+			}
+		}
+	})
+}

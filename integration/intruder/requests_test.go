@@ -1,0 +1,340 @@
+package intruder_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// attempt is one request in two forms: with references to foreign things, and with ones to
+// things that do not exist.
+type attempt struct {
+	name             string
+	foreign, missing *wire.MetaRequest
+}
+
+// ops returns the requests of the metadata service.
+func ops() protoreflect.FieldDescriptors {
+	return (&wire.MetaRequest{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
+}
+
+// builder fills in a request. The n-th reference in it is taken of other where only is n,
+// or negative; the rest is the caller's own.
+type builder struct {
+	t          *testing.T
+	own, other refs
+	only, n    int
+	dirs       bool // inodes are directories
+	stripe     *wire.Stripe
+}
+
+func (b *builder) pick(get func(r *refs) uint64) uint64 {
+	b.n++
+	if b.only < 0 || b.only == b.n-1 {
+		return get(&b.other)
+	}
+	return get(&b.own)
+}
+
+func (b *builder) names() *refs {
+	if b.only < 0 {
+		return &b.other
+	}
+	return &b.own
+}
+
+// ofDirectories are the requests whose inode is a directory.
+var ofDirectories = strings.Fields("read_dir get_usage set_quota set_policy get_policy clone_tree grant")
+
+// build returns the request of a field with references to own things, except as builder
+// says.
+func (b *builder) build(f protoreflect.FieldDescriptor) *wire.MetaRequest {
+	m := &wire.MetaRequest{}
+	b.dirs = slices.Contains(ofDirectories, string(f.Name()))
+	b.n = 0
+	if f.Name() == "batch" {
+		create := &wire.Create{Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}
+		b.fill(create.ProtoReflect(), 3)
+		m.Op = &wire.MetaRequest_Batch{Batch: &wire.Batch{Requests: []*wire.MetaRequest{{Number: 1, Op: &wire.MetaRequest_Create{Create: create}}}}}
+		return m
+	}
+	b.fill(m.ProtoReflect().Mutable(f).Message(), 4)
+	b.complete(m)
+	return m
+}
+
+// complete gives the arguments without which a request means nothing.
+func (b *builder) complete(m *wire.MetaRequest) {
+	switch r := m.Op.(type) {
+	case *wire.MetaRequest_OpenSession:
+		r.OpenSession.Nonce, r.OpenSession.Scope = []byte("0123456789abcdef"), "/b"
+	case *wire.MetaRequest_Create:
+		r.Create.Inode, r.Create.Target, r.Create.Xattrs = 0, "", nil
+		r.Create.Tenant = ""
+	case *wire.MetaRequest_SetXattr:
+		r.SetXattr.Name = "user.x"
+	case *wire.MetaRequest_GetXattr:
+		r.GetXattr.Name = ""
+	case *wire.MetaRequest_Remove:
+		r.Remove.Expect = nil
+	case *wire.MetaRequest_SetAttr:
+		r.SetAttr.Valid = uint32(wire.SetAttrField_SET_ATTR_MODE)
+	case *wire.MetaRequest_Grant:
+		r.Grant.Scheme, r.Grant.Avoid = nil, nil
+	case *wire.MetaRequest_Place:
+		r.Place.Scheme, r.Place.Keep, r.Place.Avoid = &wire.Scheme{K: 2, M: 1}, nil, nil
+	case *wire.MetaRequest_QueueMove:
+		r.QueueMove.Kind = wire.JobKind_JOB_KIND_FLUSH
+	case *wire.MetaRequest_SetPolicy:
+		r.SetPolicy.Policy.Scheme = nil
+	case *wire.MetaRequest_Commit:
+		stripe := proto.CloneOf(b.stripe)
+		stripe.Id = r.Commit.Stripes[0].Id
+		r.Commit.Create, r.Commit.Link, r.Commit.Stripes = nil, nil, []*wire.Stripe{stripe}
+		for _, e := range r.Commit.Extents {
+			e.Length, e.Object, e.Stripe = 10, 0, stripe.Id
+		}
+	case *wire.MetaRequest_Clone:
+		r.Clone.Mode, r.Clone.Link = wire.CommitMode_COMMIT_MODE_REPLACE, nil
+	case *wire.MetaRequest_Concat:
+		r.Concat.Link.Expect = nil
+		r.Concat.Consume = 0
+	case *wire.MetaRequest_ResolveStep:
+		r.ResolveStep.Before = nil
+	case *wire.MetaRequest_Hold:
+		m.LeaseEpoch = 1
+	case *wire.MetaRequest_Leases:
+		r.Leases.Begin, r.Leases.Epoch = true, 1
+	}
+}
+
+func (b *builder) fill(m protoreflect.Message, depth int) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch {
+		case f.IsMap() || f.ContainingOneof() != nil && !f.ContainingOneof().IsSynthetic():
+		case f.Message() != nil && depth == 0:
+		case f.Message() != nil && f.IsList():
+			b.fill(m.Mutable(f).List().AppendMutable().Message(), depth-1)
+		case f.Message() != nil:
+			b.fill(m.Mutable(f).Message(), depth-1)
+		default:
+			v, ok := b.scalar(f)
+			if ok && f.IsList() {
+				m.Mutable(f).List().Append(v)
+			} else if ok {
+				m.Set(f, v)
+			}
+		}
+	}
+}
+
+// scalar is the value of a field; not ok: it stays unset. References are all of kind
+// fixed64, with a name that is known here.
+func (b *builder) scalar(f protoreflect.FieldDescriptor) (v protoreflect.Value, ok bool) {
+	switch f.Kind() {
+	case protoreflect.Fixed64Kind:
+		get := b.reference(f)
+		if get == nil {
+			return v, false
+		}
+		return protoreflect.ValueOfUint64(b.pick(get)), true
+	case protoreflect.StringKind:
+		s := b.text(f)
+		return protoreflect.ValueOfString(s), s != ""
+	case protoreflect.Uint32Kind:
+		n, ok := map[protoreflect.Name]uint32{"device": b.foreignDevice(), "devices": b.foreignDevice(), "limit": 100, "count": 1, "attempt": 1, "world": 1, "version": 2}[f.Name()]
+		return protoreflect.ValueOfUint32(n), ok
+	case protoreflect.Uint64Kind:
+		n, ok := map[protoreflect.Name]uint64{"step": 7, "length": 10, "lease_epoch": 1, "generation": 0}[f.Name()]
+		return protoreflect.ValueOfUint64(n), ok
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true), slices.Contains([]protoreflect.Name{"all", "ended", "want_token", "read_only", "exact", "exclusive", "capability"}, f.Name())
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(1), true
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes(make([]byte, 32)), f.Name() == "digest"
+	}
+	return v, false
+}
+
+func (b *builder) foreignDevice() uint32 { return b.other.device }
+
+func (b *builder) reference(f protoreflect.FieldDescriptor) func(*refs) uint64 {
+	in := string(f.ContainingMessage().Name())
+	switch string(f.Name()) {
+	case "inode":
+		if b.dirs {
+			return func(r *refs) uint64 { return r.dir }
+		}
+		return func(r *refs) uint64 { return r.file }
+	case "inodes", "held", "returned", "settled":
+		return func(r *refs) uint64 { return r.file }
+	case "parent", "new_parent", "directory", "consume", "dir":
+		return func(r *refs) uint64 { return r.dir }
+	case "stripe", "stripes", "first", "after_stripe", "to", "packed", "done":
+		return func(r *refs) uint64 { return r.stripe }
+	case "from":
+		if in == "Walk" {
+			return func(r *refs) uint64 { return r.dir }
+		}
+		return func(r *refs) uint64 { return r.stripe }
+	case "object":
+		return func(r *refs) uint64 { return r.object }
+	case "job":
+		return func(r *refs) uint64 { return r.job }
+	case "run":
+		return func(r *refs) uint64 { return r.run }
+	case "id":
+		switch in {
+		case "Stripe":
+			return func(r *refs) uint64 { return r.stripe }
+		case "Object":
+			return func(r *refs) uint64 { return r.object }
+		case "ListJobs", "CancelJob", "RenewJob", "FinishJob":
+			return func(r *refs) uint64 { return r.job }
+		}
+	case "after", "session", "backup":
+		return nil
+	}
+	b.t.Errorf("%s is a reference that this test does not know: say what it refers to", f.FullName())
+	return nil
+}
+
+func (b *builder) text(f protoreflect.FieldDescriptor) string {
+	in := string(f.ContainingMessage().Name())
+	switch string(f.Name()) {
+	case "name", "path":
+		if in == "ListRuns" || in == "OpenRun" {
+			return b.names().run1
+		}
+		return b.names().name
+	case "new_name":
+		return "taken"
+	case "host", "node":
+		return b.other.host
+	case "id":
+		return b.other.host
+	case "launch", "job", "bucket", "key", "serial", "prefix", "reason":
+		return "x"
+	}
+	return ""
+}
+
+func (w *world) builder(other refs, only int) *builder {
+	return &builder{t: w.t, own: w.own, other: other, only: only, stripe: w.stripes[0]}
+}
+
+// attempts returns what is tried with a request: all references at once, and each one
+// alone.
+func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
+	var all []attempt
+	for only := -1; ; only++ {
+		foreign := w.builder(w.foreign, only)
+		a := attempt{name: fmt.Sprintf("%s %d", f.Name(), only), foreign: foreign.build(f), missing: w.builder(w.missing, only).build(f)}
+		if only >= foreign.n {
+			return all
+		}
+		// A reference that complete took out again makes no attempt.
+		if only < 0 || !proto.Equal(a.foreign, w.builder(w.own, -1).build(f)) {
+			all = append(all, a)
+		}
+	}
+}
+
+var numeral = regexp.MustCompile(`\b[0-9a-f]*[0-9][0-9a-f]*\b`)
+
+// plain is the text of an error without the numbers and the names of its request.
+func (w *world) plain(err error) string {
+	if err == nil {
+		return ""
+	}
+	s := numeral.ReplaceAllString(err.Error(), "#")
+	for _, r := range []*refs{&w.foreign, &w.missing} {
+		s = strings.ReplaceAll(strings.ReplaceAll(s, r.name, "NAME"), r.run1, "NAME")
+	}
+	return s
+}
+
+// shows says what of foreign things is in an answer; empty: nothing.
+func (w *world) shows(req *wire.MetaRequest, resp proto.Message, err error) string {
+	var found []string
+	asked, _ := proto.Marshal(req)
+	b, _ := proto.Marshal(resp)
+	if err != nil {
+		b = append(b, err.Error()...)
+	}
+	for _, name := range []string{w.foreign.name, w.foreign.run1, secret + "-dir", "user." + secret, secret + "-value"} {
+		if strings.Contains(string(b), name) && !strings.Contains(string(asked), name) {
+			found = append(found, name)
+		}
+	}
+	if strings.Contains(string(b), fmt.Sprint(secretSize)) {
+		found = append(found, "size")
+	}
+	f := w.foreign
+	secrets := map[string][]uint64{"inode": {f.dir, f.file, f.run}, "object": {f.object}, "job": {f.job}, "session": {w.session}}
+	for _, s := range w.stripes {
+		secrets["stripe"] = append(secrets["stripe"], s.Id)
+	}
+	if resp != nil && resp.ProtoReflect().IsValid() {
+		eachNumber(resp.ProtoReflect(), func(f protoreflect.FieldDescriptor, v uint64) {
+			switch {
+			case v == secretSize:
+				found = append(found, fmt.Sprintf("size in %s", f.FullName()))
+			case f.Kind() == protoreflect.Fixed64Kind && slices.Contains(secrets[category(f)], v):
+				found = append(found, fmt.Sprintf("%s in %s", category(f), f.FullName()))
+			}
+		})
+	}
+	slices.Sort(found)
+	return strings.Join(slices.Compact(found), ", ")
+}
+
+// category says what the number in a field of an answer is of.
+func category(f protoreflect.FieldDescriptor) string {
+	in := string(f.ContainingMessage().Name())
+	switch name := string(f.Name()); {
+	case slices.Contains([]string{"stripe", "stripes", "after_stripe", "first", "packed", "stale"}, name) || in == "Stripe" && name == "id":
+		return "stripe"
+	case name == "object" || name == "objects" || in == "Object" && name == "id":
+		return "object"
+	case name == "job" || in == "Job" && name == "id":
+		return "job"
+	case name == "session":
+		return "session"
+	}
+	return "inode"
+}
+
+// eachNumber calls fn with each unsigned 64-bit number of a message.
+func eachNumber(m protoreflect.Message, fn func(protoreflect.FieldDescriptor, uint64)) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		one := func(v protoreflect.Value) {
+			switch {
+			case f.Message() != nil:
+				eachNumber(v.Message(), fn)
+			case f.Kind() == protoreflect.Fixed64Kind || f.Kind() == protoreflect.Uint64Kind:
+				fn(f, v.Uint())
+			}
+		}
+		switch {
+		case f.IsMap():
+		case f.IsList():
+			for i := range v.List().Len() {
+				one(v.List().Get(i))
+			}
+		default:
+			one(v)
+		}
+		return true
+	})
+}

@@ -1,0 +1,97 @@
+package restores_test
+
+import (
+	"path"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// kept are the backups on a metadata server's disk, oldest first, with what else is there.
+func (w *world) kept(node string) []string {
+	w.t.Helper()
+	names, err := w.Disk(node).List(incluster.BackupDir)
+	require.NoError(w.t, err)
+	return names
+}
+
+// readKept returns a backup that a server has taken by itself.
+func (w *world) readKept(node, name string) []byte {
+	w.t.Helper()
+	f, err := w.Disk(node).Open(path.Join(incluster.BackupDir, name), vfs.Read)
+	require.NoError(w.t, err)
+	defer f.Close()
+	size, err := f.Size()
+	require.NoError(w.t, err)
+	b := make([]byte, size)
+	_, err = f.ReadAt(b, 0)
+	require.NoError(w.t, err)
+	return b
+}
+
+// TestBackupsByThemselves: the leader takes a backup when it begins to lead and at each
+// interval, and keeps the newest three. A full disk costs none of them, and is told; so does
+// one that fails at a rename. Another leader takes one of its own at once, which restores.
+func TestBackupsByThemselves(t *testing.T) {
+	var broken atomic.Int32 // the kind of operation that fails below BackupDir, +1
+	opts := incluster.Options{Chunkservers: 1, BackupEvery: 30 * time.Second, Rule: func(_ string, op vfs.Op) error {
+		if strings.HasPrefix(op.Path, incluster.BackupDir+"/") && int32(op.Kind)+1 == broken.Load() {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	inWorld(t, opts, func(w *world) {
+		leader := w.Leader()
+		time.Sleep(10 * time.Second)
+		require.Len(t, w.kept(leader), 1)
+		w.put("/early", 100_000, 1)
+		time.Sleep(140 * time.Second)
+		require.Equal(t, leader, w.Leader())
+		last := w.kept(leader)
+		require.Len(t, last, 3)
+		for _, name := range last {
+			require.Regexp(t, `^metadata-[0-9a-f]{8}-\d{8}T\d{6}Z\.backup$`, name)
+		}
+		b := w.cluster().Backups
+		require.EqualValues(t, 3, b.Kept)
+		require.Empty(t, b.Error)
+		require.False(t, b.Overdue)
+		require.Less(t, b.AgeMillis, int64(time.Minute/time.Millisecond))
+
+		for _, kind := range []vfs.OpKind{vfs.OpWrite, vfs.OpRename} {
+			broken.Store(int32(kind) + 1)
+			time.Sleep(150 * time.Second)
+			require.Equal(t, last, w.kept(leader), "a backup that fails costs none, and leaves nothing")
+			b = w.cluster().Backups
+			require.Contains(t, b.Error, "no space left", kind)
+			require.True(t, b.Overdue)
+			broken.Store(0)
+			time.Sleep(time.Minute)
+			b = w.cluster().Backups
+			require.Empty(t, b.Error)
+			require.False(t, b.Overdue)
+			last = w.kept(leader)
+			require.Len(t, last, 3)
+		}
+
+		w.Kill(leader)
+		w.until("another leads", func() bool { return w.Leader() != "" && w.Leader() != leader })
+		time.Sleep(10 * time.Second)
+		next := w.Leader()
+		require.Len(t, w.kept(next), 1)
+		taken := w.readKept(next, w.kept(next)[0])
+		w.put("/late", 10_000, 2)
+		delete(w.files, "/late")
+		w.restore(taken)
+		w.settled()
+		require.Empty(t, w.unreadable())
+		require.Len(t, w.files, 1)
+	})
+}

@@ -1,0 +1,276 @@
+package restores_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/fsck"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/testseed"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestRestoreOfRandomHistories: after a backup the cluster goes on at random: hosts are
+// drained, killed and added, chunks are moved to emptier devices, files are written over,
+// appended to, removed and made, small ones are packed and worn ones rewritten. Then the
+// metadata is restored. Every file of the backup whose chunks are on the devices reads as it
+// was, by what the devices themselves list; every other one is named by a check.
+func TestRestoreOfRandomHistories(t *testing.T) {
+	runs, first := testseed.Runs(t, 5, 100), testseed.From(t, 1)
+	var all tally
+	for seed := first; seed < first+uint64(runs); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			opts := incluster.Options{Seed: seed, Chunkservers: 7, RepairGrace: 10 * time.Second, Grace: 5 * time.Second,
+				RewriteEvery: 20 * time.Second, RewriteGrace: []time.Duration{time.Second, 24 * time.Hour}[seed%2], PackAfter: 30 * time.Second}
+			inWorld(t, opts, func(w *world) { all.add(w.history(rand.New(rand.NewPCG(seed, 0x686973746f7279)))) })
+		})
+	}
+	t.Logf("%d histories: %d files of backups, %d read, %d moved stripes; files lost though their bytes exist: %d", runs, all.files, all.read, all.moved, all.wrong)
+	require.Zero(t, all.wrong)
+	if runs >= 5 {
+		require.NotZero(t, all.moved, "no history has moved anything")
+	}
+}
+
+// tally is what histories came to.
+type tally struct{ files, read, moved, wrong int }
+
+func (a *tally) add(b tally) {
+	a.files, a.read, a.moved, a.wrong = a.files+b.files, a.read+b.read, a.moved+b.moved, a.wrong+b.wrong
+}
+
+// history runs one.
+func (w *world) history(rng *rand.Rand) (n tally) {
+	for i := range 3 + rng.IntN(3) {
+		w.put(fmt.Sprintf("/f%d", i), 200<<10+rng.IntN(500<<10), byte(i))
+	}
+	for i := range 5 + rng.IntN(10) {
+		w.put(fmt.Sprintf("/s%d", i), 5_000+rng.IntN(40_000), byte(i))
+	}
+	if rng.IntN(2) == 0 {
+		time.Sleep(time.Duration(rng.IntN(120)) * time.Second) // some may be packed already
+	}
+	backup, then := w.backup(), maps.Clone(w.files)
+	h := &historian{world: w, rng: rng}
+	for range 8 + rng.IntN(10) {
+		h.step()
+		time.Sleep(time.Duration(rng.IntN(25_000)) * time.Millisecond)
+	}
+	require.NoError(w.t, w.Restart())
+	require.NoError(w.t, w.WaitReady(w.ctx))
+	servers := w.servers()
+
+	w.files = then
+	w.restore(backup)
+	time.Sleep(3 * time.Second) // what was under deletion is deleted, and nothing else for a while
+	held := w.held(servers)
+	whole := map[string]bool{}
+	for name := range then {
+		var moved int
+		whole[name], moved = w.exists(name, held)
+		n.moved += moved
+	}
+	w.settled()
+	_, r := w.fsck(fsck.Config{})
+	lost := map[string]bool{}
+	for _, f := range r.LostFiles {
+		lost[f.Path] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(then)) {
+		n.files++
+		err := w.reads(name, then[name])
+		switch {
+		case err == nil:
+			n.read++
+		case whole[name]:
+			n.wrong++
+			w.t.Errorf("%s does not read, and its chunks are on the devices: %v", name, err)
+		default:
+			require.NotZero(w.t, w.cluster().LostStripes, "%s does not read (%v), and nothing is called lost", name, err)
+			require.True(w.t, lost[name] || w.waitsAsLost(name), "%s does not read (%v), and is not named; lost: %v", name, err, lost)
+		}
+	}
+	require.NoError(w.t, w.Check())
+	return n
+}
+
+// waitsAsLost reports whether a file has a stripe that the service counts as lost.
+func (w *world) waitsAsLost(name string) bool {
+	w.t.Helper()
+	resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}})
+	require.NoError(w.t, err)
+	a, err := w.admin.Stat(w.ctx, name)
+	require.NoError(w.t, err)
+	return slices.ContainsFunc(resp.GetLost().GetFiles(), func(f *wire.LostFile) bool { return f.GetInode() == a.Inode })
+}
+
+// servers are the chunkservers' addresses and devices, by host.
+func (w *world) servers() map[string]*wire.Host {
+	out := map[string]*wire.Host{}
+	for _, h := range w.cluster().GetTopology().GetHosts() {
+		out[h.Id] = h
+	}
+	return out
+}
+
+// piece is what a chunk of a record is known by.
+type piece struct {
+	stripe uint64
+	index  uint32
+	crc    uint32
+	length uint64
+}
+
+// held is what all devices list, asked by themselves.
+func (w *world) held(servers map[string]*wire.Host) map[piece]bool {
+	w.t.Helper()
+	d := w.Dialer(transport.RoleAdmin, "looker")
+	defer d.Close()
+	out := map[piece]bool{}
+	for host, h := range servers {
+		for _, dev := range h.Devices {
+			reply, err := d.Chunks(host, h.Addresses).Stat(w.ctx, &wire.StatDevices{List: &wire.ListChunks{Device: dev.Id, Limit: 4096}})
+			require.NoError(w.t, err, host)
+			require.Zero(w.t, reply.Listed.To, "more chunks than one list has")
+			for _, c := range reply.Listed.Chunks {
+				out[piece{c.Stripe, c.Index, c.Crc, c.Length}] = true
+			}
+		}
+	}
+	return out
+}
+
+// exists reports whether devices have enough chunks of every stripe of a file, and how many
+// of its stripes are somewhere else than their records say, in part.
+func (w *world) exists(name string, held map[piece]bool) (all bool, moved int) {
+	w.t.Helper()
+	a, err := w.admin.Stat(w.ctx, name)
+	require.NoError(w.t, err)
+	resp := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode, Limit: 1000}}})
+	reply := resp.GetExtents()
+	require.False(w.t, reply.GetMore())
+	all = true
+	for _, s := range reply.GetStripes() {
+		scheme := moraine.Scheme{K: uint8(s.Scheme.K), M: uint8(s.Scheme.M)}
+		have := 0
+		for i, c := range s.Chunks {
+			if held[piece{s.Id, uint32(i), c.Crc, uint64(scheme.ChunkLen(int64(s.Length)))}] {
+				have++
+			}
+		}
+		all = all && have >= int(scheme.K)
+		if s.Version > 1 || have < scheme.Chunks() {
+			moved++
+		}
+	}
+	return all, moved
+}
+
+// historian does what happens after a backup.
+type historian struct {
+	*world
+	rng  *rand.Rand
+	down string // a host that was killed
+	away string // a host that is drained
+	made int
+}
+
+func (h *historian) host() string { return fmt.Sprintf("n%d", 1+h.rng.IntN(7)) }
+
+func (h *historian) step() {
+	switch n := h.rng.IntN(20); {
+	case n < 6:
+		h.drainOne()
+	case n < 9:
+		h.killOne()
+	case n < 10 && h.made < 3:
+		_, err := h.AddChunkserver()
+		require.NoError(h.t, err)
+		h.made++
+	case n < 11:
+		h.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetRebalance{SetRebalance: &wire.SetRebalance{BandPermille: new(uint32(5 + h.rng.IntN(20)))}}})
+	case n < 15:
+		h.overwrite()
+	case n < 17:
+		h.remove()
+	default:
+		h.made++
+		h.put(fmt.Sprintf("/later%d-%d", h.made, h.rng.Uint32()), 10_000+h.rng.IntN(300<<10), byte(h.made))
+	}
+}
+
+// drainOne begins to drain a host, or takes the one that is drained back, empty or not.
+func (h *historian) drainOne() {
+	if h.away != "" {
+		h.set(h.away, stateIn)
+		h.away = ""
+		return
+	}
+	host := h.host()
+	if d := h.device(host); host != h.down && d != nil && d.State == stateIn {
+		h.away = host
+		h.set(host, stateDraining)
+		time.Sleep(time.Duration(h.rng.IntN(60)) * time.Second)
+	}
+}
+
+// killOne kills a host for long enough that what it holds is rebuilt, or starts it again.
+func (h *historian) killOne() {
+	if h.down != "" {
+		require.NoError(h.t, h.Restart(h.down))
+		h.down = ""
+		return
+	}
+	if host := h.host(); host != h.away {
+		h.down = host
+		h.Kill(host)
+		time.Sleep(time.Duration(h.rng.IntN(60)) * time.Second)
+	}
+}
+
+func (h *historian) some() string {
+	names := slices.Sorted(maps.Keys(h.files))
+	if len(names) == 0 {
+		return ""
+	}
+	return names[h.rng.IntN(len(names))]
+}
+
+// overwrite writes over most of a file.
+func (h *historian) overwrite() {
+	name := h.some()
+	if name == "" {
+		return
+	}
+	a, err := h.admin.Stat(h.ctx, name)
+	require.NoError(h.t, err)
+	f, err := h.admin.OpenHandle(h.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	require.NoError(h.t, err)
+	data := slices.Clone(h.files[name])
+	off := h.rng.IntN(len(data)/4 + 1)
+	part := data[off : len(data)-h.rng.IntN(len(data)/4+1)]
+	for i := range part {
+		part[i] ^= byte(i) | 1
+	}
+	_, err = f.WriteAt(h.ctx, part, int64(off))
+	require.NoError(h.t, err)
+	require.NoError(h.t, f.Sync(h.ctx))
+	require.NoError(h.t, f.Close(h.ctx))
+	h.files[name] = data
+}
+
+func (h *historian) remove() {
+	if name := h.some(); name != "" {
+		require.NoError(h.t, h.admin.Remove(h.ctx, name))
+		delete(h.files, name)
+	}
+}

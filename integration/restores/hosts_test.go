@@ -1,0 +1,93 @@
+package restores_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/client/fsck"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
+)
+
+// fsck checks everything, once.
+func (w *world) fsck(cfg fsck.Config) (*fsck.Checker, *fsck.Report) {
+	w.t.Helper()
+	d := w.Dialer(transport.RoleAdmin, "checker")
+	defer d.Close()
+	c := fsck.New(cfg, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk})
+	r, err := c.Run(w.ctx)
+	require.NoError(w.t, err)
+	return c, r
+}
+
+// TestABackupRestoresWhatWentToLaterHosts: after a backup three hosts join, and two are
+// drained to them. The restored metadata does not know the new hosts' devices, and gives
+// them numbers anew when they register; what they hold is adopted.
+func TestABackupRestoresWhatWentToLaterHosts(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 6}, func(w *world) {
+		for i := range 6 {
+			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
+		}
+		backup := w.backup()
+		for range 3 {
+			_, err := w.AddChunkserver()
+			require.NoError(t, err)
+		}
+		require.NoError(t, w.WaitReady(w.ctx))
+		w.drain("n1", "n2", "n3", "n4")
+		later := 0
+		for _, host := range []string{"n7", "n8", "n9"} {
+			later += len(w.listed(host))
+		}
+		require.NotZero(t, later, "nothing went to the hosts that joined")
+		w.restore(backup)
+		w.settled()
+		require.Empty(t, w.unreadable())
+		require.Zero(t, w.cluster().LostStripes)
+		require.NoError(t, w.Check())
+	})
+}
+
+// TestFsckOfARestoredState: while a host that the backup knows is away nothing is called
+// missing, which is said, and nothing that fits a record is deleted by any flag. When the
+// host is back the check is clean, after what is there twice is gone.
+func TestFsckOfARestoredState(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: time.Hour}, func(w *world) {
+		for i := range 4 {
+			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
+		}
+		backup := w.backup()
+		w.drain("n1", "n2", "n3", "n4")
+		w.Kill("n5")
+		held := map[string]int{}
+		for _, host := range []string{"n1", "n2", "n3", "n4", "n6", "n7"} {
+			held[host] = len(w.listed(host))
+		}
+		w.restore(backup)
+		time.Sleep(3 * time.Minute)
+		require.EqualValues(t, 1, w.cluster().Unreported)
+		checker, r := w.fsck(fsck.Config{Repair: true, Accept: true})
+		require.False(t, r.Clean())
+		require.Contains(t, fmt.Sprint(r.NotChecked), "1 devices have not reported since the metadata was restored")
+		for _, f := range r.Findings {
+			require.NotEqual(t, fsck.Missing, f.Fault, "%+v", f)
+		}
+		dropped, err := checker.Drop(w.ctx, r.Findings)
+		require.NoError(t, err)
+		require.Zero(t, dropped)
+		time.Sleep(3 * time.Minute)
+		for host, n := range held {
+			require.Len(t, w.listed(host), n, "%s has deleted something", host)
+		}
+		require.NoError(t, w.Restart("n5"))
+		require.NoError(t, w.WaitReady(w.ctx))
+		w.settled()
+		require.Zero(t, w.cluster().Unreported)
+		require.Empty(t, w.unreadable())
+		w.until("what is there twice is deleted", func() bool { _, r = w.fsck(fsck.Config{}); return r.Clean() })
+		require.NoError(t, w.Check())
+	})
+}

@@ -1,0 +1,173 @@
+package metadata
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+)
+
+const (
+	// maxStrays bounds the chunks that the leader remembers until the device of their record
+	// has reported; others wait for the next report of their own device.
+	maxStrays = 1 << 18
+	// lateHosts is for how long hosts are waited for that the restored state does not know:
+	// they register with their next heartbeats.
+	lateHosts = 30 * time.Second
+	// strayLook is how many of them one look judges, and strayEvery the pause between looks.
+	strayLook, strayEvery = 4096, time.Second
+)
+
+// strays are chunks that fit a record which names another device, of which it is not known
+// yet whether it has the chunk. Methods may be called concurrently.
+type strays struct {
+	mu     sync.Mutex
+	chunks map[strayKey]*statepb.AdoptedChunk
+}
+
+type strayKey struct {
+	stripe uint64
+	index  uint32
+	device uint32
+}
+
+func strayKeyOf(c *statepb.AdoptedChunk) strayKey {
+	return strayKey{c.GetChunk().GetStripe(), c.GetChunk().GetIndex(), c.GetDevice()}
+}
+
+func (k strayKey) compare(o strayKey) int {
+	return cmp.Or(cmp.Compare(k.stripe, o.stripe), cmp.Compare(k.index, o.index), cmp.Compare(k.device, o.device))
+}
+
+func newStrays() *strays { return &strays{chunks: map[strayKey]*statepb.AdoptedChunk{}} }
+
+// add remembers chunks, while there is room.
+func (s *strays) add(chunks []*statepb.AdoptedChunk) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range chunks {
+		if k := strayKeyOf(c); s.chunks[k] != nil || len(s.chunks) < maxStrays {
+			s.chunks[k] = c
+		}
+	}
+}
+
+func (s *strays) remove(chunks []*statepb.AdoptedChunk) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range chunks {
+		delete(s.chunks, strayKeyOf(c))
+	}
+}
+
+// all returns what is remembered, in order.
+func (s *strays) all() []*statepb.AdoptedChunk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.chunks) == 0 {
+		return nil
+	}
+	out := make([]*statepb.AdoptedChunk, 0, len(s.chunks))
+	for _, c := range s.chunks {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b *statepb.AdoptedChunk) int { return strayKeyOf(a).compare(strayKeyOf(b)) })
+	return out
+}
+
+// adopt has records name chunks that fit them.
+func (l *leader) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
+	adopted := uint64(0)
+	for some := range slices.Chunk(chunks, state.MaxAdopted) {
+		resp, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_AdoptChunks{
+			AdoptChunks: &statepb.AdoptChunks{Chunks: some, GraceMillis: uint64(l.cfg.Grace.Milliseconds())}}})
+		if err != nil {
+			return err
+		}
+		adopted += resp.GetAdopt().GetAdopted()
+	}
+	if adopted > 0 {
+		l.deps.Metrics.AdoptedChunks.Add(float64(adopted))
+		l.deps.Log.Info("chunks adopted", "chunks", adopted)
+	}
+	return nil
+}
+
+// adoptStrays judges the chunks that wait for the report of another device, again and
+// again, until ctx ends.
+func (l *leader) adoptStrays(ctx context.Context) {
+	for l.pause(ctx, nil, strayEvery) {
+		for some := range slices.Chunk(l.strays.all(), strayLook) {
+			if err := l.decideStrays(ctx, some); err != nil {
+				if ctx.Err() == nil {
+					l.deps.Log.Warn("chunks could not be adopted", "err", err)
+				}
+				break
+			}
+		}
+	}
+}
+
+// decideStrays forgets those that nothing is unknown of any more, having adopted what is
+// wanted.
+func (l *leader) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
+	var decided, wanted []*statepb.AdoptedChunk
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		now, err := l.machine.ClusterTime(r)
+		if err != nil {
+			return err
+		}
+		for _, c := range chunks {
+			v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(l.cfg.Grace.Milliseconds())))
+			if err != nil {
+				return err
+			}
+			switch v.Fate {
+			case state.Undecided, state.Pending:
+				continue
+			case state.Wanted, state.Superseded:
+				wanted = append(wanted, c)
+			}
+			decided = append(decided, c)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.adopt(ctx, wanted); err != nil {
+		return err
+	}
+	l.strays.remove(decided)
+	return nil
+}
+
+// reportsAwaited reports whether it is not known yet what some device holds, since the
+// metadata was restored: nothing is deleted until it is.
+func (l *leader) reportsAwaited(r state.Reader) (bool, error) {
+	if l.cluster.incarnation <= 1 || l.reported.Load() {
+		return false, nil
+	}
+	if l.deps.Clock.Since(l.began) < lateHosts {
+		return true, nil
+	}
+	n, err := l.machine.Unreported(r)
+	if err == nil && n == 0 {
+		l.reported.Store(true) // devices that register later are not waited for
+	}
+	return n > 0, err
+}
+
+// repairsWait reports whether repairs wait for reports: most of what a restored state
+// misses is on other devices. They wait for as long as a silent host is waited for, at most.
+func (l *leader) repairsWait(r state.Reader) (bool, error) {
+	if l.deps.Clock.Since(l.began) > l.cfg.RepairGrace {
+		return false, nil
+	}
+	return l.reportsAwaited(r)
+}

@@ -1,0 +1,320 @@
+// Package autobackup takes backups of the metadata by itself, where a metadata server leads:
+// one at each interval, and one at once where none is fresh. It keeps the newest few in a
+// directory and removes older ones, but only after a new one is whole, synced, and under its
+// name. A backup that fails leaves those before it.
+//
+// One path through it: New(cfg, deps) -> Run(ctx, source) while the server leads ->
+// Status says when the last one was taken, and why the next one was not.
+package autobackup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
+)
+
+// Config says where backups go, and how many.
+type Config struct {
+	// Dir is made where it is missing; empty: none are taken.
+	Dir string
+	// Every is the age of the newest backup at which another is taken, at least a second.
+	Every time.Duration
+	// Keep is how many are kept, at least 1.
+	Keep int
+	// Cluster is the cluster's identity, which is in the names: clusters may share Dir.
+	Cluster moraine.UUID
+}
+
+// Deps are what a test replaces. All are needed.
+type Deps struct {
+	FS    vfs.FS
+	Clock clock.Clock
+	Log   *slog.Logger
+}
+
+// Source is what backups are taken of. The caller closes the stream.
+type Source interface {
+	Snapshot(ctx context.Context) (raftstore.BackupInfo, io.ReadCloser, error)
+}
+
+// Status is how backups go, as the server in question knows.
+type Status struct {
+	Dir   string
+	Every time.Duration
+	// Taken is when the newest backup in Dir was taken, to the second; zero: there is none.
+	Taken time.Time
+	Bytes int64 // its size
+	Kept  int   // backups in Dir
+	// Err is why the last one failed; nil since one has succeeded.
+	Err error
+}
+
+// Overdue reports whether no backup was taken for two intervals and a minute, or the last
+// one bears a time that is yet to come, so that its age says nothing.
+func (s *Status) Overdue(now time.Time) bool {
+	age := now.Sub(s.Taken)
+	return s.Every > 0 && (s.Taken.IsZero() || age > 2*s.Every+time.Minute || age < -time.Minute)
+}
+
+const (
+	// retryAfter is the pause after a failure, or an interval where that is shorter.
+	retryAfter = 5 * time.Minute
+	// spareShare is of the file system that must be left free: the state may be on it too.
+	spareShare = 10
+	suffix     = ".backup"
+	partSuffix = ".part"
+	nameTime   = "20060102T150405Z"
+)
+
+// Backups are those of one server. Methods may be called concurrently; Run, by one
+// goroutine at a time.
+type Backups struct {
+	cfg  Config
+	deps Deps
+
+	mu     sync.Mutex
+	status Status
+}
+
+// New makes Backups; it touches no file.
+func New(cfg Config, deps Deps) *Backups {
+	return &Backups{cfg: cfg, deps: deps, status: Status{Dir: cfg.Dir, Every: cfg.Every}}
+}
+
+// Status returns how it goes; false where no backups are taken.
+func (b *Backups) Status() (Status, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.status, b.cfg.Dir != ""
+}
+
+// Run takes backups of a source, each of an incarnation, until ctx ends.
+func (b *Backups) Run(ctx context.Context, src Source, incarnation moraine.Incarnation) {
+	if b.cfg.Dir == "" {
+		return
+	}
+	for ctx.Err() == nil {
+		rest, err := b.once(ctx, src, incarnation)
+		if err != nil && ctx.Err() == nil {
+			b.deps.Log.Error("backup failed", "dir", b.cfg.Dir, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-b.deps.Clock.After(rest):
+		}
+	}
+}
+
+// once takes a backup if one is due, and returns how long to wait.
+func (b *Backups) once(ctx context.Context, src Source, incarnation moraine.Incarnation) (time.Duration, error) {
+	all, err := b.list()
+	if err == nil {
+		b.note(all)
+		if age, ok := b.age(all); ok && age < b.cfg.Every {
+			return b.cfg.Every - age, nil
+		}
+		if err = b.take(ctx, src, incarnation); err == nil {
+			err = b.prune()
+		}
+	}
+	if err != nil {
+		b.fail(err)
+		return min(b.cfg.Every, retryAfter), err
+	}
+	return b.cfg.Every, nil
+}
+
+// backup is one in the directory.
+type backup struct {
+	name  string
+	taken time.Time
+	bytes int64
+}
+
+func (b *Backups) prefix() string { return fmt.Sprintf("metadata-%x-", b.cfg.Cluster[:4]) }
+
+// list returns the backups of the cluster, oldest first, and removes what an earlier one that
+// was cut short has left.
+func (b *Backups) list() ([]backup, error) {
+	if err := b.deps.FS.MkdirAll(b.cfg.Dir); err != nil {
+		return nil, err
+	}
+	names, err := b.deps.FS.List(b.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []backup
+	for _, name := range names {
+		rest, ok := strings.CutPrefix(name, b.prefix())
+		if !ok {
+			continue
+		}
+		if strings.HasSuffix(rest, suffix+partSuffix) {
+			if err := b.deps.FS.Remove(path.Join(b.cfg.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			continue
+		}
+		stamp, _ := strings.CutSuffix(rest, suffix)
+		taken, err := time.Parse(nameTime, stamp)
+		if err != nil || stamp == rest {
+			continue // not one of ours
+		}
+		info, err := b.deps.FS.Stat(path.Join(b.cfg.Dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another server shares the directory
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, backup{name, taken, info.Size})
+	}
+	slices.SortFunc(out, func(x, y backup) int { return x.taken.Compare(y.taken) })
+	return out, nil
+}
+
+// age is that of the newest backup; false where there is none, or it is of a time to come.
+func (b *Backups) age(all []backup) (time.Duration, bool) {
+	if len(all) == 0 {
+		return 0, false
+	}
+	age := b.deps.Clock.Now().Sub(all[len(all)-1].taken)
+	return age, age > -time.Minute
+}
+
+// take writes one backup: under its name it is whole and synced, or not there.
+func (b *Backups) take(ctx context.Context, src Source, incarnation moraine.Incarnation) (err error) {
+	info, stream, err := src.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	info.Incarnation, info.Taken = uint64(incarnation), b.deps.Clock.Now()
+	if err := b.hasRoom(info.Bytes); err != nil {
+		return err
+	}
+	name := path.Join(b.cfg.Dir, b.prefix()+info.Taken.UTC().Format(nameTime)+suffix)
+	part := name + partSuffix
+	f, err := b.deps.FS.Open(part, vfs.Create|vfs.Truncate)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(b.write(ctx, f, info, stream), f.Close())
+	if err == nil {
+		err = b.deps.FS.Rename(part, name)
+	}
+	if err != nil {
+		if gone := b.deps.FS.Remove(part); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+		return err
+	}
+	b.deps.Log.Info("backup taken", "file", name, "bytes", info.Bytes, "applied", info.Applied)
+	return b.deps.FS.SyncDir(b.cfg.Dir)
+}
+
+// hasRoom fails where a backup of so many bytes would leave too little of the file system.
+func (b *Backups) hasRoom(bytes int64) error {
+	u, err := b.deps.FS.Usage(b.cfg.Dir)
+	if err != nil || u.Total == 0 {
+		return err
+	}
+	if u.Free < uint64(bytes)+u.Total/spareShare {
+		return &moraine.Error{Op: "backup", Ref: b.cfg.Dir, Kind: moraine.NoSpace,
+			Err: fmt.Errorf("a backup of %d bytes would leave less than a tenth of the file system free (%d of %d bytes are): make room, or name another directory by --backup-dir", bytes, u.Free, u.Total)}
+	}
+	return nil
+}
+
+// write fills a file with a backup, checks it, and syncs it.
+func (b *Backups) write(ctx context.Context, f vfs.File, info raftstore.BackupInfo, stream io.Reader) error {
+	out := &appender{f: f}
+	w, err := raftstore.NewBackupWriter(out, info)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(w, &stoppable{ctx, stream}); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if _, err := raftstore.ReadBackup(f, out.at); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// prune removes the oldest backups until Keep are left.
+func (b *Backups) prune() error {
+	all, err := b.list()
+	if err != nil {
+		return err
+	}
+	for len(all) > max(b.cfg.Keep, 1) {
+		if err := b.deps.FS.Remove(path.Join(b.cfg.Dir, all[0].name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		all = all[1:]
+	}
+	b.note(all)
+	b.mu.Lock()
+	b.status.Err = nil
+	b.mu.Unlock()
+	return b.deps.FS.SyncDir(b.cfg.Dir)
+}
+
+// note takes over what is in the directory.
+func (b *Backups) note(all []backup) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.status.Kept, b.status.Taken, b.status.Bytes = len(all), time.Time{}, 0
+	if len(all) > 0 {
+		last := all[len(all)-1]
+		b.status.Taken, b.status.Bytes = last.taken, last.bytes
+	}
+}
+
+func (b *Backups) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.status.Err = err
+}
+
+// appender writes a file from its beginning on.
+type appender struct {
+	f  vfs.File
+	at int64
+}
+
+func (a *appender) Write(p []byte) (int, error) {
+	n, err := a.f.WriteAt(p, a.at)
+	a.at += int64(n)
+	return n, err
+}
+
+// stoppable reads until its context ends.
+type stoppable struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (s *stoppable) Read(p []byte) (int, error) {
+	if err := s.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return s.r.Read(p)
+}

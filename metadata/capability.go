@@ -1,0 +1,161 @@
+package metadata
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// permit signs a capability for the caller's session and node. It is good for as
+// long as a session token is, so that the same keys outlive it; expires is when it
+// ends, wall clock, seconds.
+func (s *signer) permit(c *call, now time.Time, claims *wire.CapabilityClaims) (b []byte, expires int64, err error) {
+	key := s.current()
+	if key == nil {
+		return nil, 0, &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("there is no key to sign capabilities with yet")}
+	}
+	claims.Cluster, claims.Incarnation = s.cluster.uuid[:], uint64(s.cluster.incarnation)
+	claims.Key, claims.Expires = key.Id, now.Add(s.life).Unix()
+	claims.Session = c.req.Session
+	if c.caller.Role == string(transport.RoleChunkserver) {
+		claims.Node = c.caller.Node
+	}
+	b, err = capability.Sign(key.private, claims)
+	return b, claims.Expires, err
+}
+
+// permitWrites signs the capability to write the stripes of a grant.
+func (l *leader) permitWrites(c *call, first uint64, count uint32) ([]byte, int64, error) {
+	return l.tokens.permit(c, l.deps.Clock.Now(), &wire.CapabilityClaims{
+		Right:   wire.CapabilityRight_CAPABILITY_RIGHT_WRITE,
+		Stripes: []*wire.StripeRange{{First: first, Count: uint64(count)}},
+	})
+}
+
+// renewWrites signs the capability of the session's live grant that covers a
+// stripe once more.
+func (l *leader) renewWrites(c *call, stripe uint64) ([]byte, int64, error) {
+	var g state.GrantInfo
+	var live bool
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		g, live, err = l.machine.LiveGrant(r, moraine.StripeID(stripe))
+		return err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	if !live || g.Session != moraine.SessionID(c.req.Session) {
+		return nil, 0, &moraine.Error{Ref: moraine.StripeID(stripe).String(), Kind: moraine.Stale,
+			Err: fmt.Errorf("no live grant of the session covers the stripe")}
+	}
+	return l.permitWrites(c, uint64(g.First), g.Count)
+}
+
+// permitRepairs signs the capability to repair the chunks of intents.
+func (l *leader) permitRepairs(c *call, intents []*wire.Intent) ([]byte, error) {
+	if len(intents) == 0 {
+		return nil, nil
+	}
+	b, _, err := l.tokens.permit(c, l.deps.Clock.Now(), &wire.CapabilityClaims{
+		Right: wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR, Intents: intents})
+	return b, err
+}
+
+// permitJobs adds what their holder needs to repair the stripes of leased jobs.
+func (l *leader) permitJobs(c *call, jobs *wire.JobsReply) (err error) {
+	for _, j := range jobs.GetJobs() {
+		for _, task := range j.GetRepairs() {
+			if task.Capability, err = l.permitRepairs(c, task.Intents); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// getExtents reads a page of extents, and adds what a caller that is confined to
+// a directory needs to read the bytes.
+func (l *leader) getExtents(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	resp, err := l.read(ctx, c)
+	if err != nil || resp.GetError() != nil || !l.needsCapabilities(c) {
+		return resp, err
+	}
+	return resp, l.permitReads(c, resp.GetExtents())
+}
+
+// needsCapabilities reports whether a caller reads with a session token that does not
+// admit to every stripe.
+func (l *leader) needsCapabilities(c *call) bool { return c.req.Session != 0 && l.confined(c) }
+
+// confined reports whether a caller is confined to a directory.
+func (l *leader) confined(c *call) bool {
+	if c.req.Session == 0 {
+		return c.caller.Scope != "/"
+	}
+	ses, err := l.sessions.live(c.req.Session)
+	return err != nil || !ses.all
+}
+
+// reportBadChunks takes up what readers met. One that is confined to a directory
+// must show that it may read the chunks: of others it says nothing that counts.
+func (l *leader) reportBadChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	confined, now := l.confined(c), l.deps.Clock.Now().Unix()
+	req := proto.CloneOf(c.req)
+	op := req.GetReportBadChunks()
+	op.Chunks = slices.DeleteFunc(op.Chunks, func(b *wire.BadChunk) bool {
+		shown := b.Capability
+		b.Capability = nil // the log has no use for it
+		return confined && !l.tokens.permits(shown, c.req.Session, b.Stripe, now)
+	})
+	return l.propose(ctx, c.caller, req)
+}
+
+// permits reports whether a capability of a session covers a stripe, now.
+func (s *signer) permits(b []byte, session, stripe uint64, now int64) bool {
+	claims, err := capability.Verify(b, func(id uint64) ed25519.PublicKey {
+		for _, k := range *s.keys.Load() {
+			if k.Id == id {
+				return k.PublicKey
+			}
+		}
+		return nil
+	})
+	return err == nil && claims.Session == session && session != 0 && now < claims.Expires &&
+		claims.Incarnation == uint64(s.cluster.incarnation) && capability.CoversStripe(claims, stripe)
+}
+
+// permitReads signs capabilities for all that a page of extents names.
+func (l *leader) permitReads(c *call, page *wire.ExtentsReply) error {
+	stripes := make([]uint64, len(page.Stripes))
+	for i, s := range page.Stripes {
+		stripes[i] = s.Id
+	}
+	objects := make([]uint64, len(page.Objects))
+	for i, o := range page.Objects {
+		objects[i] = o.Id
+	}
+	ranges, now := capability.Ranges(stripes), l.deps.Clock.Now()
+	for len(ranges)+len(objects) > 0 {
+		n := min(len(ranges), capability.MaxRanges)
+		b, expires, err := l.tokens.permit(c, now, &wire.CapabilityClaims{
+			Right:   wire.CapabilityRight_CAPABILITY_RIGHT_READ,
+			Stripes: ranges[:n], Objects: objects, Inode: page.GetAttr().GetInode(),
+		})
+		if err != nil {
+			return err
+		}
+		page.Capabilities, page.CapabilitiesExpire = append(page.Capabilities, b), expires
+		ranges, objects = ranges[n:], nil
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// revokedEvery is how often a server looks into its state for certificates that were
+// revoked, or are not any more.
+const revokedEvery = time.Second
+
+// Revoked reports whether a peer's certificate was revoked, as far as this server's
+// state says. It is given to the transport's server.
+func (s *Server) Revoked(p *transport.Peer) bool { return s.revoked.Load().Has(p) }
+
+// followRevoked keeps the list of revoked certificates as the state has it, on leaders
+// and followers, until ctx ends.
+func (s *Server) followRevoked(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.loadRevoked(); err != nil && moraine.KindOf(err) != moraine.Unavailable {
+			s.deps.Log.Error("could not read the revoked certificates", "err", err)
+		}
+		sleep(ctx, s.deps.Clock, revokedEvery)
+	}
+}
+
+func (s *Server) loadRevoked() error {
+	var all []*wire.Revocation
+	err := s.store.View(func(r state.Reader, _ uint64) (err error) {
+		all, err = s.machine.Revocations(r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	next := transport.NewRevocations(all)
+	if next.Version() != s.revoked.Load().Version() {
+		s.revoked.Store(next)
+		s.deps.Log.Info("revoked certificates changed", "revoked", len(all))
+	}
+	return nil
+}
+
+// revokeCert puts certificates on the list, or takes them off it. One that would shut
+// out its caller is refused.
+func (l *leader) revokeCert(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	req := proto.CloneOf(c.req)
+	op := req.GetRevokeCert()
+	now := l.deps.Clock.Now()
+	for _, w := range op.Revocations {
+		w.At = now.Unix()
+		if w.IssuedUntil == 0 {
+			w.IssuedUntil = now.Unix()
+		}
+	}
+	if !op.Undo && transport.NewRevocations(op.Revocations).Has(c.peer) {
+		return nil, &moraine.Error{Ref: c.caller.Node, Kind: moraine.InvalidArgument,
+			Err: errors.New("that is the certificate of this request: revoke it with another administrator's")}
+	}
+	resp, err := l.propose(ctx, c.caller, req)
+	if err == nil && resp.GetError() == nil {
+		err = l.server.loadRevoked()
+	}
+	return resp, err
+}
+
+// listRevoked lists what is revoked.
+func (l *leader) listRevoked(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.server.loadRevoked(); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Revoked{Revoked: &wire.RevokedReply{Revocations: l.server.revoked.Load().List()}}}, nil
+}
+
+// endRevoked has the sessions of revoked certificates end with the next look at those
+// that are overdue.
+func (l *leader) endRevoked(context.Context, time.Time) error {
+	if revoked := l.server.revoked.Load(); revoked.Version() != 0 {
+		l.sessions.endOf(revoked)
+	}
+	return nil
+}
+
+// endOf decides the end of the sessions whose certificate is revoked. Of one that has
+// not asked this leader for anything the certificate is not known: its holder is refused,
+// and it ends with its term.
+func (s *sessions) endOf(revoked *transport.Revocations) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ses := range s.byID {
+		if revoked.Has(ses.peer.Load()) {
+			ses.ending = true
+		}
+	}
+}
+
+// refuseRevoked refuses a request under a revoked certificate.
+func (s *Server) refuseRevoked(p *transport.Peer) error {
+	if p == nil || !s.Revoked(p) {
+		return nil
+	}
+	return &moraine.Error{Ref: p.Node, Kind: moraine.Unauthenticated, Err: fmt.Errorf("the certificate of %s %s was revoked", p.Role, p.Node)}
+}
+
+// markRevoked says of hosts that are silent whether a certificate of theirs was revoked.
+func (l *leader) markRevoked(t *wire.Topology) *wire.Topology {
+	revoked := l.server.revoked.Load()
+	if revoked.Version() == 0 {
+		return t
+	}
+	t = proto.CloneOf(t)
+	for _, h := range t.Hosts {
+		h.CertRevoked = !h.Alive && revoked.HasHost(h.Id)
+	}
+	return t
+}

@@ -1,0 +1,234 @@
+package state
+
+import (
+	"math"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A stripe record names one device for each chunk. After a restore the record is older
+// than the devices: drains, repairs and moves have put the chunk on another device since.
+// A chunk that a device reports, and that has the stripe, index, length and checksum of a
+// record, fits that record. Where the record's own chunk is gone, the chunk that fits is
+// adopted: the record names its device from then on. Where the record's own chunk is
+// there, the other one is garbage. Until the record's own device has reported, a chunk that
+// fits is kept.
+
+// MaxAdopted is the most chunks of one AdoptChunks.
+const MaxAdopted = 128
+
+// gone reports whether a chunk that a record names is not there, by the device of the
+// record, which may be nil.
+func gone(c *moraine.ChunkState, d *device) bool {
+	return d == nil || !d.serves() || (c.Level == moraine.Memory && c.Epoch != d.epoch)
+}
+
+// placed is the judgement of a chunk on a device by the record of its stripe, which has the
+// chunk's index. Unknown means that the record says nothing of the chunk.
+func (v *view) placed(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
+	own := &s.Chunks[c.GetIndex()]
+	fits := own.CRC == c.GetCrc()
+	whole := fits && int64(c.GetLength()) == s.Scheme.ChunkLen(s.Length)
+	later := c.GetVersion() > uint32(s.Version)
+	if later {
+		before, err := v.before(s.ID)
+		if err != nil {
+			return Unknown, err
+		}
+		whole = whole && before && c.GetVersion() < math.MaxUint32
+	}
+	switch {
+	case own.Device == id && !fits:
+		return Damaged, nil
+	case own.Device == id && later && whole:
+		return Wanted, nil
+	case own.Device == id:
+		return Live, nil
+	case !whole:
+		return Unknown, nil
+	}
+	return v.strays(s, id, c, olderThan)
+}
+
+// strays is placed of a chunk that fits a record which names another device.
+func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
+	item, err := v.repairOf(s.ID)
+	if err != nil {
+		return Unknown, err
+	}
+	d, err := v.lookDevice(id)
+	if err != nil {
+		return Unknown, err
+	}
+	if d == nil || !d.serves() {
+		if item != nil && item.lost() {
+			return Undecided, nil // it may be all that is left, once its device is set in
+		}
+		return Unknown, nil
+	}
+	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(c.GetIndex())}
+	if in, err := v.intent(chunk); err != nil || in != nil && in.device == id {
+		return Unknown, err
+	}
+	own := &s.Chunks[chunk.Index]
+	at, err := v.lookDevice(own.Device)
+	if err != nil {
+		return Unknown, err
+	}
+	// Parity that was encoded wrong is no less wrong in another copy with the recorded sum.
+	missing := gone(own, at) || item != nil && item.bad&^item.recode&(1<<chunk.Index) != 0
+	if !missing {
+		waits, err := v.unreported(at)
+		switch {
+		case err != nil:
+			return Unknown, err
+		case waits:
+			return Undecided, nil
+		case c.GetVersion() > uint32(s.Version):
+			return Superseded, nil
+		}
+		return Unknown, nil
+	}
+	// A deletion of it may be under way where it has been dead for the grace. Another copy
+	// can be rebuilt, unless the stripe is lost.
+	_, since, dead, err := v.tombstoneOf(id, chunk)
+	if err != nil || dead && since <= olderThan && (item == nil || !item.lost()) {
+		return Unknown, err
+	}
+	return Wanted, nil
+}
+
+// before reports whether a stripe was numbered by an earlier incarnation: only of such a one
+// may a chunk have a later version than its record.
+func (v *view) before(id moraine.StripeID) (bool, error) {
+	c, err := v.cluster()
+	return err == nil && moraine.ID(id).Incarnation() < c.incarnation, err
+}
+
+// unreported reports whether it is not known yet what a device has: the metadata was
+// restored, and no report of all of the device's chunks has ended since.
+func (v *view) unreported(d *device) (bool, error) {
+	if !d.serves() || d.passed != 0 {
+		return false, nil
+	}
+	c, err := v.cluster()
+	return err == nil && c.incarnation > 1, err
+}
+
+// Unreported returns of how many devices in service it is not known yet what they have,
+// since the metadata was restored or a quorum was forced.
+func (m *Machine) Unreported(r Reader) (n int, err error) {
+	v := m.view(r)
+	c, err := v.cluster()
+	if err != nil || c.incarnation <= 1 {
+		return 0, err
+	}
+	err = v.devices(func(d *device) {
+		if d.serves() && d.passed == 0 {
+			n++
+		}
+	})
+	return n, err
+}
+
+// laterDevices is how many numbers are left, when a state is restored, to devices that were
+// registered after it and are still called by them.
+const laterDevices = 4096
+
+// forgetReports has every device report anew before what it holds counts as known.
+func (m *Machine) forgetReports(t *tx) error {
+	if t.count[cDevice] != 0 {
+		t.count[cDevice] += laterDevices
+	}
+	var all []*device
+	err := t.devices(func(d *device) { all = append(all, d) })
+	for _, d := range all {
+		d.passed, d.booted, d.reported = 0, t.index, 0
+		t.putDevice(d)
+	}
+	t.fleetChanged()
+	return err
+}
+
+// adoptChunks has records name chunks that devices reported and that fit them. Each is
+// judged anew: what is not wanted any more is passed over.
+func (m *Machine) adoptChunks(t *tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error) {
+	if len(op.GetChunks()) > MaxAdopted {
+		return nil, fail(moraine.TooLarge, "adopt chunks", "", "%d chunks, %d at most", len(op.GetChunks()), MaxAdopted)
+	}
+	now := t.clusterTime()
+	olderThan := now - min(now, op.GetGraceMillis())
+	reply := &wire.AdoptReply{}
+	for _, w := range op.GetChunks() {
+		id := moraine.DeviceID(w.GetDevice())
+		s, err := t.stripe(moraine.StripeID(w.GetChunk().GetStripe()))
+		if err != nil {
+			return nil, err
+		}
+		if s == nil || w.GetChunk().GetIndex() >= uint32(len(s.Chunks)) {
+			continue
+		}
+		fate, err := t.placed(s, id, w.GetChunk(), olderThan)
+		if err != nil {
+			return nil, err
+		}
+		switch fate {
+		case Wanted:
+			reply.Adopted++
+			err = m.adoptChunk(t, s, id, w.GetChunk())
+		case Superseded:
+			err = m.supersede(t, s, id, w.GetChunk())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Adopt{Adopt: reply}}, nil
+}
+
+// adoptChunk has the record of a stripe name a chunk that fits it. What is, or comes back, at
+// the place that the record named is garbage from then on.
+func (m *Machine) adoptChunk(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
+	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
+	old := s.Layout().Devices
+	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
+	if c := &s.Chunks[chunk.Index]; c.Device != id {
+		t.leaveMemory(chunk, c)
+		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0
+		tomb, since, dead, err := t.tombstoneOf(id, chunk)
+		if err != nil {
+			return err
+		}
+		if dead {
+			t.exhume(id, chunk, tomb, since)
+		}
+		if _, ended, err := t.Get(t.k.endedIntent(id, chunk)); err != nil {
+			return err
+		} else if ended {
+			t.del(t.k.endedIntent(id, chunk))
+		}
+	}
+	item, err := t.repairOf(s.ID)
+	if err != nil {
+		return err
+	}
+	if item != nil && item.bad&^item.recode&(1<<chunk.Index) != 0 {
+		mended := *item
+		mended.bad &^= 1 << chunk.Index
+		t.putRepair(item, &mended)
+	}
+	t.putStripe(old, s)
+	t.events.Settled = true // files that were lost may be whole again
+	return m.queueRepair(t, s, 0)
+}
+
+// supersede lets a chunk die that fits a record which has one of its own. The record takes
+// over its version, so that nothing is ever put below it.
+func (m *Machine) supersede(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
+	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
+	t.put(t.k.stripe(s.ID), encodeStripe(s))
+	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
+	return m.bury(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length))
+}

@@ -1,0 +1,204 @@
+package state_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// restored is a bench with 6 hosts and a file of one stripe of 3 copies, on devices 1 to 3,
+// whose state was restored since.
+func restored(t *testing.T) (b *bench, c *client, id uint64) {
+	b = newCluster(t, 6)
+	b.tick(1000)
+	c = b.open(nil)
+	f := c.mkfile(c.root, "f")
+	id = c.grant(f, 1)
+	b.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
+		Stripes: []*wire.Stripe{stripe(id, 10, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 10, id, 0)}}))
+	b.passes(1, 2, 3, 4, 5, 6)
+	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_RaiseIncarnation{RaiseIncarnation: &statepb.RaiseIncarnation{}}}).Response)
+	return b, c, id
+}
+
+// passes has devices report all that they hold, to the end.
+func (b *bench) passes(devices ...uint32) {
+	b.t.Helper()
+	for _, d := range devices {
+		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{Device: d, PassStarted: b.index}}}).Response)
+	}
+}
+
+// misses reports chunks that a device does not have.
+func (b *bench) misses(device uint32, stripe uint64, index uint32) {
+	b.t.Helper()
+	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_QueueRepairs{QueueRepairs: &statepb.QueueRepairs{
+		Items: []*statepb.RepairItem{{Stripe: stripe, Index: index, Device: device}}}}}).Response)
+}
+
+// copyOf is a chunk of a stripe of copies as a device reports it.
+func copyOf(id uint64, index, version uint32) *wire.ChunkReport {
+	return &wire.ChunkReport{Stripe: id, Index: index, Version: version, Crc: uint32(id)*31 + index, Length: uint64(moraine.Scheme{K: 1, M: 2}.ChunkLen(10))}
+}
+
+func (b *bench) judged(device uint32, c *wire.ChunkReport) state.Fate {
+	b.t.Helper()
+	v, err := b.m.ClassifyChunk(b.kv, moraine.DeviceID(device), c, 1<<40)
+	require.NoError(b.t, err)
+	return v.Fate
+}
+
+func (b *bench) adopts(device uint32, c *wire.ChunkReport) uint64 {
+	b.t.Helper()
+	resp := b.ok(b.apply(&statepb.Command{Op: &statepb.Command_AdoptChunks{AdoptChunks: &statepb.AdoptChunks{
+		Chunks: []*statepb.AdoptedChunk{{Device: device, Chunk: c}}, GraceMillis: 60_000}}}).Response)
+	b.check()
+	return resp.GetAdopt().GetAdopted()
+}
+
+func (b *bench) record(id uint64) *moraine.Stripe {
+	b.t.Helper()
+	s, err := b.m.StripeByID(b.kv, moraine.StripeID(id))
+	require.NoError(b.t, err)
+	require.NotNil(b.t, s)
+	return s
+}
+
+func (b *bench) unreported() int {
+	b.t.Helper()
+	n, err := b.m.Unreported(b.kv)
+	require.NoError(b.t, err)
+	return n
+}
+
+// TestAdoption: a chunk that a device holds and no record names there takes the place of the
+// record's own, if it fits and that one is gone. Until the record's own device has reported
+// since the restore it is kept; where that one has the chunk, the other one dies.
+func TestAdoption(t *testing.T) {
+	b, _, id := restored(t)
+	require.Equal(t, 6, b.unreported())
+	moved := copyOf(id, 0, 2)
+	require.Equal(t, state.Undecided, b.judged(5, moved))
+	require.Zero(t, b.adopts(5, moved), "its own device may have it")
+	require.Zero(t, b.drop(&wire.DroppedChunk{Device: 5, Stripe: id, Version: 2, Length: 4096}), "what fits a record is dropped by nobody")
+
+	b.misses(1, id, 0)
+	b.passes(1)
+	require.Equal(t, state.Wanted, b.judged(5, moved))
+	for name, c := range map[string]*wire.ChunkReport{
+		"other bytes":      {Stripe: id, Index: 0, Version: 2, Crc: moved.Crc + 1, Length: moved.Length},
+		"another length":   {Stripe: id, Index: 0, Version: 2, Crc: moved.Crc, Length: moved.Length + 1},
+		"the last version": copyOf(id, 0, math.MaxUint32),
+		"no such chunk":    copyOf(id, 7, 2),
+		"no such stripe":   copyOf(id+1000, 0, 2),
+	} {
+		require.Equal(t, state.Unknown, b.judged(5, c), name)
+		require.Zero(t, b.adopts(5, c), name)
+	}
+	require.Zero(t, b.adopts(9, moved), "there is no such device")
+	require.EqualValues(t, 1, b.adopts(5, moved))
+	require.Zero(t, b.adopts(5, moved), "the answer was lost")
+	s := b.record(id)
+	require.EqualValues(t, 5, s.Chunks[0].Device)
+	require.EqualValues(t, 2, s.Version, "a reader is given a chunk of the record's version at most")
+	require.Equal(t, state.Live, b.judged(5, moved))
+	n, err := b.m.Counters(b.kv)
+	require.NoError(t, err)
+	require.Zero(t, n.RepairQueued, "nothing is left to repair")
+	require.Equal(t, state.Undecided, b.judged(1, copyOf(id, 0, 1)), "device 5 has not said that it has all")
+
+	// Its own device was late, and has it after all; and so has a third one.
+	b.passes(5)
+	require.Equal(t, state.Dead, b.judged(1, copyOf(id, 0, 1)))
+	third := copyOf(id, 0, 4)
+	require.Equal(t, state.Superseded, b.judged(6, third))
+	require.Zero(t, b.adopts(6, third))
+	require.EqualValues(t, 4, b.record(id).Version, "nothing is put below it")
+	require.EqualValues(t, 5, b.record(id).Chunks[0].Device)
+	require.Equal(t, state.Dead, b.judged(6, third))
+	b.passes(2, 3, 4, 6)
+	require.Zero(t, b.unreported())
+}
+
+// TestAdoptionInPlace: a chunk that was rebuilt where it is after the backup has a later
+// version than its record, which takes the version over: else nobody may read it.
+func TestAdoptionInPlace(t *testing.T) {
+	b, _, id := restored(t)
+	again := copyOf(id, 1, 3)
+	require.Equal(t, state.Wanted, b.judged(2, again))
+	require.EqualValues(t, 1, b.adopts(2, again))
+	require.EqualValues(t, 3, b.record(id).Version)
+	require.Equal(t, state.Live, b.judged(2, again))
+	other := copyOf(id, 1, 9)
+	other.Crc++
+	require.Equal(t, state.Damaged, b.judged(2, other))
+}
+
+// TestAdoptionOfTheDead: what died within the grace is taken back. What has been dead for
+// longer may be under deletion, and is taken back only where its stripe is lost otherwise.
+func TestAdoptionOfTheDead(t *testing.T) {
+	b, _, id := restored(t)
+	b.misses(1, id, 0)
+	b.passes(1, 2, 3, 4, 5, 6)
+	b.repairOf(id, 4)
+	j := b.leaseRepair("n2")
+	b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: &wire.CommitRepair{
+		Job: j.Id, LeaseEpoch: j.LeaseEpoch, Intents: j.Repairs[0].Intents}}}))
+	b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}}))
+	require.EqualValues(t, 4, b.record(id).Chunks[0].Device)
+	was := copyOf(id, 0, 1) // at device 1, where it was replaced
+	require.Equal(t, state.Dead, b.judged(1, was))
+
+	b.misses(4, id, 0)
+	for range 90 {
+		b.tick(1000)
+	}
+	require.Zero(t, b.adopts(1, was), "its deletion may be on its way, and it can be rebuilt")
+	dead := func() int {
+		list, err := b.m.Tombstones(b.kv, 1, math.MaxUint64, 10)
+		require.NoError(t, err)
+		return len(list)
+	}
+	require.Equal(t, 1, dead())
+	b.misses(2, id, 1)
+	b.misses(3, id, 2)
+	require.Zero(t, dead(), "what a stripe needs that is lost is not deleted")
+	b.ok(b.setDevice(&wire.SetDeviceState{Device: 1, State: wire.DeviceState_DEVICE_STATE_OUT}))
+	require.Equal(t, state.Undecided, b.judged(1, was), "its device may be set in again")
+	b.ok(b.setDevice(&wire.SetDeviceState{Device: 1, State: wire.DeviceState_DEVICE_STATE_IN}))
+	require.Equal(t, state.Wanted, b.judged(1, was))
+	require.EqualValues(t, 1, b.adopts(1, was))
+	require.EqualValues(t, 1, b.record(id).Chunks[0].Device)
+	n, err := b.m.Counters(b.kv)
+	require.NoError(t, err)
+	require.Zero(t, n.LostStripes)
+	require.Zero(t, n.PendingBytes)
+	require.Equal(t, state.Live, b.judged(1, was))
+}
+
+// TestLaterDevicesKeepTheirNumbers: a device that was registered after the backup is called as
+// before, so that its chunkserver goes on; no new device gets its number.
+func TestLaterDevicesKeepTheirNumbers(t *testing.T) {
+	b, _, _ := restored(t)
+	register := func(host string, had uint32) uint32 {
+		uuid := make([]byte, 16)
+		copy(uuid, host)
+		resp := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
+			Host: &wire.Host{Id: host, Addresses: []string{host + ":1"}, Devices: []*wire.Device{{Id: had, Uuid: uuid, Capacity: 1 << 40, Epoch: 1}}}}}}))
+		return resp.GetRegisterHost().GetDevices()[0].Id
+	}
+	fresh := register("n7", 0)
+	require.Greater(t, fresh, uint32(100))
+	require.EqualValues(t, 8, register("n8", 8))
+	require.EqualValues(t, 8, register("n8", 8), "the answer was lost")
+	require.Greater(t, register("n9", 8), fresh, "it is another's")
+	require.Greater(t, register("n10", 1<<20), fresh, "that was never given out")
+	require.EqualValues(t, 9, register("n11", 9))
+	b.check()
+}

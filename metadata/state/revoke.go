@@ -1,0 +1,155 @@
+package state
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxRevocations is the most certificates that may be revoked at once.
+	MaxRevocations = 4096
+	// MaxRevoke is the most that one command revokes.
+	MaxRevoke = 64
+	// maxForgotten bounds the revocations that one command forgets because their
+	// certificates have expired.
+	maxForgotten = 256
+)
+
+const revocationVersion = 1
+
+// What a revocation names.
+const (
+	revokedKey    = 1
+	revokedSerial = 2
+	revokedNode   = 3
+)
+
+// revocationKey returns the key of a revocation; InvalidArgument where it does not name
+// one thing.
+func (k keys) revocation(w *wire.Revocation) ([]byte, error) {
+	bad := func(text string) ([]byte, error) {
+		return nil, fail(moraine.InvalidArgument, "revoke certificate", w.GetNode(), "%s", text)
+	}
+	switch {
+	case len(w.GetKey()) > 0 && w.GetSerial() != "":
+		return bad("name the key or the serial number, not both")
+	case len(w.GetNode()) > 128 || len(w.GetRole()) > 32 || len(w.GetSerial()) > 64:
+		return bad("a name that is too long")
+	case len(w.GetKey()) > 0:
+		if len(w.GetKey()) != 32 {
+			return bad("a key is named by 32 bytes")
+		}
+		return append(append(k.key(tabRevoked, 33), revokedKey), w.GetKey()...), nil
+	case w.GetSerial() != "":
+		return append(append(k.key(tabRevoked, 65), revokedSerial), w.GetSerial()...), nil
+	case w.GetNode() != "":
+		b := append(append(k.key(tabRevoked, 162), revokedNode), w.GetNode()...)
+		return append(append(b, 0), w.GetRole()...), nil
+	}
+	return bad("name a key, a serial number or a node")
+}
+
+func encodeRevocation(w *wire.Revocation) []byte {
+	b := putString([]byte{revocationVersion}, w.GetNode())
+	b = putString(b, w.GetRole())
+	b = binary.LittleEndian.AppendUint64(b, uint64(w.GetIssuedUntil()))
+	b = binary.LittleEndian.AppendUint64(b, uint64(w.GetNotAfter()))
+	return binary.LittleEndian.AppendUint64(b, uint64(w.GetAt()))
+}
+
+// decodeRevocation reads a pair of the table, whose key has a prefix of the given
+// length.
+func decodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
+	d := dec{b: value}
+	d.version(revocationVersion)
+	w := &wire.Revocation{Node: d.string(), Role: d.string()}
+	w.IssuedUntil, w.NotAfter, w.At = int64(d.fixed64()), int64(d.fixed64()), int64(d.fixed64())
+	if err := d.end("revocation"); err != nil {
+		return nil, err
+	}
+	switch kind, rest := key[prefix], key[prefix+1:]; kind {
+	case revokedKey:
+		w.Key = append([]byte(nil), rest...)
+	case revokedSerial:
+		w.Serial = string(rest)
+	}
+	return w, nil
+}
+
+// revokeCert puts certificates on the list of those that are not taken any more, or
+// takes them off it. Certificates that have expired leave it by themselves.
+func (m *Machine) revokeCert(t *tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
+	if n := len(op.GetRevocations()); n == 0 || n > MaxRevoke {
+		return nil, fail(moraine.InvalidArgument, "revoke certificate", "", "%d certificates; 1 to %d are taken at once", n, MaxRevoke)
+	}
+	have, err := m.forgetRevocations(t)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range op.GetRevocations() {
+		key, err := t.k.revocation(w)
+		if err != nil {
+			return nil, err
+		}
+		_, known, err := t.Get(key)
+		switch {
+		case err != nil:
+			return nil, err
+		case op.GetUndo() && !known:
+			return nil, fail(moraine.NotFound, "revoke certificate", w.GetNode(), "it is not on the list of revoked certificates")
+		case op.GetUndo():
+			t.del(key)
+			continue
+		case !known:
+			have++
+		}
+		if have > MaxRevocations {
+			return nil, fail(moraine.TooLarge, "revoke certificate", w.GetNode(), "%d certificates are revoked: take off the list what is no longer needed (`moraine cert revoke --undo`)", MaxRevocations)
+		}
+		t.put(key, encodeRevocation(w))
+	}
+	return done(), nil
+}
+
+// forgetRevocations drops revocations of certificates that have expired, and returns
+// how many are left.
+func (m *Machine) forgetRevocations(t *tx) (left int, err error) {
+	all, keys, err := t.revocations()
+	if err != nil {
+		return 0, err
+	}
+	left = len(all)
+	for i, w := range all {
+		if w.NotAfter != 0 && w.NotAfter < t.now/1e9 && len(all)-left < maxForgotten {
+			t.del(keys[i])
+			left--
+		}
+	}
+	return left, nil
+}
+
+func (v *view) revocations() (all []*wire.Revocation, keys [][]byte, err error) {
+	prefix := v.k.table(tabRevoked)
+	var bad error
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var w *wire.Revocation
+		if w, bad = decodeRevocation(len(prefix), key, value); bad != nil {
+			return false
+		}
+		all, keys = append(all, w), append(keys, append([]byte(nil), key...))
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return all, keys, err
+}
+
+// Revocations returns the certificates that are not taken any more, in the order of
+// their keys: keys, serial numbers, nodes.
+func (m *Machine) Revocations(r Reader) ([]*wire.Revocation, error) {
+	all, _, err := m.view(r).revocations()
+	return all, err
+}

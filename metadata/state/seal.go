@@ -1,0 +1,240 @@
+package state
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A checkpoint is immutable. Its directory is sealed from its making on, its files
+// from the entry that puts them there, and the links of its run while they point at
+// it. Of a sealed inode nothing that a reader sees may change: type, mode, owner,
+// names, times, size, generation, attributes, and the entries of a directory.
+//
+// No handler checks this for itself. At the end of each command the records of sealed
+// inodes that it wrote are compared with what they were before it. So a request that
+// is new tomorrow is refused as well, through whatever door it comes. Where the bytes
+// are (flush, evict, stage, repair, rewrite, pack) is no part of the comparison.
+//
+// The handlers of checkpoints name the sealed inodes that they change (open). A file
+// whose directory is sealed no more, because its checkpoint was removed, may be
+// unlinked, and nothing else.
+
+// open lets the command change a sealed inode.
+func (t *tx) open(i *inode) { t.opened = append(t.opened, i.id) }
+
+// unseal ends the seal of a checkpoint's directory: from here on its files may be
+// unlinked.
+func (t *tx) unseal(dir *inode) {
+	t.open(dir)
+	dir.sealed, dir.step = false, stepID{}
+}
+
+// sealedRecord reports whether an inode's record has the flag, without decoding it.
+func sealedRecord(b []byte) bool {
+	if len(b) < 4 || b[2]&0x80 == 0 {
+		return false
+	}
+	flags, _ := binary.Uvarint(b[2:])
+	return flags&inodeSealed != 0
+}
+
+// mindSeals fails with Immutable where the command changed what is sealed.
+func (t *tx) mindSeals() error {
+	if t.openAll {
+		return nil
+	}
+	for _, cell := range t.order {
+		if len(cell.key) != 11 || cell.key[2] != tabInode || cell.want.fresh {
+			continue
+		}
+		old, err := t.b.load([]byte(cell.key))
+		if err != nil {
+			return err
+		}
+		if !old.exists || !sealedRecord(old.value) {
+			continue
+		}
+		was := &inode{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.key[3:])))}
+		if err := was.decode(old.value); err != nil {
+			return err
+		}
+		var now *inode
+		if w := cell.want; w.exists {
+			now = &inode{id: was.id}
+			if err := now.decode(w.value); err != nil {
+				return err
+			}
+		}
+		if err := t.mindSeal(was, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mindSeal compares a sealed inode with what the command made of it; now is nil where
+// it is gone.
+func (t *tx) mindSeal(was, now *inode) error {
+	if slices.Contains(t.opened, was.id) {
+		return nil
+	}
+	if gone := now == nil || now.nlink == 0; gone && was.typ == typeFile {
+		if ok, err := t.mayUnlink(was); ok || err != nil {
+			return err
+		}
+		return t.immutable(was)
+	}
+	if now == nil || visible(was) != visible(now) {
+		return t.immutable(was)
+	}
+	return nil
+}
+
+// mayUnlink reports whether a sealed file may lose its name: its checkpoint was
+// removed, and its directory is an ordinary one.
+func (t *tx) mayUnlink(file *inode) (bool, error) {
+	if file.parent == 0 {
+		return true, nil
+	}
+	b, ok, err := t.Get(t.k.inode(file.parent))
+	return !ok || !sealedRecord(b), err
+}
+
+// seen is what readers see of an inode.
+type seen struct {
+	typ                       uint8
+	mode, uid, gid, nlink     uint32
+	parent                    moraine.InodeID
+	manyLinks, xattrs, sealed bool
+	owner                     moraine.SessionID
+	mtime, ctime              int64
+	name, target              string
+	entries                   uint64
+	size                      int64
+	generation                moraine.Generation
+	step                      stepID
+}
+
+func visible(i *inode) seen {
+	return seen{typ: i.typ, mode: i.mode, uid: i.uid, gid: i.gid, nlink: i.nlink, parent: i.parent,
+		manyLinks: i.manyLinks, xattrs: i.xattrs, sealed: i.sealed, owner: i.owner, mtime: i.mtime, ctime: i.ctime,
+		name: i.name, target: i.target, entries: i.entries, size: i.size, generation: i.generation, step: i.step}
+}
+
+// immutable is the error of a change of what is sealed. It names the checkpoint.
+func (t *tx) immutable(i *inode) error {
+	what, dir := "", i
+	if i.typ == typeFile && i.parent != 0 {
+		was, err := t.b.load(t.k.inode(i.parent))
+		if err != nil {
+			return err
+		}
+		if was.exists {
+			dir = &inode{id: i.parent}
+			if err := dir.decode(was.value); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case i.typ == typeSymlink:
+		return fail(moraine.Immutable, "change", i.id.String(), "the link is its training run's: it follows the run's checkpoints")
+	case dir.step != (stepID{}):
+		what = "the committed checkpoint " + dir.step.String()
+	case dir.sealed:
+		what = "a checkpoint that is being saved"
+	default:
+		return fail(moraine.Immutable, "change", i.id.String(), "it belonged to a checkpoint, and can only be removed")
+	}
+	return fail(moraine.Immutable, "change", i.id.String(), "it belongs to %s, which nobody changes: remove the whole of it (moraine ckpt rm), or work on a clone", what)
+}
+
+// mayMoveTree fails where a tree that holds committed checkpoints is moved or removed.
+func (t *tx) mayMoveTree(c *seatChange, what usage) error {
+	if what.steps == c.before.own().steps || t.openAll || t.forced || c.before.typ != typeDirectory {
+		return nil
+	}
+	return holdsSteps(c.id, what.steps-c.before.own().steps)
+}
+
+func holdsSteps(dir moraine.InodeID, n int64) error {
+	return fail(moraine.Immutable, "change", dir.String(), "committed checkpoints are below it (%d), and stay where they are: remove them first (moraine ckpt rm), or give --checkpoints to moraine rm -r or moraine mv", n)
+}
+
+// mayRenameTree is mayMoveTree before a directory gets another name, or loses the one that
+// it has. Not even by force does a checkpoint leave its place in its run.
+func (t *tx) mayRenameTree(dir *inode) error {
+	if dir.typ != typeDirectory {
+		return nil
+	}
+	if dir.sealed {
+		return t.immutable(dir)
+	}
+	n, err := t.stepsBelow(dir)
+	switch {
+	case err != nil || n == 0:
+		return err
+	case !t.forced:
+		return holdsSteps(dir.id, n)
+	}
+	r, err := t.runRecord(moraine.RunID(dir.parent))
+	if err == nil && r != nil {
+		err = fail(moraine.Immutable, "change", dir.id.String(), "committed checkpoints of a run that stays are below it (%d)", n)
+	}
+	return err
+}
+
+// stepsBelow returns how many committed checkpoints are below a directory.
+func (t *tx) stepsBelow(dir *inode) (int64, error) {
+	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
+	if err != nil || s == nil || s.live == 0 {
+		return 0, err
+	}
+	below, err := t.usageNow(usageKey{s.live, dir.id})
+	return below.steps, err
+}
+
+// removeFromStep lets a request unlink in a checkpoint's directory. A checkpoint's index
+// is the first of its files that `rm -r` meets, and what makes it a checkpoint: whoever
+// unlinks it removes the checkpoint as a whole, by the rules of RemoveStep, and may then
+// unlink the other files. Nothing else in it can be unlinked.
+func (m *Machine) removeFromStep(t *tx, dir, child *inode) error {
+	switch {
+	case !dir.sealed:
+		return nil
+	case dir.step == (stepID{}):
+		return t.immutable(dir)
+	}
+	s, err := t.mustStep(dir.step)
+	if err != nil {
+		return err
+	}
+	if child.id != s.index {
+		return t.immutable(child)
+	}
+	r, runDir, err := t.runInScope(t.scope, "remove step", s.id.run)
+	if err != nil {
+		return err
+	}
+	return m.takeAway(t, r, runDir, s, removal{emptied: true})
+}
+
+// removeStepTree removes the checkpoint whose directory a request removes as a tree.
+func (m *Machine) removeStepTree(t *tx, dir *inode, force bool) (*wire.MetaResponse, error) {
+	if dir.step == (stepID{}) {
+		return nil, t.immutable(dir)
+	}
+	id := dir.step
+	r, runDir, err := t.runInScope(t.scope, "remove step", id.run)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.mustStep(id)
+	if err != nil {
+		return nil, err
+	}
+	return removeReply(dir), m.takeAway(t, r, runDir, s, removal{force: force})
+}

@@ -1,0 +1,173 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// removal says how a checkpoint is taken away.
+type removal struct {
+	// force takes the run's last good checkpoint too.
+	force bool
+	// emptied leaves the directory where it is, to whoever is emptying it.
+	emptied bool
+}
+
+// removeStep takes a checkpoint away: at once out of sight, its bytes by a job. The
+// links move to what is the latest then.
+func (m *Machine) removeStep(t *tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	r, dir, err := t.runInScope(t.scope, "remove step", id.run)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.stepRecord(id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, fail(moraine.NotFound, "remove step", id.String(), "")
+	}
+	return done(), m.takeAway(t, r, dir, s, removal{force: op.GetForce()})
+}
+
+// takeAway removes a checkpoint in this command: from the list of the run, from the
+// links, and from the namespace. One that is removed already is fine.
+func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) error {
+	t.anyway = true // it may make links
+	switch s.state {
+	case stepDeleted:
+		return nil
+	case stepOpen, stepSealed:
+		return fail(moraine.Busy, "remove step", s.id.String(), "it is being saved: abort it first")
+	}
+	if s.state == stepCommitted {
+		if err := t.mayTakeAway(r, s, how); err != nil {
+			return err
+		}
+		if err := m.hideStep(t, runDir, s, how); err != nil {
+			return err
+		}
+		t.del(t.k.runCommit(s.id))
+		r.committed--
+		t.put(t.k.run(r.id), r.encode())
+	}
+	s.state, s.dir, s.index, s.missing = stepDeleted, 0, 0, nil
+	t.putStep(s)
+	t.stepChanged(s.id)
+	if err := m.refreshStepLink(t, r, runDir, s.id.step); err != nil {
+		return err
+	}
+	return m.refreshLinks(t, r, runDir)
+}
+
+// mayTakeAway fails where a committed checkpoint is being read, or is the last good one:
+// of the run, or of the branch that `latest` follows.
+func (t *tx) mayTakeAway(r *run, s *step, how removal) error {
+	if err := t.mindReaders(s.id); err != nil || how.force {
+		return err
+	}
+	good, err := t.standing(s.id, 0)
+	if err != nil || good == nil {
+		return err // nobody can restore it
+	}
+	was, err := t.latest(r.id, r.attempt, true, 0)
+	if err != nil {
+		return err
+	}
+	if was != nil && was.id != s.id {
+		return nil
+	}
+	other, err := t.otherStep(r, s.id, was != nil)
+	if err != nil || other {
+		return err
+	}
+	return fail(moraine.Immutable, "remove step", s.id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
+}
+
+// otherStep reports whether a run has another good checkpoint than id; with branch, on
+// the branch that is alive.
+func (t *tx) otherStep(r *run, id stepID, branch bool) (bool, error) {
+	key := t.k.runCommit(id)
+	row, _, err := t.Get(key)
+	if err != nil {
+		return false, err
+	}
+	t.del(key) // as it will be
+	defer t.put(key, row)
+	if branch {
+		s, err := t.latest(r.id, r.attempt, true, 0)
+		return s != nil, err
+	}
+	found := false
+	var bad error
+	prefix := t.k.runCommits(r.id)
+	err = t.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+		id := stepOfKey(key)
+		id.step = ^id.step
+		var s *step
+		s, bad = t.standing(id, 0)
+		found = s != nil
+		return bad == nil && !found
+	})
+	if err == nil {
+		err = bad
+	}
+	return found, err
+}
+
+// hideStep unlinks a committed step's directory and has a job remove what was in it, and
+// the rows of its parts. A directory that is being emptied stays where it is, an
+// ordinary one, and only the rows go.
+func (m *Machine) hideStep(t *tx, runDir *inode, s *step, how removal) error {
+	d, err := t.inode(s.dir)
+	if moraineKind(err) == moraine.NotFound {
+		return m.dropParts(t, s.id)
+	}
+	if err != nil {
+		return err
+	}
+	e, ok, err := t.lookup(runDir.id, s.id.attemptDir())
+	if err != nil {
+		return err
+	}
+	if ok && !how.emptied && e.inode == d.parent && d.nlink > 0 {
+		attemptDir, err := t.inode(d.parent)
+		if err != nil {
+			return damaged(err)
+		}
+		m.unlink(t, attemptDir, s.id.name(), d)
+		return m.dropStep(t, s.id, d.id)
+	}
+	t.unseal(d)
+	t.putInode(d)
+	return m.dropParts(t, s.id)
+}
+
+// dropParts has a job take away the rows of a checkpoint's parts.
+func (m *Machine) dropParts(t *tx, id stepID) error {
+	_, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: id.String(), step: id})
+	return err
+}
+
+// mayRemoveSteps fails where a tree that holds committed checkpoints is removed: without
+// force always, and with it where one of them is being read, or where its run stays, whose
+// links would then point at nothing.
+func (t *tx) mayRemoveSteps(dir, tree *inode, force bool) error {
+	n, err := t.stepsBelow(tree)
+	switch {
+	case err != nil || n == 0:
+		return err
+	case !force:
+		return holdsSteps(tree.id, n)
+	}
+	r, err := t.runRecord(moraine.RunID(dir.id))
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		return fail(moraine.Immutable, "remove tree", tree.id.String(), "it holds committed checkpoints (%d) of a run that stays: remove each of them (moraine ckpt rm), or the run", n)
+	}
+	t.forced = true
+	return t.mindReadersBelow(tree)
+}

@@ -1,0 +1,145 @@
+package s3
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/s3api/middlewares"
+	"github.com/versity/versitygw/s3api/utils"
+	"github.com/versity/versitygw/s3err"
+)
+
+// The library passes over headers and query arguments that it does not know: a PUT of
+// an unknown subresource would then be a PUT of the object. What a request asks for
+// beyond what this endpoint keeps is refused here, before anything of it is done.
+
+// subresources are the query arguments that select what a request is about, or that
+// qualify it, by method, of requests that change something. All others are refused.
+// Of a bucket this endpoint keeps no configuration that could be set.
+var (
+	objectArgs = map[string][]string{
+		http.MethodPut:    {"uploadId", "partNumber", "tagging", "versionId"},
+		http.MethodDelete: {"uploadId", "tagging", "versionId"},
+		http.MethodPost:   {"uploadId", "uploads"},
+	}
+	bucketArgs = map[string][]string{
+		http.MethodPut:    {"acl", "cors", "object-lock", "ownershipControls", "policy", "tagging", "versioning", "website"},
+		http.MethodDelete: {"cors", "ownershipControls", "policy", "tagging", "website"},
+		http.MethodPost:   {"delete"},
+	}
+	// unreadable are the subresources of S3 that the library would answer with the
+	// object, or the listing, itself. (It answers NotImplemented to others by itself.)
+	unreadable = []string{"torrent", "session", "abac", "metadataConfiguration", "metadataTable", "metadataInventoryTable", "metadataJournalTable"}
+)
+
+// sse is what the headers begin with that ask for encryption at rest.
+const sse = "x-amz-server-side-encryption"
+
+// refuse is the middleware that answers NotImplemented to what is not kept.
+func refuse(c fiber.Ctx) error {
+	if _, err := url.PathUnescape(string(c.Request().URI().PathOriginal())); err != nil {
+		return s3err.APIError{Code: "InvalidURI", Description: "The path has an escape that stands for no byte.", HTTPStatusCode: http.StatusBadRequest}
+	}
+	var err error
+	for name, value := range c.Request().Header.All() {
+		if err = refusedHeader(strings.ToLower(string(name)), string(value)); err != nil {
+			return err
+		}
+	}
+	method := c.Method()
+	allowed, read := allowedArgs(method, c.Request().URI().PathOriginal())
+	for name := range c.Request().URI().QueryArgs().All() {
+		if err = refusedArg(method, string(name), string(c.Request().URI().QueryArgs().PeekBytes(name)), allowed, read); err != nil {
+			return err
+		}
+	}
+	conditional := c.Get("If-Match") != "" || c.Get("If-None-Match") != ""
+	if args := c.Request().URI().QueryArgs(); method == http.MethodPut && args.Has("versionId") && !args.Has("tagging") {
+		return notKept("a PUT of a version (?versionId)")
+	}
+	if args := c.Request().URI().QueryArgs(); conditional && method == http.MethodPut && (args.Has("uploadId") || args.Has("tagging")) {
+		return notKept("a condition on a part of an upload, or on tags")
+	}
+	return nil
+}
+
+// allowedArgs returns the arguments that a request may have, and whether it only reads.
+func allowedArgs(method string, path []byte) (allowed []string, read bool) {
+	table := bucketArgs
+	if _, key, ok := strings.Cut(strings.TrimPrefix(string(path), "/"), "/"); ok && key != "" {
+		table = objectArgs
+	}
+	allowed, changes := table[method]
+	return allowed, !changes
+}
+
+// refusedHeader says why a header cannot be obeyed, nil where it can or may be ignored.
+// The name is in lower case.
+func refusedHeader(name, value string) error {
+	switch {
+	case strings.HasPrefix(name, sse), strings.HasPrefix(name, "x-amz-copy-source-server-side-encryption"):
+		return notKept("encryption by the server (" + name + ")")
+	case name == "x-amz-write-offset-bytes":
+		return notKept("a write at an offset (" + name + ")")
+	case name == "x-amz-storage-class" && value != "" && value != "STANDARD":
+		return notKept("storage class " + value)
+	case name == "x-amz-acl" && value != "" && value != "private" && value != "bucket-owner-full-control",
+		strings.HasPrefix(name, "x-amz-grant-"):
+		return notKept("an access list (" + name + ")")
+	}
+	return nil
+}
+
+// refusedArg is the same for an argument. S3 takes most of its headers as arguments of a
+// presigned URL too.
+func refusedArg(method, name, value string, allowed []string, read bool) error {
+	lower := strings.ToLower(name)
+	if strings.HasPrefix(lower, "x-amz-") {
+		if !read && strings.HasPrefix(lower, "x-amz-meta-") {
+			return notKept("metadata in the query (" + name + ")")
+		}
+		return refusedHeader(lower, value)
+	}
+	switch {
+	case name == "x-id": // what the SDKs name a request with
+		return nil
+	case read && !slices.Contains(unreadable, name), !read && slices.Contains(allowed, name):
+		return nil
+	}
+	return notKept(fmt.Sprintf("%s ?%s", method, name))
+}
+
+// refusedForm says why a field of a form that a browser posts cannot be obeyed. The
+// library has read the fields only when it calls the backend.
+func refusedForm(rc context.Context) error {
+	r, ok := rc.(*fasthttp.RequestCtx)
+	if !ok {
+		return nil
+	}
+	form, ok := r.UserValue(string(utils.ContextKeyObjectPostResult)).(middlewares.PostObjectResult)
+	if !ok {
+		return nil
+	}
+	for name, value := range form.Fields {
+		if name == "acl" {
+			name = "x-amz-acl"
+		}
+		if err := refusedHeader(strings.ToLower(name), value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notKept is the answer to a request for something that this endpoint does not have.
+func notKept(what string) error {
+	e := s3err.GetAPIError(s3err.ErrNotImplemented).BaseError()
+	e.Description = "This endpoint does not have what the request asks for: " + what + ". Nothing was changed."
+	return e
+}

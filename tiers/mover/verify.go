@@ -1,0 +1,96 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// An object is recorded once its bytes were compared with ours: by the CRC32C that the
+// store computed of the whole, where a probe found that to be relied on, else by
+// reading the object back. An ETag is no proof: it is what the store made of what it
+// got, and what it keeps may be something else.
+
+// verify compares what the bucket holds with the CRC32C of what was sent. Corrupt
+// where it is something else.
+func (w *work) verify(ctx context.Context, info object.Info, want uint32) (wire.Verified, error) {
+	t, err := w.deps.Bucket.Traits(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case info.HasCRC && info.CRC != want:
+		return 0, w.fault(moraine.Corrupt, "the bucket has bytes of CRC32C %08x at %s, %08x were sent", info.CRC, info.Key, want)
+	case info.HasCRC && t.WholeCRC:
+		return wire.Verified_VERIFIED_STORE_CRC, nil
+	}
+	_, err = w.readBack(ctx, info.Ref, info.Size, want)
+	return wire.Verified_VERIFIED_READ_BACK, err
+}
+
+// readBack reads an object, sums its pieces, and fails with Corrupt where the CRC32C of
+// the whole is not the one wanted.
+func (w *work) readBack(ctx context.Context, r object.Ref, size int64, want uint32) (sums []uint32, err error) {
+	buf := make([]byte, min(size, pieceBytes))
+	whole := uint32(0)
+	for off := int64(0); off < size; off += pieceBytes {
+		piece := buf[:min(pieceBytes, size-off)]
+		get := func() error {
+			if err := w.pace(ctx, int64(len(piece))); err != nil {
+				return err
+			}
+			return w.deps.Bucket.Get(ctx, r, off, piece)
+		}
+		if err := w.again(ctx, tries, get); err != nil {
+			return nil, err
+		}
+		sum := crc.Sum(piece)
+		whole = crc.Combine(whole, sum, int64(len(piece)))
+		sums = append(sums, sum)
+	}
+	w.deps.Metrics.BytesReadBack.Add(float64(size))
+	if whole != want {
+		return nil, w.fault(moraine.Corrupt, "the object at %s has CRC32C %08x, want %08x: the store keeps other bytes than it was sent; the flush is tried again", r.Key, whole, want)
+	}
+	return sums, nil
+}
+
+// mayWrite looks at the key before an upload. It fails with Exists where an object is
+// there that this cluster did not write, unless the policy lets that be replaced, and
+// returns what the completion is to expect.
+func (f *flushing) mayWrite(ctx context.Context) (object.Condition, error) {
+	info, err := f.deps.Bucket.Head(ctx, object.Ref{Key: f.key})
+	if errors.Is(err, moraine.NotFound) {
+		return object.Condition{Free: true}, nil
+	}
+	if err != nil {
+		return object.Condition{}, err
+	}
+	recorded := f.task.GetObject()
+	ours := recorded != nil && (recorded.GetEtag() == "" || recorded.GetEtag() == info.ETag) ||
+		len(f.task.GetCluster()) > 0 && strings.HasPrefix(info.Meta[uploadTag], f.mark()+"-")
+	if !ours && !f.task.GetOverwrite() {
+		return object.Condition{}, f.foreign(info)
+	}
+	return object.Condition{ETag: info.ETag}, nil
+}
+
+// condition is what the next completion carries. Where the bucket does not evaluate
+// that, the key is looked at once more instead.
+func (f *flushing) condition(ctx context.Context) (object.Condition, error) {
+	if f.expect.Free && f.traits.IfNoneMatch || f.expect.ETag != "" && f.traits.IfMatch {
+		return f.expect, nil
+	}
+	_, err := f.mayWrite(ctx)
+	return object.Condition{}, err
+}
+
+// foreign is the error of a key that holds somebody else's object.
+func (f *flushing) foreign(info object.Info) error {
+	return f.fault(moraine.Exists, "an object that this cluster did not write is at s3://%s/%s (%d bytes, ETag %s), and is not overwritten: move it away, or let flushes of that directory replace such objects by `moraine policy set --foreign overwrite`",
+		f.deps.Bucket.Name(), f.key, info.Size, info.ETag)
+}

@@ -1,0 +1,197 @@
+package object
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+)
+
+// Traits are what a bucket was found to support.
+type Traits struct {
+	// WholeCRC: the store computes the CRC32C of a whole object from the bytes that it
+	// got, tells it, and refuses an upload that does not match. Elsewhere only reading
+	// an object back shows that the store has the bytes that were sent.
+	WholeCRC bool
+	// IfNoneMatch and IfMatch: the conditions of a completion are evaluated with it.
+	IfNoneMatch, IfMatch bool
+}
+
+// probeTimeout bounds one probing.
+const probeTimeout = time.Minute
+
+// probed keeps what was found out.
+type probed struct {
+	mu     sync.Mutex    // guards what follows
+	ended  chan struct{} // of the probing under way, closed at its end; nil: none
+	err    error         // of the last
+	done   bool
+	traits Traits
+}
+
+// Traits returns what the bucket supports. The first call that succeeds probes it, by
+// some small uploads to a key of Moraine's own, which it removes; a store that only
+// repeats a CRC that it was told, or passes over conditions, is found out. The probing
+// goes on when ctx ends, so that it leaves nothing behind.
+func (b *Bucket) Traits(ctx context.Context) (Traits, error) {
+	p := &b.probed
+	p.mu.Lock()
+	if p.done {
+		defer p.mu.Unlock()
+		return p.traits, nil
+	}
+	if p.ended == nil {
+		p.ended = make(chan struct{})
+		go b.runProbe(p.ended)
+	}
+	ended := p.ended
+	p.mu.Unlock()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return Traits{}, translate(ctx, "probe", b.URL(), ctx.Err())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done {
+		return p.traits, nil
+	}
+	return Traits{}, p.err
+}
+
+func (b *Bucket) runProbe(ended chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	t, err := b.probeTraits(ctx)
+	b.probed.mu.Lock()
+	defer b.probed.mu.Unlock()
+	b.probed.traits, b.probed.err, b.probed.done, b.probed.ended = t, err, err == nil, nil
+	close(ended)
+}
+
+// Known returns what Traits has found out, false before that.
+func (b *Bucket) Known() (Traits, bool) {
+	b.probed.mu.Lock()
+	defer b.probed.mu.Unlock()
+	return b.probed.traits, b.probed.done
+}
+
+// probe is a probing under way.
+type probe struct {
+	*Bucket
+	key  string
+	data []byte
+	sum  uint32
+}
+
+func (b *Bucket) probeTraits(ctx context.Context) (t Traits, err error) {
+	name := make([]byte, 16)
+	if _, err := rand.Read(name); err != nil {
+		return t, err
+	}
+	p := &probe{Bucket: b, key: b.probeKey(hex.EncodeToString(name)), data: name, sum: crc.Sum(name)}
+	defer func() {
+		// What was found out holds also where the store does not let its object be removed,
+		// for want of a permission or for its retention: a probing is not repeated for that.
+		if left := p.clean(context.WithoutCancel(ctx)); left != nil && err == nil && !Refused(left) && !errors.Is(left, moraine.PermissionDenied) {
+			err = left
+		}
+	}()
+	if !b.cfg.NoChecksums {
+		if t.WholeCRC, err = p.wholeCRC(ctx); err != nil {
+			return t, err
+		}
+	}
+	if _, err := p.put(ctx, p.sum, Condition{}); err != nil {
+		return t, err
+	}
+	if t.IfNoneMatch, err = p.holds(ctx, Condition{Free: true}); err != nil {
+		return t, err
+	}
+	t.IfMatch, err = p.holds(ctx, Condition{ETag: "0123456789abcdef0123456789abcdef"})
+	return t, err
+}
+
+func (b *Bucket) probeKey(name string) string {
+	key := ".moraine/probe/" + name
+	if b.cfg.Prefix != "" {
+		key = b.cfg.Prefix + "/" + key
+	}
+	return key
+}
+
+// put makes an object of one part, with a CRC of the whole that may be wrong.
+func (p *probe) put(ctx context.Context, whole uint32, cond Condition) (Info, error) {
+	id, err := p.NewUpload(ctx, p.key, nil)
+	if err != nil {
+		return Info{}, err
+	}
+	part, err := p.PutPart(ctx, p.key, id, 1, p.data, p.sum)
+	if err != nil {
+		return Info{}, err
+	}
+	return p.Complete(ctx, p.key, id, []Part{part}, whole, true, cond)
+}
+
+// wholeCRC finds out whether the store's CRC of an object can be relied on.
+func (p *probe) wholeCRC(ctx context.Context) (bool, error) {
+	id, err := p.NewUpload(ctx, p.key, nil)
+	if err != nil {
+		return false, err
+	}
+	switch _, err := p.PutPart(ctx, p.key, id, 1, p.data, p.sum^1); {
+	case err == nil:
+		return false, nil // it does not look at the sums of parts
+	case !Refused(err):
+		return false, err
+	}
+	for _, claimed := range []uint32{p.sum ^ 1, p.sum} {
+		switch _, err := p.put(ctx, claimed, Condition{}); {
+		case err == nil:
+		case !Refused(err):
+			return false, err
+		case claimed != p.sum:
+			continue // refused, as it should be
+		default:
+			return false, nil
+		}
+		info, err := p.Head(ctx, Ref{Key: p.key})
+		if err != nil {
+			return false, err
+		}
+		if !info.HasCRC || info.CRC != p.sum {
+			return false, nil // none, or what it was told
+		}
+	}
+	return true, nil
+}
+
+// holds reports whether a condition that does not hold stops a completion.
+func (p *probe) holds(ctx context.Context, cond Condition) (bool, error) {
+	_, err := p.put(ctx, p.sum, cond)
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, moraine.Conflict), cond.ETag != "" && errors.Is(err, moraine.NotFound):
+		return true, nil
+	case Refused(err):
+		return false, nil
+	}
+	return false, err
+}
+
+// clean removes what the probe left.
+func (p *probe) clean(ctx context.Context) error {
+	ids, err := p.Uploads(ctx, p.key)
+	for _, id := range ids {
+		if aborted := p.Abort(ctx, p.key, id); !errors.Is(aborted, moraine.NotFound) {
+			err = errors.Join(err, aborted)
+		}
+	}
+	return errors.Join(err, p.Delete(ctx, Ref{Key: p.key}))
+}

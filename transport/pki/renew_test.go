@@ -1,0 +1,62 @@
+package pki_test
+
+import (
+	"crypto/x509"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/stretchr/testify/require"
+)
+
+// A certificate of another authority is called that, whatever the time: not a wrong clock.
+func TestAWrongAuthorityIsNoWrongClock(t *testing.T) {
+	mine, other := newCA(t), newCA(t)
+	issued := noon.AddDate(1, 0, 0) // the authorities are older
+	cert, err := other.Issue(pki.Request{Role: pki.RoleMetadata, Node: "m1", Now: issued})
+	require.NoError(t, err)
+	for _, at := range []time.Time{noon, issued, issued.AddDate(2, 0, 0)} {
+		_, err := pki.Verify(chain(t, cert), pool(mine), at, x509.ExtKeyUsageServerAuth)
+		require.ErrorIs(t, err, moraine.Unauthenticated)
+		require.ErrorContains(t, err, "was not issued by an authority that is trusted here")
+		require.NotContains(t, err.Error(), "clock")
+	}
+	dir := t.TempDir()
+	require.NoError(t, mine.Save(dir)) // its ca.crt lies beside a certificate of the other
+	require.NoError(t, cert.Save(filepath.Join(dir, "of-other"), "m1"))
+	files := pki.FilesIn(filepath.Join(dir, "of-other"), "m1")
+	files.CA = filepath.Join(dir, pki.CACertFile)
+	_, err = pki.LoadIdentity(files)
+	require.ErrorContains(t, err, "was not issued by an authority that is trusted here")
+	_, err = pki.Verify(chain(t, cert), pool(other), noon, x509.ExtKeyUsageServerAuth)
+	require.ErrorContains(t, err, "check the clocks", "its own authority: it is the clock")
+}
+
+// A certificate that has expired can be renewed: with the same claims, names and key.
+func TestRenew(t *testing.T) {
+	ca, dir := newCA(t), t.TempDir()
+	r := pki.Request{Role: pki.RoleClient, Node: "c1", Scope: "/a", ReadOnly: true, NoSquash: true, Hosts: []string{"h1", "10.0.0.1"}, Now: noon, TTL: time.Hour}
+	cert, err := ca.Issue(r)
+	require.NoError(t, err)
+	require.NoError(t, cert.Save(dir, "c1"))
+	id, err := pki.LoadIdentity(pki.FilesIn(dir, "c1"))
+	require.NoError(t, err)
+	later := noon.AddDate(0, 1, 0)
+	require.ErrorContains(t, id.Check(later), "moraine cert renew DIR c1")
+	renewed, err := ca.Renew(id, later, 48*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, cert.Claims, renewed.Claims)
+	require.Equal(t, cert.KeyPEM, renewed.KeyPEM)
+	require.NoError(t, renewed.Save(dir, "c1"))
+	require.NoError(t, id.Check(later))
+	require.Equal(t, later.Add(48*time.Hour), id.NotAfter().UTC())
+	again, _, _ := id.Current()
+	require.Equal(t, []string{"h1"}, again.Leaf.DNSNames)
+	require.Len(t, again.Leaf.IPAddresses, 1)
+	stranger, err := pki.NewCA(moraine.UUID{9}, noon, time.Hour)
+	require.NoError(t, err)
+	_, err = stranger.Renew(id, later, time.Hour)
+	require.ErrorIs(t, err, moraine.WrongCluster)
+}
