@@ -1,6 +1,7 @@
 package fuse_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
@@ -122,6 +123,31 @@ func TestEndCommitsWhatWasWritten(t *testing.T) {
 	_, err = f.Write(data)
 	require.ErrorIs(t, err, syscall.ENOTCONN)
 	require.ErrorIs(t, f.Close(), syscall.ENOTCONN)
+}
+
+// A mount whose files are all closed ends well, also where a process keeps a copy
+// of the mount in its own mount namespace, as a container does.
+func TestEndWithCopyInOtherNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a mount namespace of its own needs root")
+	}
+	requireTools(t, "unshare")
+	c := startCluster(t, incluster.Options{Seed: 1})
+	m := mount(t, c, "c1", mountOptions{mount: fuse.Config{EndPatience: 100 * time.Millisecond}})
+	require.NoError(t, os.WriteFile(m.at("file"), []byte("content"), 0o644))
+	other := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo copied; exec cat")
+	in, err := other.StdinPipe()
+	require.NoError(t, err)
+	out, err := other.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, other.Start())
+	defer func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, other.Wait())
+	}()
+	_, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.NoError(t, m.end())
 }
 
 // Files that are closed while their mount ends were committed by their close,

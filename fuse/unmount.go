@@ -20,7 +20,10 @@ import (
 const readOnlyFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY
 
 // end takes the mount out of the tree, commits what was written, and waits until
-// nobody uses it any more, or until the patience ends.
+// nobody uses it any more, or until the patience ends. A mount that is still there
+// then without an open file is not an error: a process in another mount namespace
+// (a container that began while it was mounted) or a working directory keeps it,
+// and loses nothing.
 func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
 	m.ended.Store(true)
 	err := Detach(m.cfg.Dir)
@@ -34,6 +37,10 @@ func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
 	case <-time.After(m.cfg.EndPatience):
 	}
 	open := m.files.count()
+	if open == 0 {
+		m.log.Info("mount ended while another mount namespace or a working directory still had it", "dir", m.cfg.Dir)
+		return errors.Join(err, flushed)
+	}
 	m.log.Warn("files are still open: they are cut off", "dir", m.cfg.Dir, "files", open)
 	return errors.Join(err, m.files.flushAll(m.life), &moraine.Error{Op: "unmount", Ref: m.cfg.Dir, Kind: moraine.Busy,
 		Err: fmt.Errorf("%d files were still open after %v; what was written before is committed", open, m.cfg.EndPatience)})

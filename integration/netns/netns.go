@@ -125,9 +125,11 @@ func (n *Net) IP(host string) string {
 func (n *Net) Has(host string) bool { return slices.Contains(n.hosts, host) }
 
 // Command is what the command line of a process on a host begins with. It becomes
-// the process: its id, and the signals that it gets, are the process's own.
+// the process: its id, and the signals that it gets, are the process's own. It shares
+// the mounts of this process: "ip netns exec" would copy them, and what others mount
+// meanwhile could not end before it does.
 func (n *Net) Command(host string) []string {
-	return []string{"ip", "netns", "exec", n.space(host)}
+	return []string{"nsenter", "--net=/var/run/netns/" + n.space(host), "--"}
 }
 
 // Down has a host vanish: nothing reaches it, and nothing comes from it.
