@@ -94,14 +94,16 @@ func (t *leaseTable) begin(id uint64, confined bool, began time.Time, req *wire.
 	return nil
 }
 
-// reclaim gives a session the leases that it held, and recalls what it has missed.
-// The mutex is held.
+// reclaim gives a session the leases that it held, and recalls what it has missed. A
+// session that is confined to a directory drops them all instead: nothing here tells
+// whether an inode that it names is below that directory, and a lease on a foreign one
+// would show its names, and delay its owner. The mutex is held.
 func (t *leaseTable) reclaim(h *holder, req *wire.Leases) {
 	if len(req.Held) == 0 {
 		return
 	}
 	t.metrics.Reclaims.Inc()
-	if req.Exact == 0 || !t.changes.covers(req.Exact) || len(req.Held) > maxLeases {
+	if h.confined || req.Exact == 0 || !t.changes.covers(req.Exact) || len(req.Held) > maxLeases {
 		h.recallAll()
 		return
 	}
@@ -109,17 +111,14 @@ func (t *leaseTable) reclaim(h *holder, req *wire.Leases) {
 		t.holds(h, moraine.InodeID(lease))
 	}
 	var missed []*wire.Touch
-	all := false
 	t.changes.since(req.Exact, func(c *change) bool {
-		if c.moved() {
-			all = all || h.confined
-		} else if _, held := h.leases[c.touch.Lease]; held {
+		if _, held := h.leases[c.touch.Lease]; held && !c.moved() {
 			missed = append(missed, touchToWire(&c.touch))
 		}
-		return !all && len(missed) < maxSettling
+		return len(missed) < maxSettling
 	})
 	switch {
-	case all || len(missed) >= maxSettling:
+	case len(missed) >= maxSettling:
 		t.release(h)
 		h.recallAll()
 	case len(missed) > 0:
