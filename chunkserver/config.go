@@ -22,8 +22,9 @@ type Config struct {
 	// Addresses are where clients reach it, AdminAddress where its metrics are.
 	Addresses    []string
 	AdminAddress string
-	// Devices are its disks, each a directory. One that is empty is formatted on
-	// a host that the service does not know yet, and on any other left out.
+	// Devices are its disks, each a directory that was made a device (disk.Format). One
+	// without a device is an error on a host that the service does not know yet, and on any
+	// other left out.
 	Devices []DeviceConfig
 	// Cluster is whom the devices must belong to. Zero: whoever answers.
 	Cluster moraine.UUID

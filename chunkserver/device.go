@@ -2,7 +2,6 @@ package chunkserver
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,9 +73,10 @@ func (f *fleet) close(log *slog.Logger) {
 	}
 }
 
-// openDevices opens all devices, and formats those that are new. A disk that
-// answers with I/O errors, or is not there, does not stop the others, if there
-// is one that works. On error none is left open.
+// openDevices opens all devices. A disk that answers with I/O errors, or is not there,
+// does not stop the others, if there is one that works; but a host that is new to the
+// cluster starts with all of its devices, or not at all: a name that is mistyped is found
+// then. On error none is left open.
 func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, error) {
 	f := &fleet{byID: map[moraine.DeviceID]*device{}, cluster: s.cfg.Cluster, memory: memory}
 	s.recallHeard()
@@ -86,8 +86,8 @@ func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, e
 	}
 	working, broken := false, error(nil)
 	for _, cfg := range s.cfg.Devices {
-		d, err := s.openDevice(cfg, f, fresh)
-		if errors.Is(err, moraine.IOError) || errors.Is(err, moraine.NotFound) {
+		d, err := s.openDevice(cfg, f)
+		if errors.Is(err, moraine.IOError) || errors.Is(err, moraine.NotFound) && !fresh {
 			s.deps.Log.Error("device does not work; serving without it", "device", cfg.Dir, "err", err)
 			broken = errors.Join(broken, err)
 			if d == nil {
@@ -110,9 +110,7 @@ func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, e
 
 // introduce asks the service what cannot be known without it: whose the devices
 // are to be, where nobody said, and, where a directory holds no device, whether
-// this host is new to the cluster. Only then is an empty directory a new device:
-// later it may as well be the place of a disk that is not mounted, and what was
-// written there would be on the wrong disk, and hide the right one.
+// this host is new to the cluster.
 func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error) {
 	empty := false
 	for _, cfg := range s.cfg.Devices {
@@ -144,23 +142,19 @@ func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error
 	return fresh, err
 }
 
-// openDevice opens one device, and formats it first on a host that is new. With
-// an IOError it returns the device that is out of service, if its identity can be
-// read. NotFound: there is none, and the host is known to have had its devices.
-func (s *Server) openDevice(cfg DeviceConfig, f *fleet, fresh bool) (*device, error) {
+// openDevice opens one device. With an IOError it returns the device that is out of
+// service, if its identity can be read. NotFound: there is none in the directory, which is
+// left as it is. It may be mistyped, or the place of a disk that is not mounted: what was
+// written there would be on the wrong disk, and hide the right one.
+func (s *Server) openDevice(cfg DeviceConfig, f *fleet) (*device, error) {
 	cluster := f.cluster
 	identity, err := disk.ReadIdentity(s.deps.FS, cfg.Dir)
 	if errors.Is(err, moraine.NotFound) {
-		if !fresh {
-			if err := disk.CheckBlank(s.deps.FS, cfg.Dir); err != nil {
-				return nil, err
-			}
-			return nil, &moraine.Error{Op: "open device", Ref: cfg.Dir, Kind: moraine.NotFound,
-				Err: fmt.Errorf("there is no device in it, and host %s is not new: mount its disk, or make a new device of it by `moraine device format %s`", s.cfg.Node, cfg.Dir)}
+		if err := disk.CheckBlank(s.deps.FS, cfg.Dir); err != nil {
+			return nil, err
 		}
-		if identity, err = disk.Format(s.deps.FS, cfg.Dir, cluster, rand.Reader); err == nil {
-			s.deps.Log.Info("formatted a new device", "device", cfg.Dir, "cluster", cluster)
-		}
+		return nil, &moraine.Error{Op: "open device", Ref: cfg.Dir, Kind: moraine.NotFound,
+			Err: fmt.Errorf("there is no device in it: correct the name, mount its disk, or make a new device of it by `moraine device format %s`", cfg.Dir)}
 	}
 	if err != nil {
 		return nil, err

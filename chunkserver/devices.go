@@ -240,7 +240,7 @@ func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused 
 		if slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == c.Dir }) {
 			continue
 		}
-		d, err := s.openDevice(c, f, false)
+		d, err := s.openDevice(c, f)
 		same := func(o *device) bool { return o.uuid == d.uuid }
 		if err == nil && slices.ContainsFunc(f.devices, same) {
 			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Busy, Err: errors.New("it is served from another directory")}

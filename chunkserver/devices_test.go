@@ -152,6 +152,7 @@ func TestDeviceIsReplacedAndCarried(t *testing.T) {
 	require.NoError(t, err)
 	// The other host runs already, with a disk of its own. It is the same machine, as far
 	// as disks go: what is carried is which directory is named.
+	format(t, fsys, "/disk3")
 	other := config("/disk3")
 	other.Node = "n2"
 	to := start(t, fsys, meta, other)

@@ -180,7 +180,9 @@ func TestStoppedBeforeItServes(t *testing.T) {
 				}
 				return nil
 			}
-			s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: vfs.NewMem(1)})
+			fsys := vfs.NewMem(1)
+			format(t, fsys, "/a")
+			s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: fsys})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)

@@ -91,7 +91,8 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Run opens the devices and serves until ctx ends; it returns after all that it
 // began has ended and the devices are closed. It fails where a device cannot be
-// used (WrongCluster, NewerFormat, Corrupt, Busy): nothing is damaged then. Where
+// used (WrongCluster, NewerFormat, Corrupt, Busy), or a directory of a host that is new
+// holds none (NotFound): nothing is damaged then. Where
 // there is no device at all in a directory of a host that is known, or a disk
 // answers with I/O errors, it serves without, and fails if that leaves none.
 func (s *Server) Run(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -59,8 +60,22 @@ func startLogging(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Con
 	return startDeps(t, meta, cfg, chunkserver.Deps{Meta: meta, FS: fsys, Log: log})
 }
 
+// formatFor makes the devices of a host that the service does not know yet.
+func formatFor(t *testing.T, meta *fakeMeta, cfg chunkserver.Config, fsys vfs.FS) {
+	t.Helper()
+	if meta.lastHost() != nil {
+		return
+	}
+	for _, d := range cfg.Devices {
+		if _, err := disk.ReadIdentity(fsys, d.Dir); errors.Is(err, moraine.NotFound) {
+			format(t, fsys, d.Dir)
+		}
+	}
+}
+
 func startDeps(t *testing.T, meta *fakeMeta, cfg chunkserver.Config, deps chunkserver.Deps) *host {
 	t.Helper()
+	formatFor(t, meta, cfg, deps.FS)
 	s, err := chunkserver.New(cfg, deps)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -588,6 +603,35 @@ func TestADiskThatIsBrokenFromTheStartIsOut(t *testing.T) {
 	s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: fsys})
 	require.NoError(t, err)
 	require.ErrorIs(t, s.Run(t.Context()), moraine.IOError)
+}
+
+// TestAMistypedDeviceIsNotMade starts a host that the cluster does not know with a directory
+// that holds no device, alone and beside one that does: it says what to do, and writes
+// nothing.
+func TestAMistypedDeviceIsNotMade(t *testing.T) {
+	for name, dirs := range map[string][]string{"alone": {"/mnt/typo"}, "beside a device": {"/a", "/mnt/typo"}} {
+		for _, made := range []bool{false, true} { // the directory exists
+			t.Run(fmt.Sprintf("%s, made %v", name, made), func(t *testing.T) {
+				meta, mem := newFakeMeta(), vfs.NewMem(1)
+				format(t, mem, "/a")
+				if made {
+					require.NoError(t, mem.MkdirAll("/mnt/typo"))
+				}
+				s, err := chunkserver.New(config(dirs...), chunkserver.Deps{Meta: meta, FS: mem})
+				require.NoError(t, err)
+				err = s.Run(t.Context())
+				require.ErrorIs(t, err, moraine.NotFound)
+				require.ErrorContains(t, err, "/mnt/typo")
+				require.ErrorContains(t, err, "moraine device format /mnt/typo")
+				require.Nil(t, meta.lastHost(), "it has registered")
+				names, err := mem.List("/mnt/typo")
+				if made {
+					require.NoError(t, err)
+				}
+				require.Empty(t, names)
+			})
+		}
+	}
 }
 
 // TestADiskThatIsNotMountedIsLeftOut starts a host with a directory that holds

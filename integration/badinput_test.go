@@ -211,6 +211,7 @@ func TestServersRefuseBadInput(t *testing.T) {
 		chunks("device of a newer format", newer, 1, []string{"newer format", "release"}),
 		chunks("no directory", "/proc/version", 2, []string{"--device /proc/version", "name a directory"}),
 		chunks("directory of something else", foreignDir(t), 1, []string{"thesis.txt", "name an empty directory"}),
+		chunks("mistyped directory", fresh(), 1, []string{"there is no device in it", "moraine device format"}),
 	})
 	require.NoError(t, n2.Start())
 	require.NoError(t, n2.Ready(t.Context()))

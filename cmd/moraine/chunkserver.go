@@ -53,16 +53,17 @@ func (a *app) chunkserverCommand() *cobra.Command {
 		GroupID: groupServers,
 		Short:   "Run a chunkserver: it keeps chunks on this host's disks, and repairs",
 		Long: `Run the server that keeps chunks on this host. Each --device is a directory,
-best the root of a file system that has a disk of its own. The first start of a
-host formats its empty ones for the cluster; later ones leave out a directory
-without a device, which may be a disk that is not mounted: a disk that is new is
-made a device by "moraine device format DIR". It finds the metadata servers by
+best the root of a file system that has a disk of its own, that was made a device
+by "moraine device format DIR". A host that is new does not start where a
+directory holds no device; one that the cluster knows leaves it out, as it may be
+the place of a disk that is not mounted. It finds the metadata servers by
 --endpoint.
 
 On SIGHUP it takes up the devices that the settings file names by then: new ones
 come into service, and those that are named no more are let go, if nothing on them
 counts.`,
-		Example: `  moraine chunkserver --id n1 --listen 0.0.0.0:7410 --advertise n1.example:7410 \
+		Example: `  moraine device format /mnt/nvme0 /mnt/nvme1 --certs /etc/moraine/certs
+  moraine chunkserver --id n1 --listen 0.0.0.0:7410 --advertise n1.example:7410 \
     --device /mnt/nvme0 --device /mnt/nvme1 --endpoint host1,host2,host3 --certs /etc/moraine/certs`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

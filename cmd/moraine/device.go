@@ -100,11 +100,11 @@ func (a *app) deviceFormatCommand() *cobra.Command {
 		Short: "Make new devices of empty directories of this host",
 		Long: `Make a new device of each empty directory, for the cluster that --certs are of
 (with --insecure, that --endpoint names). Then name it in the settings file of the
-chunkserver, and send that SIGHUP; or by --device, and start it again.
+chunkserver, and send that SIGHUP; or by --device, and start it.
 
-The first start of a chunkserver formats its devices by itself. Later it does
-not: an empty directory may be the place of a disk that is not mounted. A
-directory that is a device already, or that holds anything else, is refused.`,
+A chunkserver formats nothing by itself: a directory without a device may be
+mistyped, or the place of a disk that is not mounted. A directory that is a device
+already, or that holds anything else, is refused.`,
 		Example: "  moraine device format /mnt/nvme1 --certs /etc/moraine/certs",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, dirs []string) error {
@@ -123,7 +123,7 @@ directory that is a device already, or that holds anything else, is refused.`,
 				if err != nil {
 					return err
 				}
-				a.note("%s is device %s of cluster %s: name it in the settings file and send the chunkserver SIGHUP, or by --device and restart it", dir, id.Device, cluster)
+				a.note("%s is device %s of cluster %s: name it in the settings file and send the chunkserver SIGHUP, or by --device and start it", dir, id.Device, cluster)
 			}
 			return nil
 		},

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/spf13/cobra"
 )
 
@@ -107,6 +109,9 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	for i := range o.devices {
 		chunks.devices = append(chunks.devices, filepath.Join(o.data, fmt.Sprintf("device%d", i)))
 	}
+	if err := formatStandalone(&chunkApp, &o, chunks.devices); err != nil {
+		return err
+	}
 	serving := make(chan struct{})
 	chunks.ready = func() { close(serving) }
 	return a.withTier(ctx, bucket, func(ctx context.Context) error {
@@ -122,6 +127,24 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true})
 		}, func(ctx context.Context) error { return chunkApp.runChunkserver(ctx, chunks) })
 	})
+}
+
+// formatStandalone makes the devices at the first start. Later one that is missing is not
+// made: it is lost.
+func formatStandalone(a *app, o *standaloneOptions, devices []string) error {
+	formed, err := raftstore.Formed(vfs.OS{}, filepath.Join(o.data, "metadata"))
+	if err != nil || formed {
+		return err
+	}
+	sec, err := a.security()
+	if err != nil {
+		return err
+	}
+	cluster := clusterOfPeers([]string{standaloneMetadata + "=" + o.listen})
+	if sec.identity != nil {
+		cluster = sec.identity.Claims().Cluster
+	}
+	return procs.FormatDevices(cluster, devices...)
 }
 
 // withDoors runs servers, and doors beside them until ctx ends. The servers end

@@ -23,6 +23,8 @@ type node struct {
 	mem  *vfs.Mem   // its disk in this life
 	rng  *rand.Rand // of what cuts leave
 	life atomic.Pointer[life]
+
+	formatted bool // its devices were made, before its first life
 }
 
 // life is one process of a node.
@@ -119,6 +121,20 @@ func (c *Cluster) SetDevices(ctx context.Context, id string, dirs ...string) err
 
 func (c *Cluster) deviceConfig(dir string) chunkserver.DeviceConfig {
 	return chunkserver.DeviceConfig{Dir: dir, CapacityBytes: c.opts.CapacityBytes, SegmentBytes: c.opts.SegmentBytes}
+}
+
+// format makes the devices of a chunkserver that has never had any.
+func (n *node) format() error {
+	if n.formatted {
+		return nil
+	}
+	n.formatted = true
+	for i := range n.c.opts.Devices {
+		if _, err := disk.Format(n.mem, fmt.Sprintf("/device%d", i+1), clusterID, crand.Reader); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // FormatDevice makes a device of an empty directory of a node's disk.

@@ -126,6 +126,9 @@ func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 // buildChunkserver makes a chunkserver with its mover, as `moraine chunkserver`
 // does.
 func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error, error) {
+	if err := n.format(); err != nil {
+		return nil, err
+	}
 	log := n.c.opts.Log.With("node", n.id)
 	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20, ScrubInterval: n.c.opts.ScrubInterval, ScrubParity: n.c.opts.ScrubParity}
 	for i := range n.c.opts.Devices {

@@ -196,8 +196,12 @@ func (c *Cluster) prepare() error {
 		name := fmt.Sprintf("n%d", i+1)
 		// All hosts share this machine's memory; who wants more says so after it.
 		args := append([]string{"--endpoint", strings.Join(endpoints, ","), "--memory", "256MiB"}, tier...)
-		for d := range c.cfg.Devices {
-			args = append(args, "--device", filepath.Join(c.cfg.Dir, name, fmt.Sprintf("device%d", d)))
+		devices, err := c.formatDevices(name)
+		if err != nil {
+			return err
+		}
+		for _, dir := range devices {
+			args = append(args, "--device", dir)
 		}
 		if err := c.add(Chunkserver, name, rest[2*i], rest[2*i+1], append(args, c.cfg.ChunkserverArgs...)...); err != nil {
 			return err
