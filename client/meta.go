@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,10 @@ type metaConn struct {
 	exclusive   *exclusive // nil where it is off
 	// topology is the newest version that a session reply has named.
 	topology atomic.Uint64
+	// revoked is the version of the list of revoked servers that the dialer has. Both
+	// change together, under revoking.
+	revoked  atomic.Uint64
+	revoking sync.Mutex
 	// quotas is whether there were any when a session or a grant of stripes was
 	// last answered.
 	quotas atomic.Bool

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // maxReroutes bounds how often one request is routed anew without a pause.
@@ -28,10 +27,11 @@ func (m *metaConn) reroute(ctx context.Context, s *session) error {
 	if s == nil {
 		return &moraine.Error{Op: "route", Kind: moraine.Misrouted}
 	}
-	resp, _, err := m.exchange(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{}}}, s, 0)
+	resp, _, err := m.exchange(ctx, m.renewal(false), s, 0)
 	if err != nil {
 		return err
 	}
+	m.takeRevoked(resp.GetSession())
 	s.sawRouting(resp.GetSession().GetRoutingEpoch())
 	return nil
 }

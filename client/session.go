@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -70,6 +71,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	s.sawRouting(r.RoutingEpoch)
 	m.sawQuotas(r)
 	m.takeToken(s, r)
+	m.takeRevoked(r)
 	m.cache.reset()
 	m.session.Store(s)
 	m.servers.learn(r.Metadata)
@@ -92,16 +94,35 @@ func (m *metaConn) takeToken(s *session, r *wire.SessionReply) {
 	s.tokenRenew.Store(now + max(0, r.TokenExpires-now)/2)
 }
 
+// takeRevoked has no server with a revoked certificate called any more.
+func (m *metaConn) takeRevoked(r *wire.SessionReply) {
+	m.revoking.Lock()
+	defer m.revoking.Unlock()
+	if v := r.GetRevokedVersion(); v != m.revoked.Swap(v) {
+		m.dialer.SetRevoked(transport.NewRevocations(r.GetRevoked()))
+		m.log.Info("the list of servers with revoked certificates changed", "revoked", len(r.GetRevoked()))
+	}
+}
+
+// renewal is a request that renews the session.
+func (m *metaConn) renewal(wantToken bool) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken, RevokedVersion: m.revoked.Load()}}}
+}
+
 // renew renews the session once, and opens another one where it has ended.
 func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	s := m.current()
 	wantToken = wantToken || m.clock.Now().Unix() >= s.tokenRenew.Load()
-	req := &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken}}}
 	began := m.clock.Now()
-	resp, _, err := m.exchange(ctx, req, s, 0)
+	resp, _, err := m.exchange(ctx, m.renewal(wantToken), s, 0)
 	if isKind(err, moraine.SessionExpired) {
 		_, err = m.open(ctx, s)
 		return err
+	}
+	if isKind(err, moraine.Unauthenticated) {
+		// The certificate was revoked, or has expired: what is remembered is not to be had
+		// any more either, whatever the time left of its leases.
+		m.cache.reset()
 	}
 	if err != nil {
 		return err
@@ -109,6 +130,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	s.renewed.Store(began.UnixNano())
 	r := resp.GetSession()
 	m.takeToken(s, r)
+	m.takeRevoked(r)
 	m.servers.learn(r.GetMetadata())
 	m.sawTopology(r.GetTopologyVersion())
 	s.sawRouting(r.GetRoutingEpoch())

@@ -111,13 +111,15 @@ type Deps struct {
 	NewStore func(fsm FSM) (Store, error)
 	// Dial returns another metadata server; nil where there is none to reach: then
 	// a server enters unasked, and tells nobody of itself.
-	Dial    func(addrs []string) transport.Metadata
-	FS      vfs.FS      // of backups; default: the machine's
-	Clock   clock.Clock // default: the machine's
-	Rand    io.Reader   // of keys; default: the machine's
-	Secrets Secrets     // default: in memory, as long as the server
-	Log     *slog.Logger
-	Metrics *Metrics // default: not registered anywhere
+	Dial func(addrs []string) transport.Metadata
+	// HeedRevoked, if not nil, gets the list of revoked certificates whenever it changes.
+	HeedRevoked func(*transport.Revocations)
+	FS          vfs.FS      // of backups; default: the machine's
+	Clock       clock.Clock // default: the machine's
+	Rand        io.Reader   // of keys; default: the machine's
+	Secrets     Secrets     // default: in memory, as long as the server
+	Log         *slog.Logger
+	Metrics     *Metrics // default: not registered anywhere
 }
 
 func (c *Config) setDefaults() {

@@ -148,6 +148,10 @@ func (l *leader) prepare(ctx context.Context) error {
 	if err := l.loadHolds(); err != nil {
 		return err
 	}
+	// Before anybody asks: a leader that had not looked yet would answer that none is revoked.
+	if err := l.server.loadRevoked(); err != nil {
+		return err
+	}
 	return l.loadHosts()
 }
 

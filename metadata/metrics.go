@@ -24,6 +24,7 @@ type Metrics struct {
 	CatchUps      prometheus.Counter // times that the leader's memory was brought up to date after a lost answer
 	Sessions      prometheus.Gauge
 	Expired       prometheus.Counter // sessions
+	Revoked       prometheus.Gauge   // certificates on the list
 	LiveHosts     leaderGauge
 	SilentHosts   leaderGauge
 	UnknownHosts  leaderGauge // of which it is not known whether they are up
@@ -99,6 +100,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		CatchUps:          counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
 		Sessions:          gauge("sessions", "Live sessions."),
 		Expired:           counter("sessions_expired_total", "Sessions ended because they were not renewed."),
+		Revoked:           gauge("revoked_certificates", "Entries of the list of revoked certificates, of 4,096 at most."),
 		LiveHosts:         leaderOnly("live_hosts", "Hosts whose heartbeats arrive."),
 		UnknownHosts:      leaderOnly("unknown_hosts", "Registered hosts that the present leader has not heard of yet."),
 		UnreportedDevices: leaderOnly("unreported_devices", "Devices in use without a whole report of their chunks since they booted."),
@@ -143,7 +145,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.LiveHosts.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
+			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.Revoked, m.LiveHosts.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
 			m.DevicesOut, m.RepairQueue.vec, m.RepairRunning.vec, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
 			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
 	}

@@ -45,6 +45,11 @@ func (s *Server) loadRevoked() error {
 	next := transport.NewRevocations(all)
 	if next.Version() != s.revoked.Load().Version() {
 		s.revoked.Store(next)
+		s.revokedServers.Store(next.Servers())
+		s.deps.Metrics.Revoked.Set(float64(len(all)))
+		if s.deps.HeedRevoked != nil {
+			s.deps.HeedRevoked(next)
+		}
 		s.deps.Log.Info("revoked certificates changed", "revoked", len(all))
 	}
 	return nil
@@ -82,6 +87,15 @@ func (l *leader) listRevoked(ctx context.Context, _ *call) (*wire.MetaResponse, 
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Revoked{Revoked: &wire.RevokedReply{Revocations: l.server.revoked.Load().List()}}}, nil
+}
+
+// tellRevoked gives a session's client the servers that it must not speak with, where it
+// has another list than the present one.
+func (s *Server) tellRevoked(reply *wire.SessionReply, has uint64) {
+	revoked := s.revokedServers.Load()
+	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != has {
+		reply.Revoked = revoked.List()
+	}
 }
 
 // endRevoked has the sessions of revoked certificates end with the next look at those

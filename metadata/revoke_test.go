@@ -71,6 +71,20 @@ func TestRevokedCertificates(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, resp.GetHeartbeat().Revoked, "it has the list")
 
+			session := func(has uint64) *wire.SessionReply {
+				resp, err := other.do(&wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{RevokedVersion: has}}})
+				require.NoError(t, err)
+				return resp.GetSession()
+			}
+			told := session(0)
+			servers := 1
+			if w.Role != "" {
+				servers = 0
+			}
+			require.Len(t, told.Revoked, servers, "%s: a client is told of those that servers may have", what)
+			require.Empty(t, session(told.RevokedVersion).Revoked, "it has the list")
+			require.Len(t, session(told.RevokedVersion+1).Revoked, servers)
+
 			require.NoError(t, revoke(true, w))
 			if refused {
 				require.ErrorIs(t, k.renew(), moraine.SessionExpired, "%s: its session has ended", what)

@@ -62,8 +62,9 @@ type Server struct {
 	diverged chan struct{}
 	lease    *leaseTable
 	secrets  secretKeeper
-	// revoked are the certificates that are not taken any more.
-	revoked atomic.Pointer[transport.Revocations]
+	// revoked are the certificates that are not taken any more; revokedServers are those
+	// of them that a server may have, which every client gets.
+	revoked, revokedServers atomic.Pointer[transport.Revocations]
 }
 
 var _ transport.Metadata = (*Server)(nil)

@@ -197,7 +197,7 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 		case failed != nil:
 			return res.Response, nil
 		}
-		return l.sessionReply(res.Response.GetSession().GetSession(), true)
+		return l.sessionReply(res.Response.GetSession().GetSession(), true, 0)
 	}
 	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use; ask again", maxDraws)}
 }
@@ -267,11 +267,13 @@ func (l *leader) renewSession(ctx context.Context, c *call) (*wire.MetaResponse,
 	if _, err := l.sessions.renew(c.req.Session, began); err != nil {
 		return nil, err
 	}
-	return l.sessionReply(c.req.Session, c.req.GetRenewSession().GetWantToken())
+	op := c.req.GetRenewSession()
+	return l.sessionReply(c.req.Session, op.GetWantToken(), op.GetRevokedVersion())
 }
 
-// sessionReply says what a session's client must know, with a token if asked.
-func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error) {
+// sessionReply says what a session's client must know, with a token if asked, and the
+// revoked servers where the client has another version of that list.
+func (l *leader) sessionReply(id uint64, token bool, revoked uint64) (*wire.MetaResponse, error) {
 	ses, err := l.sessions.live(id)
 	if err != nil {
 		return nil, err
@@ -282,6 +284,7 @@ func (l *leader) sessionReply(id uint64, token bool) (*wire.MetaResponse, error)
 		Leases: ses.leases, RoutingEpoch: l.routing.Load(),
 		Metadata: l.server.reachable(),
 	}
+	l.server.tellRevoked(reply, revoked)
 	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
 		reply.Quotas, err = l.machine.HasQuotas(r)
 		return err

@@ -198,5 +198,9 @@ type Dialer interface {
 	// SetToken gives the session token that Bulk connections must show, from
 	// now on; open connections are refreshed.
 	SetToken(token []byte)
+	// SetRevoked gives the certificates that servers must not have, from now on:
+	// connections to such servers end, and none is made. Where certificates are not used it
+	// does nothing.
+	SetRevoked(r *Revocations)
 	Close() error
 }

@@ -94,7 +94,10 @@ func (pr *peer) sharedKey(ctx context.Context) (*sharedKey, error) {
 		key := pr.shared
 		pr.mu.Unlock()
 		if key != nil {
-			return key, nil
+			if pr.pool.refuses(&key.server) == nil {
+				return key, nil
+			}
+			pr.dropKey(key) // the server may have another certificate by now
 		}
 		c, err := pr.acquire(ctx, Control)
 		if err != nil {
@@ -303,6 +306,9 @@ func (pr *peer) checkServer(g *greeted) error {
 	bad := func(format string, args ...any) error {
 		return &moraine.Error{Op: "transport.hello", Ref: g.remote.Addr, Kind: moraine.PermissionDenied, Err: fmt.Errorf(format, args...)}
 	}
+	if err := pr.pool.refuses(&g.remote); err != nil {
+		return err
+	}
 	switch {
 	case g.remote.Role != pr.role:
 		return bad("the server there is a %s, not a %s", g.remote.Role, pr.role)
@@ -345,9 +351,13 @@ func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &raftConn{heldConn: heldConn{g.stream, g.r}, ungreeted: g.reply.Features&featureRaftGreeting == 0}
+	c := &raftConn{heldConn: heldConn{g.stream, g.r}, ungreeted: g.reply.Features&featureRaftGreeting == 0, remote: g.remote}
 	if end := endsAt(g.own, &g.remote); !end.IsZero() {
 		c.expiry = time.AfterFunc(end.Sub(p.clock.Now()), func() { g.stream.Close() }) //nolint:errcheck // it may have ended
+	}
+	if err := p.holdStream(c); err != nil {
+		c.Close() //nolint:errcheck // nothing was said on it
+		return nil, err
 	}
 	return c, nil
 }

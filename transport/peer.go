@@ -286,6 +286,7 @@ func (pr *peer) check(now int64, current *x509.Certificate) bool {
 		for _, c := range pr.open(class) {
 			idle = false
 			c.checkCert(current, pr.pool.clock.Now())
+			c.checkRevoked()
 			c.check(now, &pr.pool.cfg)
 			c.traffic.report(pr.pool.metrics, sideClient, class, c.w.bytes.Load(), c.r.bytes.Load())
 		}

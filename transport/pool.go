@@ -147,12 +147,14 @@ type Pool struct {
 	ctx     context.Context // ends at Close; of connections, not of calls
 	cancel  context.CancelFunc
 
-	token atomic.Pointer[[]byte]
+	token   atomic.Pointer[[]byte]
+	revoked atomic.Pointer[Revocations]
 
-	mu     sync.Mutex // guards what follows
-	peers  map[string]*peer
-	kept   bool // the keeper runs
-	closed bool
+	mu      sync.Mutex // guards what follows
+	peers   map[string]*peer
+	streams map[*raftConn]struct{} // of the log, that this pool dialed
+	kept    bool                   // the keeper runs
+	closed  bool
 }
 
 // NewPool returns a pool that has no connection yet.
@@ -161,7 +163,7 @@ func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 	if err := cfg.validate(deps.Identity); err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: cfg, id: deps.Identity, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, peers: make(map[string]*peer)}
+	p := &Pool{cfg: cfg, id: deps.Identity, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, peers: make(map[string]*peer), streams: make(map[*raftConn]struct{})}
 	if p.clock == nil {
 		p.clock = clock.System{}
 	}
@@ -229,18 +231,23 @@ func (p *Pool) adopt(pr *peer) error {
 func (p *Pool) SetToken(token []byte) {
 	token = append([]byte(nil), token...)
 	p.token.Store(&token)
-	p.mu.Lock()
-	peers := make([]*peer, 0, len(p.peers))
-	for _, pr := range p.peers {
-		peers = append(peers, pr)
-	}
-	p.mu.Unlock()
-	for _, pr := range peers {
+	for _, pr := range p.known() {
 		pr.forgive()
 		for _, c := range pr.open(Bulk) {
 			p.refresh(c)
 		}
 	}
+}
+
+// known returns the peers of now.
+func (p *Pool) known() []*peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peers := make([]*peer, 0, len(p.peers))
+	for _, pr := range p.peers {
+		peers = append(peers, pr)
+	}
+	return peers
 }
 
 func (p *Pool) currentToken() []byte {
@@ -325,14 +332,8 @@ func (p *Pool) keep() {
 			return
 		case <-tick.C:
 		}
-		p.mu.Lock()
-		peers := make([]*peer, 0, len(p.peers))
-		for _, pr := range p.peers {
-			peers = append(peers, pr)
-		}
-		p.mu.Unlock()
 		now, current := p.now(), p.currentLeaf()
-		for _, pr := range peers {
+		for _, pr := range p.known() {
 			if pr.check(now, current) {
 				p.forget(pr)
 			}

@@ -79,7 +79,10 @@ type raftConn struct {
 	ungreeted bool
 	once      sync.Once
 	done      chan struct{} // nil on the side that dialed
-	expiry    *time.Timer   // ends it with its certificates, on the side that dialed
+	// On the side that dialed:
+	expiry *time.Timer // ends it with its certificates
+	remote Peer
+	drop   func() // has the pool forget it
 }
 
 // Ungreeted reports whether the other end is of an earlier release, which knows
@@ -90,6 +93,9 @@ func (c *raftConn) Close() error {
 	err := c.heldConn.Close()
 	if c.expiry != nil {
 		c.expiry.Stop()
+	}
+	if c.drop != nil {
+		c.drop()
 	}
 	if c.done != nil {
 		c.once.Do(func() { close(c.done) })

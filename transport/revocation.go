@@ -59,6 +59,18 @@ func (r *Revocations) List() []*wire.Revocation {
 	return r.list
 }
 
+// Servers returns the part of the list that a server's certificate may be on: what a
+// client needs. It has no names of users.
+func (r *Revocations) Servers() *Revocations {
+	var some []*wire.Revocation
+	for _, w := range r.List() {
+		if w.Role == "" || pki.Role(w.Role).Server() {
+			some = append(some, w)
+		}
+	}
+	return NewRevocations(some)
+}
+
 // Has reports whether the certificate of p was revoked: its key, its serial number, or
 // all of its node that were issued up to some time. A peer without a certificate is
 // never on the list.

@@ -12,9 +12,6 @@ const (
 	MaxRevocations = 4096
 	// MaxRevoke is the most that one command revokes.
 	MaxRevoke = 64
-	// maxForgotten bounds the revocations that one command forgets because their
-	// certificates have expired.
-	maxForgotten = 256
 )
 
 const revocationVersion = 1
@@ -55,7 +52,6 @@ func encodeRevocation(w *wire.Revocation) []byte {
 	b := putString([]byte{revocationVersion}, w.GetNode())
 	b = putString(b, w.GetRole())
 	b = binary.LittleEndian.AppendUint64(b, uint64(w.GetIssuedUntil()))
-	b = binary.LittleEndian.AppendUint64(b, uint64(w.GetNotAfter()))
 	return binary.LittleEndian.AppendUint64(b, uint64(w.GetAt()))
 }
 
@@ -65,7 +61,7 @@ func decodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
 	d := dec{b: value}
 	d.version(revocationVersion)
 	w := &wire.Revocation{Node: d.string(), Role: d.string()}
-	w.IssuedUntil, w.NotAfter, w.At = int64(d.fixed64()), int64(d.fixed64()), int64(d.fixed64())
+	w.IssuedUntil, w.At = int64(d.fixed64()), int64(d.fixed64())
 	if err := d.end("revocation"); err != nil {
 		return nil, err
 	}
@@ -79,15 +75,17 @@ func decodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
 }
 
 // revokeCert puts certificates on the list of those that are not taken any more, or
-// takes them off it. Certificates that have expired leave it by themselves.
+// takes them off it. Nothing leaves the list by itself: another certificate may have the
+// key of an expired one, and the clock that says what has expired may be wrong.
 func (m *Machine) revokeCert(t *tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 	if n := len(op.GetRevocations()); n == 0 || n > MaxRevoke {
 		return nil, fail(moraine.InvalidArgument, "revoke certificate", "", "%d certificates; 1 to %d are taken at once", n, MaxRevoke)
 	}
-	have, err := m.forgetRevocations(t)
+	all, err := m.Revocations(t.r)
 	if err != nil {
 		return nil, err
 	}
+	have := len(all)
 	for _, w := range op.GetRevocations() {
 		key, err := t.k.revocation(w)
 		if err != nil {
@@ -113,24 +111,10 @@ func (m *Machine) revokeCert(t *tx, op *wire.RevokeCert) (*wire.MetaResponse, er
 	return done(), nil
 }
 
-// forgetRevocations drops revocations of certificates that have expired, and returns
-// how many are left.
-func (m *Machine) forgetRevocations(t *tx) (left int, err error) {
-	all, keys, err := t.revocations()
-	if err != nil {
-		return 0, err
-	}
-	left = len(all)
-	for i, w := range all {
-		if w.NotAfter != 0 && w.NotAfter < t.now/1e9 && len(all)-left < maxForgotten {
-			t.del(keys[i])
-			left--
-		}
-	}
-	return left, nil
-}
-
-func (v *view) revocations() (all []*wire.Revocation, keys [][]byte, err error) {
+// Revocations returns the certificates that are not taken any more, in the order of
+// their keys: keys, serial numbers, nodes.
+func (m *Machine) Revocations(r Reader) (all []*wire.Revocation, err error) {
+	v := m.view(r)
 	prefix := v.k.table(tabRevoked)
 	var bad error
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
@@ -138,18 +122,11 @@ func (v *view) revocations() (all []*wire.Revocation, keys [][]byte, err error) 
 		if w, bad = decodeRevocation(len(prefix), key, value); bad != nil {
 			return false
 		}
-		all, keys = append(all, w), append(keys, append([]byte(nil), key...))
+		all = append(all, w)
 		return true
 	})
 	if err == nil {
 		err = bad
 	}
-	return all, keys, err
-}
-
-// Revocations returns the certificates that are not taken any more, in the order of
-// their keys: keys, serial numbers, nodes.
-func (m *Machine) Revocations(r Reader) ([]*wire.Revocation, error) {
-	all, _, err := m.view(r).revocations()
 	return all, err
 }

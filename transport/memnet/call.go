@@ -62,6 +62,9 @@ func (d *dialer) SetToken(token []byte) {
 	d.token = slices.Clone(token)
 }
 
+// SetRevoked implements transport.Dialer. Servers have no certificates here.
+func (d *dialer) SetRevoked(*transport.Revocations) {}
+
 // Close implements transport.Dialer.
 func (d *dialer) Close() error {
 	d.mu.Lock()

@@ -3017,7 +3017,6 @@ type Revocation struct {
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                   // beside a key or a serial number: whose it is, for people
 	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`                                   // empty: any
 	IssuedUntil   int64                  `protobuf:"varint,5,opt,name=issued_until,json=issuedUntil,proto3" json:"issued_until,omitempty"` // of a node: seconds since the epoch; 0: filled in by the service
-	NotAfter      int64                  `protobuf:"varint,6,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`          // when the certificate expires, and is forgotten; 0: not known
 	At            int64                  `protobuf:"varint,7,opt,name=at,proto3" json:"at,omitempty"`                                      // when it was revoked; filled in by the service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3084,13 +3083,6 @@ func (x *Revocation) GetRole() string {
 func (x *Revocation) GetIssuedUntil() int64 {
 	if x != nil {
 		return x.IssuedUntil
-	}
-	return 0
-}
-
-func (x *Revocation) GetNotAfter() int64 {
-	if x != nil {
-		return x.NotAfter
 	}
 	return 0
 }
@@ -3343,10 +3335,11 @@ func (x *OpenSession) GetDrawn() uint64 {
 }
 
 type RenewSession struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	WantToken     bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken,proto3" json:"want_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	WantToken      bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken,proto3" json:"want_token,omitempty"`
+	RevokedVersion uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the list of revoked servers that the client has; 0: none
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RenewSession) Reset() {
@@ -3384,6 +3377,13 @@ func (x *RenewSession) GetWantToken() bool {
 		return x.WantToken
 	}
 	return false
+}
+
+func (x *RenewSession) GetRevokedVersion() uint64 {
+	if x != nil {
+		return x.RevokedVersion
+	}
+	return 0
 }
 
 type CloseSession struct {
@@ -3437,6 +3437,8 @@ type SessionReply struct {
 	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the present one; 0: a build that has none
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                             // of the incarnation
 	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas,proto3" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer asks for the room before it sends bytes
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"`  // of the present list of revoked certificates that servers may have
+	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                       // that list, where the client has another
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3560,6 +3562,20 @@ func (x *SessionReply) GetQuotas() bool {
 		return x.Quotas
 	}
 	return false
+}
+
+func (x *SessionReply) GetRevokedVersion() uint64 {
+	if x != nil {
+		return x.RevokedVersion
+	}
+	return 0
+}
+
+func (x *SessionReply) GetRevoked() []*Revocation {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
 }
 
 type GetCluster struct {
@@ -14027,15 +14043,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04pack\x18\xeb\x03 \x01(\v2\x17.moraine.wire.PackReplyH\x00R\x04pack\x127\n" +
 	"\arevoked\x18\xed\x04 \x01(\v2\x1a.moraine.wire.RevokedReplyH\x00R\arevokedB\b\n" +
 	"\x06result\"\x06\n" +
-	"\x04Done\"\xae\x01\n" +
+	"\x04Done\"\x91\x01\n" +
 	"\n" +
 	"Revocation\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x04 \x01(\tR\x04role\x12!\n" +
-	"\fissued_until\x18\x05 \x01(\x03R\vissuedUntil\x12\x1b\n" +
-	"\tnot_after\x18\x06 \x01(\x03R\bnotAfter\x12\x0e\n" +
+	"\fissued_until\x18\x05 \x01(\x03R\vissuedUntil\x12\x0e\n" +
 	"\x02at\x18\a \x01(\x03R\x02at\"\\\n" +
 	"\n" +
 	"RevokeCert\x12:\n" +
@@ -14053,11 +14068,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x17\n" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x12\"\n" +
 	"\fkeeps_answer\x18\xc9\x01 \x01(\bR\vkeepsAnswer\x12\x15\n" +
-	"\x05drawn\x18\xec\x04 \x01(\x04R\x05drawn\"-\n" +
+	"\x05drawn\x18\xec\x04 \x01(\x04R\x05drawn\"W\n" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
-	"want_token\x18\x01 \x01(\bR\twantToken\"\x0e\n" +
-	"\fCloseSession\"\xa6\x03\n" +
+	"want_token\x18\x01 \x01(\bR\twantToken\x12(\n" +
+	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\"\x0e\n" +
+	"\fCloseSession\"\x85\x04\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -14072,7 +14088,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\bmetadata\x18\xf0\x01 \x03(\v2\x1b.moraine.wire.MemberAddressR\bmetadata\x12$\n" +
 	"\rrouting_epoch\x18\xc0\x02 \x01(\x04R\froutingEpoch\x12\x13\n" +
 	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12\x17\n" +
-	"\x06quotas\x18\xdd\x01 \x01(\bR\x06quotas\"#\n" +
+	"\x06quotas\x18\xdd\x01 \x01(\bR\x06quotas\x12(\n" +
+	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
+	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\"#\n" +
 	"\n" +
 	"GetCluster\x12\x15\n" +
 	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xf4\x01\n" +
@@ -15401,120 +15419,121 @@ var file_metadata_proto_depIdxs = []int32{
 	11,  // 145: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
 	11,  // 146: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
 	132, // 147: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	20,  // 148: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	182, // 149: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	191, // 150: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	24,  // 151: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	26,  // 152: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	27,  // 153: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	23,  // 154: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	22,  // 155: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	0,   // 156: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	192, // 157: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	193, // 158: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	193, // 159: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	36,  // 160: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	193, // 161: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	193, // 162: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	39,  // 163: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	194, // 164: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	42,  // 165: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	60,  // 166: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	191, // 167: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	195, // 168: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	191, // 169: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	191, // 170: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	195, // 171: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	196, // 172: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	197, // 173: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 174: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	59,  // 175: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	41,  // 176: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	60,  // 177: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 178: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	62,  // 179: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	59,  // 180: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	193, // 181: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	193, // 182: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	197, // 183: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	196, // 184: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	198, // 185: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	67,  // 186: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	199, // 187: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	200, // 188: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	201, // 189: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	200, // 190: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	80,  // 191: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	201, // 192: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 193: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	75,  // 194: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	75,  // 195: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	78,  // 196: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	79,  // 197: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	80,  // 198: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	83,  // 199: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	80,  // 200: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	196, // 201: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	82,  // 202: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	90,  // 203: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	88,  // 204: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 205: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	191, // 206: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	192, // 207: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 208: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 209: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	98,  // 210: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	202, // 211: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	203, // 212: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 213: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	93,  // 214: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	196, // 215: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	197, // 216: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	197, // 217: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	196, // 218: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	96,  // 219: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	197, // 220: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	197, // 221: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	196, // 222: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	99,  // 223: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 224: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	204, // 225: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	92,  // 226: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 227: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	99,  // 228: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	99,  // 229: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	99,  // 230: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	99,  // 231: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	112, // 232: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	112, // 233: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	112, // 234: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	121, // 235: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	122, // 236: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	193, // 237: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 238: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 239: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	122, // 240: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 241: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	194, // 242: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	130, // 243: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	135, // 244: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 245: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	136, // 246: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	136, // 247: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	135, // 248: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	138, // 249: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	140, // 250: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	62,  // 251: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	59,  // 252: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 253: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	135, // 254: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	138, // 255: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	154, // 256: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	257, // [257:257] is the sub-list for method output_type
-	257, // [257:257] is the sub-list for method input_type
-	257, // [257:257] is the sub-list for extension type_name
-	257, // [257:257] is the sub-list for extension extendee
-	0,   // [0:257] is the sub-list for field type_name
+	11,  // 148: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	20,  // 149: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	182, // 150: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	191, // 151: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	24,  // 152: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	26,  // 153: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	27,  // 154: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	23,  // 155: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	22,  // 156: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	0,   // 157: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	192, // 158: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	193, // 159: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	193, // 160: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	36,  // 161: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	193, // 162: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	193, // 163: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	39,  // 164: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	194, // 165: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	42,  // 166: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	60,  // 167: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	191, // 168: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	195, // 169: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	191, // 170: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	191, // 171: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	195, // 172: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	196, // 173: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	197, // 174: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 175: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	59,  // 176: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	41,  // 177: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	60,  // 178: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 179: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	62,  // 180: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	59,  // 181: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	193, // 182: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	193, // 183: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	197, // 184: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	196, // 185: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	198, // 186: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	67,  // 187: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	199, // 188: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	200, // 189: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	201, // 190: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	200, // 191: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	80,  // 192: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	201, // 193: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 194: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	75,  // 195: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	75,  // 196: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	78,  // 197: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	79,  // 198: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	80,  // 199: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	83,  // 200: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	80,  // 201: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	196, // 202: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	82,  // 203: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	90,  // 204: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	88,  // 205: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 206: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	191, // 207: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	192, // 208: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 209: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 210: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	98,  // 211: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	202, // 212: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	203, // 213: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 214: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	93,  // 215: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	196, // 216: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	197, // 217: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	197, // 218: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	196, // 219: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	96,  // 220: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	197, // 221: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	197, // 222: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	196, // 223: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	99,  // 224: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 225: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	204, // 226: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	92,  // 227: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 228: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	99,  // 229: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	99,  // 230: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	99,  // 231: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	99,  // 232: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	112, // 233: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	112, // 234: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	112, // 235: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	121, // 236: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	122, // 237: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	193, // 238: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 239: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 240: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	122, // 241: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 242: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	194, // 243: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	130, // 244: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	135, // 245: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 246: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	136, // 247: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	136, // 248: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	135, // 249: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	138, // 250: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	140, // 251: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	62,  // 252: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	59,  // 253: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 254: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	135, // 255: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	138, // 256: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	154, // 257: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	258, // [258:258] is the sub-list for method output_type
+	258, // [258:258] is the sub-list for method input_type
+	258, // [258:258] is the sub-list for extension type_name
+	258, // [258:258] is the sub-list for extension extendee
+	0,   // [0:258] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
