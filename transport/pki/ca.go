@@ -132,7 +132,7 @@ type Request struct {
 	// Scope is "/" if empty.
 	Scope    string
 	ReadOnly bool
-	// NoSquash lets root stay root. Servers are never squashed.
+	// NoSquash lets root stay root. Servers and administrators are never squashed.
 	NoSquash bool
 	// Hosts are names and IP addresses for tools that check them (browsers on
 	// the admin port); Moraine itself goes by role and node.
@@ -164,7 +164,7 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 		r.TTL = 365 * 24 * time.Hour
 	}
 	claims := Claims{Cluster: ca.cluster, Role: r.Role, Node: r.Node, Scope: r.Scope, ReadOnly: r.ReadOnly,
-		Squash: !r.NoSquash && !r.Role.Server()}
+		Squash: !r.NoSquash && r.Role.Confined()}
 	if err := claims.Validate(); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,10 @@ func (r Role) Valid() bool {
 // Server reports whether holders of r accept connections.
 func (r Role) Server() bool { return r == RoleMetadata || r == RoleChunkserver }
 
+// Confined reports whether holders of r act as users: a directory may bound them, they may
+// be read-only, and a squash rule may apply to them.
+func (r Role) Confined() bool { return r == RoleGateway || r == RoleClient }
+
 // Claims is who a certificate's holder is.
 type Claims struct {
 	Cluster moraine.UUID
@@ -99,10 +103,10 @@ func (c Claims) Validate() error {
 		return bad("a node id is 1 to %d characters of a-z A-Z 0-9 . _ -, not %q", maxNodeLen, c.Node)
 	case !strings.HasPrefix(c.Scope, "/") || path.Clean(c.Scope) != c.Scope:
 		return bad("a scope is a clean absolute path, not %q", c.Scope)
-	case (c.Role.Server() || c.Role == RoleAdmin) && (c.Scope != "/" || c.ReadOnly):
-		// What they may do is not bounded by a directory, so that a certificate must not
+	case !c.Role.Confined() && (c.Scope != "/" || c.ReadOnly || c.Squash):
+		// What they may do is not bounded by any of these, so that a certificate must not
 		// look as if it were.
-		return bad("role %s has no scope and is not read-only: issue a certificate of role client for that", c.Role)
+		return bad("role %s has no scope, is not read-only and is not squashed: issue a certificate of role client for that", c.Role)
 	}
 	return nil
 }
@@ -133,7 +137,7 @@ func (c Claims) URI() *url.URL {
 }
 
 // ParseURI reads what URI writes. A missing scope is "/", a missing ro is 0 and
-// a missing squash is 1; parameters that it does not know are refused, since
+// a missing squash is 1 for the roles that it applies to; parameters that it does not know are refused, since
 // one may be a restriction.
 func ParseURI(u *url.URL) (Claims, error) {
 	bad := func(err error) (Claims, error) {
@@ -150,7 +154,8 @@ func ParseURI(u *url.URL) (Claims, error) {
 	if len(parts) != 3 || parts[0] != "" {
 		return bad(fmt.Errorf("the path is not /ROLE/NODE"))
 	}
-	c := Claims{Cluster: cluster, Role: Role(parts[1]), Node: parts[2], Scope: "/", Squash: true}
+	c := Claims{Cluster: cluster, Role: Role(parts[1]), Node: parts[2], Scope: "/"}
+	c.Squash = c.Role.Confined()
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return bad(err)

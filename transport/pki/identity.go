@@ -184,7 +184,7 @@ func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUs
 	}
 	chains, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use}})
 	if err != nil {
-		return Claims{}, unauthenticated(claims.Node, verifyText(err, claims))
+		return Claims{}, unauthenticated(claims.Node, verifyText(err, claims, now))
 	}
 	for _, chain := range chains {
 		if cluster, err := clusterOfCA(chain[len(chain)-1]); err == nil && cluster == claims.Cluster {
@@ -203,10 +203,10 @@ func checkIssuer(leaf *x509.Certificate, c Claims, roots *x509.CertPool, use x50
 			return nil
 		}
 	}
-	return unauthenticated(c.Node, verifyText(x509.UnknownAuthorityError{Cert: leaf}, c))
+	return unauthenticated(c.Node, verifyText(x509.UnknownAuthorityError{Cert: leaf}, c, time.Time{}))
 }
 
-func verifyText(err error, c Claims) error {
+func verifyText(err error, c Claims, now time.Time) error {
 	var unknown x509.UnknownAuthorityError
 	if errors.As(err, &unknown) {
 		return fmt.Errorf("the certificate of %s %s (cluster %v) was not issued by an authority that is trusted here", c.Role, c.Node, c.Cluster)
@@ -215,11 +215,20 @@ func verifyText(err error, c Claims) error {
 	if errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage {
 		return fmt.Errorf("the certificate of %s %s does not allow this use: a %s cannot be a server", c.Role, c.Node, c.Role)
 	}
+	if errors.As(err, &invalid) && invalid.Reason == x509.Expired { // the leaf's own time is looked at before
+		if ca := invalid.Cert; now.Before(ca.NotBefore) {
+			return fmt.Errorf("the authority of the certificate of %s %s is valid only from %s: check the clocks", c.Role, c.Node, ca.NotBefore.UTC().Format(day))
+		}
+		return fmt.Errorf("the authority of the certificate of %s %s expired on %s: make another one, and issue all certificates with it",
+			c.Role, c.Node, invalid.Cert.NotAfter.UTC().Format(day))
+	}
 	return err
 }
 
+// day is how errors write a time.
+const day = "2006-01-02 15:04 MST"
+
 func checkTime(leaf *x509.Certificate, c Claims, now time.Time) error {
-	const day = "2006-01-02 15:04 MST"
 	switch {
 	case now.After(leaf.NotAfter):
 		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s expired on %s: renew it with `moraine cert renew DIR %s`",

@@ -118,6 +118,11 @@ func TestVerify(t *testing.T) {
 	server := issue(ca, pki.Request{Role: pki.RoleChunkserver, Node: "n1", Hosts: []string{"n1.example", "10.0.0.1"}})
 	user := issue(ca, pki.Request{Role: pki.RoleClient, Node: "c1", Scope: "/home/c1", ReadOnly: true})
 
+	// certificates that begin before their authority, and end after it
+	early, err := pki.NewCA(cluster, noon.Add(time.Hour), time.Hour)
+	require.NoError(t, err)
+	outlived := forge(t, early, pki.Claims{Cluster: cluster, Role: pki.RoleClient, Node: "c1", Scope: "/"})
+
 	got, err := pki.Verify(server, pool(ca), noon, x509.ExtKeyUsageServerAuth)
 	require.NoError(t, err)
 	require.Equal(t, pki.Claims{Cluster: cluster, Role: pki.RoleChunkserver, Node: "n1", Scope: "/"}, got)
@@ -132,13 +137,16 @@ func TestVerify(t *testing.T) {
 		use   x509.ExtKeyUsage
 		says  string
 	}{
-		"nothing shown":     {nil, pool(ca), noon, x509.ExtKeyUsageClientAuth, "no certificate"},
-		"not a certificate": {[][]byte{{1}}, pool(ca), noon, x509.ExtKeyUsageClientAuth, "x509"},
-		"user as a server":  {user, pool(ca), noon, x509.ExtKeyUsageServerAuth, "a client cannot be a server"},
-		"expired":           {user, pool(ca), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "certificate of client c1 expired on 2027-11-20 12:00 UTC: renew it with `moraine cert renew DIR c1`"},
-		"not yet valid":     {user, pool(ca), noon.AddDate(0, 0, -1), x509.ExtKeyUsageClientAuth, "check the clocks"},
-		"another authority": {user, pool(imposter), noon, x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
-		"the authority":     {[][]byte{pemDER(t, ca.CertPEM())}, pool(ca), noon, x509.ExtKeyUsageClientAuth, "not a certificate of a node"},
+		"nothing shown":                       {nil, pool(ca), noon, x509.ExtKeyUsageClientAuth, "no certificate"},
+		"not a certificate":                   {[][]byte{{1}}, pool(ca), noon, x509.ExtKeyUsageClientAuth, "x509"},
+		"user as a server":                    {user, pool(ca), noon, x509.ExtKeyUsageServerAuth, "a client cannot be a server"},
+		"expired":                             {user, pool(ca), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "certificate of client c1 expired on 2027-11-20 12:00 UTC: renew it with `moraine cert renew DIR c1`"},
+		"not yet valid":                       {user, pool(ca), noon.AddDate(0, 0, -1), x509.ExtKeyUsageClientAuth, "check the clocks"},
+		"an authority to come":                {outlived, pool(early), noon.Add(-time.Minute), x509.ExtKeyUsageClientAuth, "the authority of the certificate of client c1 is valid only from"},
+		"expired, of another authority":       {user, pool(imposter), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
+		"not yet valid, of another authority": {user, pool(imposter), noon.AddDate(0, 0, -1), x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
+		"another authority":                   {user, pool(imposter), noon, x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
+		"the authority":                       {[][]byte{pemDER(t, ca.CertPEM())}, pool(ca), noon, x509.ExtKeyUsageClientAuth, "not a certificate of a node"},
 	} {
 		_, err := pki.Verify(c.chain, c.roots, c.at, c.use)
 		require.ErrorIs(t, err, moraine.Unauthenticated, name)
@@ -279,6 +287,7 @@ func TestOnlyClientsAreConfined(t *testing.T) {
 		for what, c := range map[string]pki.Claims{
 			"a scope":   {Cluster: moraine.UUID{1}, Role: role, Node: "x", Scope: "/a"},
 			"read-only": {Cluster: moraine.UUID{1}, Role: role, Node: "x", Scope: "/", ReadOnly: true},
+			"squashed":  {Cluster: moraine.UUID{1}, Role: role, Node: "x", Scope: "/", Squash: true},
 		} {
 			if err := c.Validate(); (err == nil) != confined {
 				t.Errorf("%s with %s: %v", role, what, err)
@@ -286,6 +295,18 @@ func TestOnlyClientsAreConfined(t *testing.T) {
 			if _, err := pki.ParseURI(c.URI()); (err == nil) != confined {
 				t.Errorf("%s with %s, as shown: %v", role, what, err)
 			}
+		}
+		ca, err := pki.NewCA(moraine.UUID{1}, time.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ca.Issue(pki.Request{Role: role, Node: "x", Now: time.Now()})
+		if err != nil || c.Claims.Squash != confined {
+			t.Errorf("%s is issued squashed: %v, %v", role, c.Claims.Squash, err)
+		}
+		bare, err := pki.ParseURI(&url.URL{Scheme: "moraine", Host: c.Claims.Cluster.String(), Path: "/" + string(role) + "/x"})
+		if err != nil || bare.Squash != confined {
+			t.Errorf("%s that says nothing is squashed: %v, %v", role, bare.Squash, err)
 		}
 	}
 }
