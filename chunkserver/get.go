@@ -76,9 +76,13 @@ func isRight(h *tiers.Header, req *wire.GetChunk) error {
 }
 
 // SyncDevices implements transport.ChunkService. It returns when all that was dirty
-// when it was asked for is on the devices.
+// when it was asked for is on the devices. It is for administrators and servers: a client
+// names the level that its puts are to reach.
 func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	const op = "chunkserver.Sync"
+	if err := s.mayInspect(ctx, op); err != nil {
+		return nil, err
+	}
 	devices := req.Devices
 	if len(devices) == 0 {
 		if f := s.fleet.Load(); f != nil {
@@ -99,10 +103,13 @@ func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.
 	return &wire.SyncDevicesReply{}, nil
 }
 
-// StatDevices implements transport.ChunkService.
+// StatDevices implements transport.ChunkService. It is for administrators and servers.
 func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error) {
 	if req.List != nil {
 		return s.listChunks(ctx, req.List)
+	}
+	if err := s.mayInspect(ctx, "chunkserver.Stat"); err != nil {
+		return nil, err
 	}
 	f, heard := s.fleet.Load(), s.Heard()
 	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}

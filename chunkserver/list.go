@@ -9,6 +9,16 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// mayInspect checks that the caller is an administrator or a server, whose business devices
+// are: clients hear of them from the metadata service alone.
+func (s *Server) mayInspect(ctx context.Context, op string) error {
+	peer := transport.PeerFrom(ctx)
+	if peer == nil || peer.Role == transport.RoleAdmin || peer.Role.Server() {
+		return nil
+	}
+	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("only an administrator or a server may ask this of devices")}
+}
+
 // listChunks answers an administrator who asks what a device holds (`moraine fsck`),
 // as a report would say it. It asks for no session token, as no client may.
 func (s *Server) listChunks(ctx context.Context, list *wire.ListChunks) (*wire.StatDevicesReply, error) {

@@ -136,9 +136,11 @@ func (s *sessions) overdue(now time.Time, limit int) []uint64 {
 	return ids
 }
 
+// sessionExpired is the error for a session that is not alive, and for another caller's:
+// nobody learns which sessions there are.
 func sessionExpired(id uint64) error {
 	return &moraine.Error{Ref: moraine.SessionID(id).String(), Kind: moraine.SessionExpired,
-		Err: fmt.Errorf("the session has ended: open a new one")}
+		Err: fmt.Errorf("the session has ended, or another certificate opened it: open a new one")}
 }
 
 // admitSession holds a call that names a session against the leader's memory:
@@ -157,8 +159,7 @@ func (l *leader) admitSession(c *call) error {
 		return err
 	}
 	if !ses.of(c.caller) {
-		return &moraine.Error{Ref: moraine.SessionID(id).String(), Kind: moraine.SessionExpired,
-			Err: fmt.Errorf("the session was opened under another certificate than this one of %q: open a new one", c.caller.Node)}
+		return sessionExpired(id)
 	}
 	if ses.peer.Load() != c.peer {
 		ses.peer.Store(c.peer)

@@ -16,19 +16,6 @@ type row struct {
 	moving, sessionless bool
 }
 
-// weaknesses are requests that show something of foreign things, which they should not. One
-// that is mended fails the tests until it is taken out of here.
-var weaknesses = map[string]struct {
-	shows string // in an answer
-	tells string // an error, of what exists
-	why   string
-}{
-	"list_quotas": {shows: "inode in moraine.wire.QuotasReply.last",
-		why: "the place to go on from is the last directory that was looked at, in the scope or not: it shows that an inode has a quota"},
-	"commit": {tells: "its stripes are committed",
-		why: "a stripe that brings the number of a committed one is compared with it before its grant is looked for: the error shows that the number is taken, and whether the record is this one"},
-}
-
 // rows has a row for each request of the metadata service.
 var rows = map[string]row{
 	"open_session":      {own: "permission denied", confined: "permission denied", node: "ok"},

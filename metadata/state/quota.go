@@ -288,7 +288,8 @@ func (v *view) usageToWire(s *usageState, dir moraine.InodeID) (*wire.Usage, err
 }
 
 // readQuotas lists the directories with quotas in the caller's scope, in order
-// of number, with their paths.
+// of number, with their paths. Quotas outside the scope leave no trace in the answer: it
+// goes on to the next one inside, or to the end of the table, which MaxQuotas bounds.
 func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, error) {
 	s, err := v.usageState()
 	if err != nil {
@@ -296,37 +297,73 @@ func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, er
 	}
 	reply := &wire.QuotasReply{}
 	limit := listLimit(op.GetLimit())
-	var ids []moraine.InodeID
+	inside := map[moraine.InodeID]bool{sc.root: true} // by directory, as far as is known
+	var failed error
 	lo := v.k.quota(moraine.InodeID(op.GetAfter() + 1))
 	err = v.r.Scan(lo, prefixEnd(v.k.table(tabQuota)), func(key, _ []byte) bool {
-		if reply.More = len(ids) == limit; reply.More {
+		var u *wire.Usage
+		id := moraine.InodeID(binary.BigEndian.Uint64(key[3:]))
+		if u, failed = v.quotaIn(sc, s, id, inside); failed != nil || u == nil {
+			return failed == nil
+		}
+		if reply.More = len(reply.Quotas) == limit; reply.More {
 			return false
 		}
-		ids = append(ids, moraine.InodeID(binary.BigEndian.Uint64(key[3:])))
+		reply.Quotas, reply.Last = append(reply.Quotas, u), uint64(id)
 		return true
 	})
+	if err == nil {
+		err = failed
+	}
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range ids {
-		reply.Last = uint64(id)
-		dir, err := v.inode(id)
-		if err != nil {
-			return nil, damaged(err)
-		}
-		path, ok, err := v.pathIn(sc, dir)
-		if err != nil {
-			return nil, err
-		}
-		if !ok || v.within(sc, dir) != nil {
-			continue // removed, or none of the caller's
-		}
-		u, err := v.usageToWire(s, id)
-		if err != nil {
-			return nil, err
-		}
-		u.Path = path
-		reply.Quotas = append(reply.Quotas, u)
-	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Quotas{Quotas: reply}}, nil
+}
+
+// quotaIn is what is told of a directory with a quota; nil where it was removed, or is
+// outside the scope. inside remembers which directories are in it.
+func (v *view) quotaIn(sc scope, s *usageState, id moraine.InodeID, inside map[moraine.InodeID]bool) (*wire.Usage, error) {
+	if sc.root != v.k.top() {
+		if ok, err := v.belowKnown(id, inside); err != nil || !ok {
+			return nil, err
+		}
+	}
+	dir, err := v.inode(id)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	path, ok, err := v.pathIn(sc, dir)
+	if err != nil || !ok {
+		return nil, err
+	}
+	u, err := v.usageToWire(s, id)
+	if err != nil {
+		return nil, err
+	}
+	u.Path = path
+	return u, nil
+}
+
+// belowKnown reports whether a directory is below one that is known to be inside, and
+// remembers it of all directories on the way.
+func (v *view) belowKnown(at moraine.InodeID, known map[moraine.InodeID]bool) (bool, error) {
+	var way []moraine.InodeID
+	in := false
+	for at != 0 && len(way) <= maxDepth {
+		if is, ok := known[at]; ok {
+			in = is
+			break
+		}
+		way = append(way, at)
+		dir, err := v.inode(at)
+		if err != nil {
+			return false, damaged(err)
+		}
+		at = dir.parent
+	}
+	for _, id := range way {
+		known[id] = in
+	}
+	return in, nil
 }

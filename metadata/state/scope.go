@@ -93,7 +93,7 @@ func (v *view) readScope(caller *statepb.Caller, id moraine.SessionID) (scope, e
 		return scope{}, err
 	}
 	if !s.of(caller) {
-		return scope{}, s.foreign(caller)
+		return scope{}, noSession(s.id)
 	}
 	return s.grantedScope(), nil
 }

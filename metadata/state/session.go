@@ -117,7 +117,7 @@ func (v *view) session(id moraine.SessionID) (*session, error) {
 		return nil, err
 	}
 	if !ok {
-		return nil, fail(moraine.SessionExpired, "session", id.String(), "open a new one")
+		return nil, noSession(id)
 	}
 	s := &session{id: id}
 	return s, s.decode(b)
@@ -181,7 +181,7 @@ func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) 
 		return nil, nil, err
 	}
 	if !s.of(t.caller) {
-		return nil, nil, s.foreign(t.caller)
+		return nil, nil, noSession(s.id)
 	}
 	n := req.GetNumber()
 	switch {
@@ -291,9 +291,10 @@ func PrincipalOf(c *statepb.Caller) (p Principal) {
 	return p
 }
 
-// foreign refuses a caller of which the session is not, as if it had ended.
-func (s *session) foreign(c *statepb.Caller) error {
-	return fail(moraine.SessionExpired, "session", s.id.String(), "it was opened under another certificate than this one of %q: open a new one", c.GetNode())
+// noSession is the error for a session that does not exist. A caller whose certificate did
+// not open a session gets it, too: it does not learn which sessions there are.
+func noSession(id moraine.SessionID) error {
+	return fail(moraine.SessionExpired, "session", id.String(), "open a new one")
 }
 
 func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {

@@ -373,3 +373,40 @@ func TestDepthIsBounded(t *testing.T) {
 	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: c.root, Name: "d"}}}))
 	b.check()
 }
+
+// A confined session pages through the quotas of its directory, and sees neither numbers
+// nor how many there are outside.
+func TestQuotasOutsideTheScopeLeaveNoTrace(t *testing.T) {
+	bn := newCluster(t, 1)
+	c := bn.open(nil)
+	team, other := c.mkdir(c.root, "team"), c.mkdir(c.root, "other")
+	var want []uint64
+	for n := range 4 {
+		name := string(rune('a' + n))
+		for _, dir := range []uint64{team, other} {
+			d := c.mkdir(dir, name)
+			bn.ok(bn.setQuota(d, 1000, 0))
+			if dir == team {
+				want = append(want, d)
+			}
+		}
+	}
+	in := bn.open(func(op *wire.OpenSession) { op.Scope = "/team" })
+	list := func(after uint64, limit uint32) *wire.QuotasReply {
+		return in.ok(in.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: limit}}})).GetQuotas()
+	}
+	after := uint64(0)
+	for n, d := range want {
+		r := list(after, 1)
+		if len(r.Quotas) != 1 || r.Quotas[0].Inode != d || r.Quotas[0].Path != "/"+string(rune('a'+n)) || r.Last != d || r.More != (n < len(want)-1) {
+			t.Errorf("after %x: %v", after, r)
+		}
+		after = r.Last
+	}
+	if r := list(after, 1); len(r.Quotas) != 0 || r.Last != 0 || r.More {
+		t.Errorf("after the last: %v", r)
+	}
+	if r := list(0, 100); len(r.Quotas) != len(want) || r.More || r.Last != want[len(want)-1] {
+		t.Errorf("all: %v", r)
+	}
+}

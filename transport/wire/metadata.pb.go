@@ -11020,7 +11020,7 @@ type QuotasReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Quotas        []*Usage               `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
-	Last          uint64                 `protobuf:"fixed64,3,opt,name=last,proto3" json:"last,omitempty"` // of the directories looked at
+	Last          uint64                 `protobuf:"fixed64,3,opt,name=last,proto3" json:"last,omitempty"` // of the directories listed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
