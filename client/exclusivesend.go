@@ -73,7 +73,7 @@ func (h *hold) next() []*made {
 
 // send makes one request of the creates of a batch, each with its first content
 // where it has some, and of the end of the hold.
-func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) ([]*wire.MetaResponse, error) {
+func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) (replies []*wire.MetaResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.meta.patience)
 	defer cancel()
 	op := &wire.Batch{}
@@ -90,9 +90,13 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 		op.Requests = append(op.Requests, stamp(req, h.session, n))
 		return nil
 	}
+	unknown := false
 	defer func() {
 		for _, r := range op.Requests {
-			h.session.numbers.finish(r.Number)
+			h.session.numbers.end(r.Number, unknown && err != nil)
+			if err == nil {
+				h.session.numbers.told(r.GivenUp)
+			}
 		}
 	}()
 	for _, m := range batch {
@@ -110,9 +114,10 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 		}
 	}
 	began := e.meta.clock.Now()
-	resp, unknown, err := e.meta.exchange(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: op}}, h.session, 0)
+	var resp *wire.MetaResponse
+	resp, unknown, err = e.meta.exchange(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: op}}, h.session, 0)
 	e.meta.metrics.MetaSeconds.Observe(e.meta.clock.Since(began).Seconds())
-	replies := resp.GetBatch().GetResponses()
+	replies = resp.GetBatch().GetResponses()
 	if err == nil && len(replies) != len(op.Requests) {
 		err = badReply("batch")
 	}

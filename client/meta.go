@@ -139,7 +139,7 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 	if err != nil {
 		return nil, false, gaveUp(ctx, opName(req))
 	}
-	defer s.numbers.finish(n)
+	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.id)
 	// Only now: nothing is made any more that the request meets.
 	if err := m.exclusive.clear(ctx, req); err != nil {
@@ -228,8 +228,12 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	warned, reroutes := false, 0
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		resp, err := m.try(ctx, stub, addrs, stamp(req, s, number), wait)
+		stamped := stamp(req, s, number)
+		resp, err := m.try(ctx, stub, addrs, stamped, wait)
 		if err == nil {
+			if number != 0 {
+				s.numbers.told(stamped.GivenUp)
+			}
 			return resp, unknown, nil
 		}
 		if try == 0 {
@@ -302,7 +306,7 @@ func stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
 	if s != nil {
 		r.Session, r.RoutingEpoch = s.id, s.routing.Load()
 		if number != 0 {
-			r.AckedBelow = s.numbers.ackedBelow()
+			r.AckedBelow, r.GivenUp = s.numbers.acked()
 		}
 	}
 	return r

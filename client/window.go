@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -18,6 +19,9 @@ type window struct {
 	low  uint64 // all below are finished
 	done map[uint64]struct{}
 	free chan struct{} // closed when low rises; nil while nobody waits
+	// given are numbers above low that may arrive though nobody waits for them any more,
+	// and that the service was not told of.
+	given []uint64
 }
 
 func newWindow() *window {
@@ -48,12 +52,19 @@ func (w *window) take(ctx context.Context) (uint64, error) {
 	}
 }
 
-// finish says that the answer of n has come, or that nobody will ask for it
-// again: a late copy of that request is then refused by the service.
-func (w *window) finish(n uint64) {
+// finish says that the answer of n has come, or that it was not sent.
+func (w *window) finish(n uint64) { w.end(n, false) }
+
+// end says that the answer of n has come, or that nobody will ask for it again; lost
+// is whether an attempt may be on its way still. The service refuses that one once it
+// has heard of a later number, whatever numbers before n are unfinished.
+func (w *window) end(n uint64, lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done[n] = struct{}{}
+	if lost {
+		w.given = append(w.given, n)
+	}
 	low := w.low
 	for {
 		if _, ok := w.done[w.low]; !ok {
@@ -62,15 +73,27 @@ func (w *window) finish(n uint64) {
 		delete(w.done, w.low)
 		w.low++
 	}
+	w.given = slices.DeleteFunc(w.given, func(n uint64) bool { return n < w.low })
 	if w.low != low && w.free != nil {
 		close(w.free)
 		w.free = nil
 	}
 }
 
-// ackedBelow returns the number below which all are finished.
-func (w *window) ackedBelow() uint64 {
+// acked returns the number below which all are finished, and those above it that were
+// given up.
+func (w *window) acked() (below uint64, given []uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.low
+	return w.low, slices.Clone(w.given)
+}
+
+// told says that the service has heard of numbers that were given up.
+func (w *window) told(given []uint64) {
+	if len(given) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.given = slices.DeleteFunc(w.given, func(n uint64) bool { return slices.Contains(given, n) })
 }

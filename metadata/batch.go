@@ -39,7 +39,7 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 			r := requests[i]
 			cmds[n] = &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: &wire.MetaRequest{
 				Partition: r.Partition, RoutingEpoch: c.req.RoutingEpoch, Session: r.Session, Number: r.Number,
-				AckedBelow: r.AckedBelow, LeaseEpoch: r.LeaseEpoch, Op: r.Op}}}
+				AckedBelow: r.AckedBelow, GivenUp: r.GivenUp, LeaseEpoch: r.LeaseEpoch, Op: r.Op}}}
 		}
 		results, err := l.proposer.proposeAll(ctx, l.done, cmds)
 		if err != nil {

@@ -111,6 +111,38 @@ func (t *tx) keep(s *session, oldAcked uint64, req *wire.MetaRequest, resp *wire
 	if s.inside || acked > oldAcked {
 		t.put(t.k.session(s.id), s.encode())
 	}
+	return t.giveUp(s, req)
+}
+
+// giveUp answers the numbers that the caller of a request has given up, where they have
+// no answer: what arrives under one of them later gets that one, and is not applied. The
+// caller may have had a later change acknowledged, which an older one must not undo.
+func (t *tx) giveUp(s *session, req *wire.MetaRequest) error {
+	given := req.GetGivenUp()
+	var b []byte
+	for _, n := range given[:min(len(given), AnswerWindow)] {
+		if n == 0 || n < s.ackedBelow || n >= max(s.ackedBelow, 1)+AnswerWindow {
+			continue
+		}
+		if _, ok, err := t.answered(s, n); err != nil || ok {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if b == nil {
+			var err error
+			resp := refuse(fail(moraine.Stale, "session", s.id.String(), "the caller gave the request up before it arrived"))
+			if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(resp); err != nil {
+				return &moraine.Error{Op: "encode answer", Kind: moraine.Internal, Err: err}
+			}
+		}
+		t.insert(t.k.answer(s.id, n), b)
+		if s.inside {
+			s.apart++
+			t.put(t.k.session(s.id), s.encode())
+		}
+	}
 	return nil
 }
 

@@ -340,3 +340,43 @@ func TestASessionIsItsPrincipals(t *testing.T) {
 	}
 	b.check()
 }
+
+// A number that its caller has given up is not applied when it arrives after a later
+// request that said so, and gets its first answer where it had one. That later request may
+// be a repeated one. What is kept for it goes with the acknowledgement.
+func TestGivenUpNumbersAreNotApplied(t *testing.T) {
+	ofBothForms(t, func(t *testing.T, form func(*wire.OpenSession)) {
+		for _, repeated := range []bool{false, true} {
+			b := newCluster(t, 1)
+			c := b.open(form)
+			given := func(n, below uint64, name string, given ...uint64) *wire.MetaResponse {
+				req := createReq(c.root, name)
+				req.GivenUp = given
+				return c.numbered(n, below, req)
+			}
+			first := b.ok(given(3, 1, "3"))
+			if repeated {
+				b.ok(given(7, 1, "7"))
+			}
+			b.ok(given(7, 1, "7", 2, 3, 5, 0, 1<<40))
+			b.check()
+			for _, n := range []uint64{2, 5} {
+				if got := kind(given(n, 1, fmt.Sprint(n))); got != "stale" {
+					t.Errorf("number %d, given up, was answered %q", n, got)
+				}
+				if c.walk(fmt.Sprint("/", n)).GetWalk().GetFound() {
+					t.Errorf("number %d, given up, was applied", n)
+				}
+			}
+			if again := given(3, 1, "3"); !proto.Equal(again, first) {
+				t.Errorf("a number that had an answer was answered %v", again)
+			}
+			b.ok(given(4, 1, "4"))
+			b.ok(given(8, 8, "8", 2)) // 2 is acknowledged, and nothing is kept for it
+			b.check()
+			if got := kind(given(5, 1, "5")); got != "stale" {
+				t.Errorf("an acknowledged number was answered %q", got)
+			}
+		}
+	})
+}

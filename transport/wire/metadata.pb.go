@@ -501,12 +501,15 @@ func (MemberStage) EnumDescriptor() ([]byte, []int) {
 // MetaRequest is any request to the metadata service. A mutation carries
 // (session, number); repeating it gets the first answer.
 type MetaRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Session      uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
-	Number       uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                           // counts up from 1 in a session; 0 on a read
-	AckedBelow   uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
-	Partition    uint32                 `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
-	RoutingEpoch uint64                 `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Session    uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
+	Number     uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                           // counts up from 1 in a session; 0 on a read
+	AckedBelow uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
+	// Numbers from acked_below on whose answers nobody waits for any more, and that may
+	// not have arrived: a copy of them that arrives after this request changes nothing.
+	GivenUp      []uint64 `protobuf:"varint,6,rep,packed,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
+	Partition    uint32   `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
+	RoutingEpoch uint64   `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	// The standing (Leases.epoch) of the session's cache: on a read, leases are wanted
 	// under it; on a mutation, the session answers nothing from its cache that has to
 	// do with the inodes that the request names until it is answered. 0: no cache.
@@ -664,6 +667,13 @@ func (x *MetaRequest) GetAckedBelow() uint64 {
 		return x.AckedBelow
 	}
 	return 0
+}
+
+func (x *MetaRequest) GetGivenUp() []uint64 {
+	if x != nil {
+		return x.GivenUp
+	}
+	return nil
 }
 
 func (x *MetaRequest) GetPartition() uint32 {
@@ -13845,12 +13855,13 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x9d.\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xb8.\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
 	"\vacked_below\x18\x03 \x01(\x04R\n" +
-	"ackedBelow\x12\x1c\n" +
+	"ackedBelow\x12\x19\n" +
+	"\bgiven_up\x18\x06 \x03(\x04R\agivenUp\x12\x1c\n" +
 	"\tpartition\x18\x04 \x01(\rR\tpartition\x12#\n" +
 	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\x12 \n" +
 	"\vlease_epoch\x18\xc8\x01 \x01(\x04R\n" +
