@@ -162,6 +162,6 @@ func (c *Client) SetAttrInode(ctx context.Context, inode moraine.InodeID, set *w
 		a, err := ct.setAttr(ctx, op)
 		return a, wrap("client.SetAttr", inode.String(), err)
 	}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+	resp, err := c.changeAttr(ctx, op)
 	return entryOf(resp, err, "client.SetAttr", inode.String())
 }

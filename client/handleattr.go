@@ -31,7 +31,7 @@ func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, e
 	}
 	defer ct.publish.unlock()
 	op.Inode = uint64(ct.inode)
-	resp, err := ct.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+	resp, err := ct.c.changeAttr(ctx, op)
 	attr, err := entryOf(resp, err, "set attributes", ct.ref)
 	ct.mu.Lock()
 	defer ct.mu.Unlock()

@@ -295,6 +295,12 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error
 		}
 	}
 	resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
+	if isKind(err, moraine.TooLarge) && op.Mode == wire.CommitMode_COMMIT_MODE_OVERLAY {
+		if merr := ct.mergeTables(op, s); merr != nil {
+			return nil, merr
+		}
+		resp, err = ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ type commitWork struct {
 	// their scheme promises.
 	protects int
 	degraded int
+	mergedTo int64
 }
 
 // commit changes the content of a file in one entry: new stripes, the extents
@@ -80,7 +81,7 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 
 func (m *Machine) commitReply(t *tx, w *commitWork) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
-		Attr: w.i.attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded),
+		Attr: w.i.attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded), MergedTo: uint64(w.mergedTo),
 	}}}, nil
 }
 
@@ -100,6 +101,9 @@ func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
 			len(op.GetStripes()), len(op.GetExtents()), moraine.MaxCommitStripes, moraine.MaxCommitExtents)
 	case op.GetSize() > MaxFileSize:
 		return nil, fail(moraine.TooLarge, "commit", ref, "%d bytes, %d at most", op.GetSize(), uint64(MaxFileSize))
+	case op.GetMergeTo() != 0 && (len(op.GetStripes()) > 0 || op.GetMode() != wire.CommitMode_COMMIT_MODE_OVERLAY ||
+		op.GetMergeTo() > MaxFileSize || op.GetMergeFrom() >= op.GetMergeTo()):
+		return nil, fail(moraine.InvalidArgument, "commit", ref, "tables from %d to %d", op.GetMergeFrom(), op.GetMergeTo())
 	}
 	w := &commitWork{op: op, i: i, level: moraine.NVMe}
 	if l := op.GetLevel(); l != 0 {
@@ -340,6 +344,12 @@ func (m *Machine) layExtents(t *tx, w *commitWork) error {
 		}
 	} else if err := m.overlay(t, i, w.extents); err != nil {
 		return err
+	}
+	if to := w.op.GetMergeTo(); to != 0 {
+		var err error
+		if w.mergedTo, err = m.mergeTables(t, i, int64(w.op.GetMergeFrom()), int64(to)); err != nil {
+			return err
+		}
 	}
 	if n := len(w.extents); n > 0 {
 		i.size = max(i.size, w.extents[n-1].End())

@@ -59,6 +59,9 @@ func (m *Machine) overlayGroup(t *tx, i *inode, exts []moraine.Extent) (int, err
 // size and writes the inode.
 func (m *Machine) truncate(t *tx, i *inode, size int64) error {
 	hit, _, err := t.hitRefs(i, size, MaxFileSize)
+	if moraine.KindOf(err) == moraine.TooLarge {
+		return m.emptyPast(t, i, size)
+	}
 	if err != nil || len(hit) == 0 {
 		return err
 	}

@@ -6663,8 +6663,13 @@ type Commit struct {
 	Promised         uint32                 `protobuf:"varint,11,opt,name=promised,proto3" json:"promised,omitempty"` // domains that the scheme asked for survives the loss of; 0: each stripe's own scheme says
 	Final            bool                   `protobuf:"varint,10,opt,name=final,proto3" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count are as of this
 	Create           *Create                `protobuf:"bytes,12,opt,name=create,proto3" json:"create,omitempty"`      // make the file first, in the same entry: a Create with that inode
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// OVERLAY without stripes: tables of the file's extents in this range are put together,
+	// for a commit that was too large as they were too many. Its bytes stay as they are.
+	// Until CommitReply.merged_to is merge_to, it goes on from there.
+	MergeFrom     uint64 `protobuf:"varint,13,opt,name=merge_from,json=mergeFrom,proto3" json:"merge_from,omitempty"`
+	MergeTo       uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: none are
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Commit) Reset() {
@@ -6779,6 +6784,20 @@ func (x *Commit) GetCreate() *Create {
 		return x.Create
 	}
 	return nil
+}
+
+func (x *Commit) GetMergeFrom() uint64 {
+	if x != nil {
+		return x.MergeFrom
+	}
+	return 0
+}
+
+func (x *Commit) GetMergeTo() uint64 {
+	if x != nil {
+		return x.MergeTo
+	}
+	return 0
 }
 
 type LinkTarget struct {
@@ -7089,6 +7108,7 @@ type CommitReply struct {
 	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
 	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"` // the least over the new stripes: hosts that may be lost (devices on a single host)
 	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"` // how many of the new stripes protect less than their scheme promises
+	MergedTo      uint64                 `protobuf:"varint,4,opt,name=merged_to,json=mergedTo,proto3" json:"merged_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7140,6 +7160,13 @@ func (x *CommitReply) GetProtects() uint32 {
 func (x *CommitReply) GetDegraded() uint32 {
 	if x != nil {
 		return x.Degraded
+	}
+	return 0
+}
+
+func (x *CommitReply) GetMergedTo() uint64 {
+	if x != nil {
+		return x.MergedTo
 	}
 	return 0
 }
@@ -14383,7 +14410,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"capability\x18\xd8\x04 \x01(\fR\n" +
 	"capability\x12.\n" +
-	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xa7\x03\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xe1\x03\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -14397,7 +14424,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\bpromised\x18\v \x01(\rR\bpromised\x12\x14\n" +
 	"\x05final\x18\n" +
 	" \x01(\bR\x05final\x12,\n" +
-	"\x06create\x18\f \x01(\v2\x14.moraine.wire.CreateR\x06create\"\x95\x01\n" +
+	"\x06create\x18\f \x01(\v2\x14.moraine.wire.CreateR\x06create\x12\x1d\n" +
+	"\n" +
+	"merge_from\x18\r \x01(\x04R\tmergeFrom\x12\x19\n" +
+	"\bmerge_to\x18\x0e \x01(\x04R\amergeTo\"\x95\x01\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
@@ -14426,11 +14456,12 @@ const file_metadata_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x04 \x01(\x04R\x06length\"m\n" +
+	"\x06length\x18\x04 \x01(\x04R\x06length\"\x8a\x01\n" +
 	"\vCommitReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x1a\n" +
 	"\bprotects\x18\x02 \x01(\rR\bprotects\x12\x1a\n" +
-	"\bdegraded\x18\x03 \x01(\rR\bdegraded\"p\n" +
+	"\bdegraded\x18\x03 \x01(\rR\bdegraded\x12\x1b\n" +
+	"\tmerged_to\x18\x04 \x01(\x04R\bmergedTo\"p\n" +
 	"\n" +
 	"GetExtents\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +

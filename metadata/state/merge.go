@@ -1,0 +1,103 @@
+package state
+
+import "github.com/morainefs/moraine"
+
+const (
+	// mergeRefs bounds the tables that one command puts together, and mergeExtents what
+	// they have: less than a table may, so that the next overwrite finds room in it.
+	mergeRefs    = 64
+	mergeExtents = moraine.MaxTableExtents * 3 / 4
+)
+
+// mergeTables puts some tables of small content that lie behind each other in [from, to)
+// into one, and returns up to where that was done: to where none are left. Many small
+// writes, or a concatenation of many parts, leave so many that one overwrite cannot take
+// them away. The content is the same afterwards. The caller writes the inode.
+func (m *Machine) mergeTables(t *tx, i *inode, from, to int64) (int64, error) {
+	var run []ref
+	extents, looked, upTo := 0, 0, to
+	err := t.refsFrom(i.content, from, func(r ref) (bool, error) {
+		if r.base >= to {
+			return false, nil
+		}
+		h, err := t.tableHead(r.table)
+		if err != nil {
+			return false, err
+		}
+		if extents+int(h.count) > mergeExtents {
+			if len(run) > 1 {
+				upTo = r.base
+				return false, nil
+			}
+			run, extents = nil, 0
+		}
+		if looked++; looked > mergeRefs {
+			upTo = r.base
+			return false, nil
+		}
+		if int(h.count) <= mergeExtents {
+			run, extents = append(run, r), extents+int(h.count)
+		}
+		return true, nil
+	})
+	if err != nil || len(run) < 2 {
+		return upTo, err
+	}
+	var all []moraine.Extent
+	for _, r := range run {
+		exts, err := t.extsFrom(r, r.base, noLimit)
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, exts...)
+	}
+	return upTo, m.swapTables(t, i, run, all)
+}
+
+// emptyPast takes away all that a file has from size on, where that is in more tables than
+// can be named at once: what is left of it, which must be little, goes to a content of its
+// own, and the old one dies. The caller sets the size and writes the inode.
+func (m *Machine) emptyPast(t *tx, i *inode, size int64) error {
+	var left []ref
+	err := t.refsFrom(i.content, -1, func(r ref) (bool, error) {
+		if r.base >= size {
+			return false, nil
+		}
+		if len(left) == maxRangeRefs {
+			return false, fail(moraine.TooLarge, "truncate", i.id.String(), "more than %d extent tables before %d, and after it: go in smaller steps", maxRangeRefs, size)
+		}
+		left = append(left, r)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	var cutOff []moraine.Extent // of the table that size lies in
+	last := len(left) - 1
+	if last >= 0 && left[last].end > size {
+		exts, err := t.extsFrom(left[last], left[last].base, noLimit)
+		if err != nil {
+			return err
+		}
+		cutOff, left = cut(exts, 0, size), left[:last]
+	}
+	old := i.dropContent()
+	for _, r := range left {
+		if i.content == 0 {
+			i.content = t.next(cContent)
+		}
+		h, err := t.tableHead(r.table)
+		if err != nil {
+			return err
+		}
+		t.del(t.k.ref(old, r.end))
+		t.put(t.k.ref(i.content, r.end), r.encode())
+		i.refs++
+		i.count(h)
+		i.lastEnd = r.end
+	}
+	if err := m.addTables(t, i, cutOff); err != nil {
+		return err
+	}
+	return m.discard(t, old)
+}
