@@ -19,6 +19,8 @@ const (
 	// SmallRemainder is the largest end of a file that is kept as copies
 	// (x(m+1)) rather than as an erasure-coded stripe, in bytes.
 	SmallRemainder = 512 << 10
+	// MaxFileSize is the largest size of a file, in bytes.
+	MaxFileSize = 1 << 60
 	// MaxTableExtents is the greatest number of extents in one extent table.
 	MaxTableExtents = 256
 	// MaxCommitStripes, MaxCommitChunks and MaxCommitExtents bound one commit of

@@ -103,6 +103,38 @@ func (g gate) unlock() { <-g.turn }
 type contents struct {
 	mu sync.Mutex
 	of map[moraine.InodeID]*content
+	// opening are the inodes that the service is being asked for, to be opened.
+	opening map[moraine.InodeID]*opening
+}
+
+// opening is the opens of one inode that are under way.
+type opening struct {
+	count int
+	ended bool // a content of the inode has ended since the first of them began
+}
+
+// open notes that an inode is being opened, until done is called, which says whether what
+// the service answered meanwhile may be older than what this client has committed.
+func (s *contents) open(inode moraine.InodeID) (done func() (old bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.opening[inode]
+	if o == nil {
+		if s.opening == nil {
+			s.opening = map[moraine.InodeID]*opening{}
+		}
+		o = &opening{}
+		s.opening[inode] = o
+	}
+	o.count++
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if o.count--; o.count == 0 {
+			delete(s.opening, inode)
+		}
+		return o.ended
+	}
 }
 
 // hold returns the content of an inode that is open, to be let go of, or nil.
@@ -140,6 +172,9 @@ func (s *contents) letGo(ct *content) {
 	last := ct.users == 0
 	if last {
 		delete(s.of, ct.inode)
+		if o := s.opening[ct.inode]; o != nil {
+			o.ended = true
+		}
 	}
 	s.mu.Unlock()
 	if last {

@@ -67,6 +67,21 @@ func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts Han
 	if opts.Level == moraine.Memory && c.topology.singleHost(ctx) {
 		opts.Level = moraine.NVMe
 	}
+	opened := c.contents.open(inode)
+	h, err := c.openNow(ctx, inode, opts)
+	if opened() && err == nil {
+		if err = h.ct.refresh(ctx); err != nil {
+			c.contents.letGo(h.ct)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// openNow is openHandle with options that are whole.
+func (c *Client) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
 	a, unsent, err := c.statOpening(ctx, inode, opts.Later)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ const largeWrite = 64 << 10
 
 // write takes p, in as many steps as that needs.
 func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) {
-	if off > endOfFile-int64(len(p)) {
+	if off > moraine.MaxFileSize-int64(len(p)) { // the service would refuse all that is committed with it
 		return 0, &moraine.Error{Kind: moraine.TooLarge}
 	}
 	if err := ct.mayGrow(ctx, off+int64(len(p))); err != nil {

@@ -5,8 +5,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxFileSize is the largest size of a file, in bytes.
-const MaxFileSize = 1 << 60
+// MaxFileSize is moraine.MaxFileSize.
+const MaxFileSize = moraine.MaxFileSize
 
 // setAttr changes attributes; a size truncates the file or extends it by a
 // hole, and raises the generation.
