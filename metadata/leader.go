@@ -116,7 +116,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.rewriteStripes, l.adoptStrays, l.keepBackups} {
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.judgeSteps, l.rewriteStripes, l.adoptStrays, l.keepBackups} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()

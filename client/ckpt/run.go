@@ -208,6 +208,9 @@ type StepInfo struct {
 	Digest []byte
 }
 
+// Describe makes a StepInfo of a step as the service describes it.
+func Describe(s *wire.Step) StepInfo { return stepInfo(s) }
+
 func stepInfo(s *wire.Step) StepInfo {
 	return StepInfo{
 		Run: moraine.InodeID(s.GetKey().GetRun()), Attempt: s.GetKey().GetAttempt(), Step: s.GetKey().GetStep(),

@@ -22,7 +22,7 @@ tensor. RUN/latest names the newest one on the branch that is alive.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.ckptListCommand(), a.ckptSaveCommand(), a.ckptRestoreCommand(), a.ckptVerifyCommand(), a.ckptRemoveCommand())
+	cmd.AddCommand(a.ckptListCommand(), a.ckptShowCommand(), a.ckptSaveCommand(), a.ckptRestoreCommand(), a.ckptVerifyCommand(), a.ckptRemoveCommand())
 	return cmd
 }
 

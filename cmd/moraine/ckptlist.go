@@ -42,7 +42,7 @@ func describeStep(s ckpt.StepInfo) stepRow {
 		Ranks: fmt.Sprintf("%d of %d", s.Sealed, s.World), Path: s.Path, Degraded: s.Degraded, Protects: s.Protects,
 		Missing: s.Missing, Reason: s.Reason,
 	}
-	if s.State == wire.StepState_STEP_STATE_COMMITTED {
+	if s.State == wire.StepState_STEP_STATE_COMMITTED || s.State == wire.StepState_STEP_STATE_LOST {
 		row.Committed = s.CommittedAt
 	}
 	return row
@@ -87,12 +87,19 @@ func (a *app) ckptListCommand() *cobra.Command {
 				if !s.Committed.IsZero() {
 					when = s.Committed.Format(time.DateTime)
 				}
-				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, size(s.Bytes), when, s.Path + s.Reason}
+				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, size(s.Bytes), when, pathAndReason(s)}
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "steps that are open, aborted or deleted too")
 	return cmd
+}
+
+func pathAndReason(s stepRow) string {
+	if s.Path != "" && s.Reason != "" {
+		return s.Path + ": " + s.Reason
+	}
+	return s.Path + s.Reason
 }
 
 // runRow is what `ckpt ls` prints of a run.

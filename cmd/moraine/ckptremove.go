@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -55,10 +57,21 @@ refused, and so is the run's last good one, unless --force is given.`,
 	return cmd
 }
 
-// attemptOf finds the attempt whose step RUN/step-N names.
-func attemptOf(ctx context.Context, c *connection, run, step uint64) (uint32, error) {
+// attemptOf finds the attempt whose step RUN/step-N names. Of a lost step, the latest one.
+func attemptOf(ctx context.Context, c *connection, run, step uint64) (attempt uint32, err error) {
 	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: run, Level: uint32(moraine.NVMe), Step: step, Exact: true}}})
+	if errors.Is(err, moraine.Lost) || errors.Is(err, moraine.NotFound) {
+		steps, listErr := ckpt.ListSteps(ctx, c.Client, moraine.InodeID(run), false)
+		for _, s := range steps {
+			if s.Step == step {
+				attempt = max(attempt, s.Attempt)
+			}
+		}
+		if listErr == nil && attempt > 0 {
+			return attempt, nil
+		}
+	}
 	if err != nil {
 		return 0, err
 	}

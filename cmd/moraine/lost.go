@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -75,14 +74,11 @@ func lostFiles(ctx context.Context, c *connection) ([]lostRow, error) {
 		reply := resp.GetLost()
 		for _, f := range reply.GetFiles() {
 			after = f.Inode
-			row := lostRow{Path: "/" + f.Path, Inode: moraine.InodeID(f.Inode).String(), Ranges: []lostRange{}, More: f.More}
+			path := "/" + f.Path
 			if f.Path == "" {
-				row.Path = "" // it has no name
+				path = "" // it has no name
 			}
-			for _, r := range f.Ranges {
-				row.Ranges = append(row.Ranges, lostRange{Offset: r.Offset, Bytes: r.Length})
-			}
-			rows = append(rows, row)
+			rows = append(rows, lostRowOf(f, path))
 		}
 		if reply.GetMore() && len(reply.GetFiles()) > 0 {
 			continue

@@ -72,11 +72,21 @@ func (v *view) latestUpTo(run moraine.RunID, from uint32, own bool, level morain
 	return found, err
 }
 
-// standing returns a committed step if it is at level or safer, and its
-// directory has not been removed; nil otherwise.
+// standing returns a committed step if it is at level or safer, has all its bytes, and
+// its directory has not been removed; nil otherwise.
 func (v *view) standing(id stepID, level moraine.Level) (*step, error) {
+	s, err := v.present(id)
+	if err != nil || s == nil || s.lost() || s.level < level {
+		return nil, err
+	}
+	return s, nil
+}
+
+// present returns a committed step whose directory has not been removed, lost or not;
+// nil otherwise.
+func (v *view) present(id stepID) (*step, error) {
 	s, err := v.mustStep(id)
-	if err != nil || s.state != stepCommitted || s.level < level {
+	if err != nil || s.state != stepCommitted {
 		return nil, err
 	}
 	dir, err := v.inode(s.dir)
@@ -138,14 +148,22 @@ func (v *view) readResolve(sc scope, op *wire.ResolveStep) (*wire.MetaResponse, 
 		return nil, err
 	}
 	if s == nil {
-		return nil, noStep(op)
+		return nil, v.noStep(r, op)
 	}
 	return stepReply(s), nil
 }
 
-func noStep(op *wire.ResolveStep) error {
+// noStep is the error where nothing fits.
+func (v *view) noStep(r *run, op *wire.ResolveStep) error {
 	ref := moraine.InodeID(op.GetRun()).String()
 	if op.GetExact() {
+		s, err := v.newestPresent(r, op.GetStep())
+		if err != nil {
+			return err
+		}
+		if s != nil && s.lost() {
+			return fail(moraine.Lost, "resolve step", s.id.String(), "bytes of it are lost: moraine ckpt show names them")
+		}
 		return fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step %d of that level", op.GetStep())
 	}
 	return fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step of that level")
@@ -169,7 +187,7 @@ func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, 
 		return nil, err
 	}
 	if a.resolved {
-		return t.resolvedBefore(a, op)
+		return t.resolvedBefore(r, a, op)
 	}
 	s, err := t.findStep(r.id, r.attempt, false, op)
 	if err != nil {
@@ -181,7 +199,7 @@ func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, 
 			return nil, err
 		}
 		if any != nil || op.GetExact() {
-			return nil, noStep(op) // nothing is fixed by a wish that cannot be met
+			return nil, t.noStep(r, op) // nothing is fixed by a wish that cannot be met
 		}
 	}
 	a.resolved = true
@@ -193,15 +211,15 @@ func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, 
 		return nil, err
 	}
 	if s == nil {
-		return refuse(noStep(op)), nil // kept: the attempt starts from nothing
+		return refuse(t.noStep(r, op)), nil // kept: the attempt starts from nothing
 	}
 	return stepReply(s), nil
 }
 
 // resolvedBefore answers with the parent that is fixed.
-func (t *tx) resolvedBefore(a *attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
+func (t *tx) resolvedBefore(r *run, a *attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	if a.parent == (stepID{}) {
-		return nil, noStep(op)
+		return nil, t.noStep(r, op)
 	}
 	if op.GetExact() && op.GetStep() != a.parent.step {
 		return nil, fail(moraine.Conflict, "resolve step", a.parent.String(), "the attempt goes on from it already, not from step %d", op.GetStep())
@@ -212,6 +230,9 @@ func (t *tx) resolvedBefore(a *attempt, op *wire.ResolveStep) (*wire.MetaRespons
 	}
 	if s.state != stepCommitted {
 		return nil, fail(moraine.Lost, "resolve step", a.parent.String(), "the attempt's parent was removed")
+	}
+	if s.lost() {
+		return nil, fail(moraine.Lost, "resolve step", a.parent.String(), "the attempt goes on from it, and bytes of it are lost: a new launch goes on from the newest good checkpoint")
 	}
 	return stepReply(s), nil
 }

@@ -194,7 +194,7 @@ func (c *checker) intents() error {
 
 // allSteps checks checkpoints against their parts, blocks, directories and jobs.
 func (c *checker) allSteps() error {
-	unnamed := 0
+	unnamed, lost := 0, uint64(0)
 	err := c.each(tabStep, func(key, value []byte) error {
 		s := &step{id: stepOfKey(key)}
 		if err := s.decode(value); err != nil {
@@ -209,6 +209,12 @@ func (c *checker) allSteps() error {
 		}
 		if dir := c.inodes[s.dir]; live && (dir == nil || dir.typ != typeDirectory || dir.parent != moraine.InodeID(s.id.run) || dir.nlink == 0) {
 			c.problem("step %s has no directory without a name", s.id)
+		}
+		if s.lost() {
+			lost++
+			if s.state != stepCommitted {
+				c.problem("step %s is %s and has lost bytes", s.id, s.state)
+			}
 		}
 		_, open, err := c.r.Get(c.k.openStep(s.id))
 		if err != nil {
@@ -225,6 +231,13 @@ func (c *checker) allSteps() error {
 	})
 	if err != nil {
 		return err
+	}
+	have, err := c.counters()
+	if err != nil {
+		return err
+	}
+	if have[cLostSteps] != lost {
+		c.problem("%d steps are counted as lost, %d are", have[cLostSteps], lost)
 	}
 	clones, err := c.treeClones()
 	if unnamed+clones != c.doomed {

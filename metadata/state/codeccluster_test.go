@@ -114,6 +114,8 @@ var clusterCodecs = []codec{
 	{"aborted-step", (&step{state: stepAborted, world: 4, sealed: 2, reason: "missing: ranks 1, 3", missing: []uint32{1, 3}}).encode(), again(func() *step { return &step{} })},
 	{"committed-step", (&step{state: stepCommitted, world: 4, sealed: 4, dir: 1<<40 | 30, timeout: 60000, lastSeal: 5000, bytes: 1 << 40, level: moraine.NVMe,
 		at: 1 << 60, degraded: 1, protects: 1, job: 1<<40 | 9, digest: bytes.Repeat([]byte{7}, 32)}).encode(), again(func() *step { return &step{} })},
+	{"lost-step", (&step{state: stepCommitted, world: 4, sealed: 4, dir: 1<<40 | 30, bytes: 1 << 40, level: moraine.NVMe, digest: bytes.Repeat([]byte{7}, 32),
+		index: 1<<40 | 33, loss: stepLoss{1<<40 | 31, 1 << 33}}).encode(), again(func() *step { return &step{} })},
 	{"begun-part", (&part{session: 1<<40 | 2}).encode(), again(func() *part { return &part{} })},
 	{"sealed-part", (&part{session: 1<<40 | 2, sealed: true, digest: [32]byte{9}, files: []partFile{{1<<40 | 31, "model-00001-of-00004.safetensors", 0xdeadbeef, 1 << 33}}}).encode(),
 		again(func() *part { return &part{} })},

@@ -61,6 +61,8 @@ const (
 	cDeletions   // live DELETE_OBJECT jobs
 	cHolds       // exclusive leases
 	cRebalancing // stripes that a REBALANCE job works on
+	cLossChanges // how often a stripe or a file was lost, or found again
+	cLostSteps   // committed checkpoints that have lost bytes
 	numCounters
 )
 

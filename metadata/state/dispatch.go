@@ -125,6 +125,8 @@ func (m *Machine) commandCluster(t *tx, cmd *statepb.Command) (resp *wire.MetaRe
 		resp, err = m.adoptChunks(t, op.AdoptChunks)
 	case *statepb.Command_RaiseLevels:
 		resp, err = m.raiseLevels(t, op.RaiseLevels)
+	case *statepb.Command_JudgeSteps:
+		resp, err = m.judgeSteps(t, op.JudgeSteps)
 	default:
 		return nil, false, nil
 	}

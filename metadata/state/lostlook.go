@@ -92,6 +92,7 @@ func (m *Machine) loseLevel(t *tx, at FilePlace) error {
 	row.mark, row.found = l.at, true
 	t.put(t.k.unsafeFile(i.id), row.encode())
 	i.level = levelLost
+	t.lossChanged()
 	t.putInode(i)
 	return nil
 }

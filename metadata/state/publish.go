@@ -109,6 +109,9 @@ func (m *Machine) publish(t *tx, r *run, runDir *inode, s *step) error {
 		s.level = moraine.NVMe // no file of it has content that could be less safe
 	}
 	s.state, s.at = stepCommitted, t.now
+	if t.count[cLostStripes] > 0 {
+		t.lossChanged() // its bytes may be among them: the leader looks
+	}
 	t.putStep(s)
 	t.put(t.k.runCommit(s.id), []byte{stepVersion, byte(s.level)})
 	r.committed++
@@ -158,7 +161,31 @@ func (m *Machine) refreshStepLink(t *tx, r *run, dir *inode, number uint64) erro
 			}
 		}
 	}
+	if s == nil { // one that is lost is better than none: its link says where it was
+		if s, err = t.newestPresent(r, number); err != nil {
+			return err
+		}
+	}
 	return m.pointLink(t, dir, stepID{step: number}.name(), s)
+}
+
+// newestPresent returns the step of that number of the latest attempt that has one, lost or
+// not; nil where there is none.
+func (v *view) newestPresent(r *run, number uint64) (*step, error) {
+	for at := r.attempt; at > 0; at-- {
+		id := stepID{r.id, at, number}
+		_, ok, err := v.r.Get(v.k.runCommit(id))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		if s, err := v.present(id); s != nil || err != nil {
+			return s, err
+		}
+	}
+	return nil, nil
 }
 
 // pointLink makes name in a run's directory a symbolic link to a step, or takes
@@ -214,7 +241,8 @@ func (v *view) readStep(sc scope, op *wire.GetStep) (*wire.MetaResponse, error) 
 			return nil, err
 		}
 	}
-	return stepReply(s), nil
+	reply := stepReply(s)
+	return reply, v.nameLoss(s, reply.GetStep().GetStep())
 }
 
 // readSteps lists the checkpoints of a run, by attempt and step.
@@ -241,8 +269,10 @@ func (v *view) readSteps(sc scope, op *wire.ListSteps) (*wire.MetaResponse, erro
 		if reply.More = len(reply.Steps) == limit; reply.More {
 			return false
 		}
-		reply.Steps = append(reply.Steps, s.toWire())
-		return true
+		w := s.toWire()
+		bad = v.nameLoss(s, w)
+		reply.Steps = append(reply.Steps, w)
+		return bad == nil
 	})
 	if err == nil {
 		err = bad

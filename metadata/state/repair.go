@@ -119,6 +119,9 @@ func (t *tx) countRepair(i *repairItem, by int) {
 
 // putRepair writes an item; old is what the queue had, nil if nothing.
 func (t *tx) putRepair(old *repairItem, i *repairItem) {
+	if i.lost() != (old != nil && old.lost()) {
+		t.lossChanged()
+	}
 	if old != nil {
 		t.countRepair(old, -1)
 		if old.job == 0 && (i.job != 0 || i.spare != old.spare) {
@@ -134,6 +137,9 @@ func (t *tx) putRepair(old *repairItem, i *repairItem) {
 }
 
 func (t *tx) delRepair(i *repairItem) {
+	if i.lost() {
+		t.lossChanged()
+	}
 	t.countRepair(i, -1)
 	if i.job == 0 {
 		t.del(t.k.repair(i.spare, i.stripe))

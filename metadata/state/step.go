@@ -24,6 +24,9 @@ const (
 	stepCommitted = wire.StepState_STEP_STATE_COMMITTED
 	stepAborted   = wire.StepState_STEP_STATE_ABORTED
 	stepDeleted   = wire.StepState_STEP_STATE_DELETED
+	// stepLost is what a committed step is called that has lost bytes. Its record says
+	// committed, and where: it is as immutable as the others, and may get its bytes back.
+	stepLost = wire.StepState_STEP_STATE_LOST
 )
 
 func (s stepID) encode(b []byte) []byte {
@@ -79,13 +82,22 @@ type step struct {
 	job      moraine.JobID
 	digest   []byte
 	index    moraine.InodeID // of a committed step; 0 where it has none
+	loss     stepLoss        // of a committed step that has lost bytes
 }
 
-const stepVersion = 1
+const (
+	stepVersion = 1
+	// stepHasLoss is set in the byte of the state of a record that ends with a loss.
+	stepHasLoss = 0x80
+)
 
 func (s *step) encode() []byte {
 	b := make([]byte, 0, 128+len(s.reason)+2*len(s.missing))
-	b = append(b, stepVersion, byte(s.state))
+	state := byte(s.state)
+	if s.lost() {
+		state |= stepHasLoss
+	}
+	b = append(b, stepVersion, state)
 	b = putUvarint(b, uint64(s.world))
 	b = putUvarint(b, uint64(s.sealed))
 	b = putFixed64(b, uint64(s.dir))
@@ -103,13 +115,18 @@ func (s *step) encode() []byte {
 	b = putUvarint(b, uint64(s.protects))
 	b = putFixed64(b, uint64(s.job))
 	b = putBytes(b, s.digest)
-	return putFixed64(b, uint64(s.index))
+	b = putFixed64(b, uint64(s.index))
+	if s.lost() {
+		b = putUvarint(putFixed64(b, uint64(s.loss.inode)), uint64(s.loss.offset))
+	}
+	return b
 }
 
 func (s *step) decode(b []byte) error {
 	d := dec{b: b}
 	d.version(stepVersion)
-	s.state = wire.StepState(d.byte())
+	state := d.byte()
+	s.state = wire.StepState(state &^ stepHasLoss)
 	s.world = d.u32()
 	s.sealed = d.u32()
 	s.dir = moraine.InodeID(d.fixed64())
@@ -127,6 +144,13 @@ func (s *step) decode(b []byte) error {
 	s.job = moraine.JobID(d.fixed64())
 	s.digest = d.bytes()
 	s.index = moraine.InodeID(d.fixed64())
+	s.loss = stepLoss{}
+	if state&stepHasLoss != 0 {
+		s.loss = stepLoss{moraine.InodeID(d.fixed64()), int64(d.uvarint())}
+		if s.loss.inode == 0 {
+			d.fail(errNoLoss)
+		}
+	}
 	return d.end("step")
 }
 
@@ -138,6 +162,10 @@ func (s *step) toWire() *wire.Step {
 	}
 	if s.state == stepCommitted {
 		w.Path = s.id.String()
+	}
+	if s.lost() {
+		w.State = stepLost
+		w.Loss = &wire.StepLoss{Inode: uint64(s.loss.inode), Offset: uint64(s.loss.offset)}
 	}
 	return w
 }

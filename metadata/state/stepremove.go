@@ -50,6 +50,10 @@ func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) e
 		}
 		t.del(t.k.runCommit(s.id))
 		r.committed--
+		if s.lost() {
+			s.loss = stepLoss{}
+			t.count[cLostSteps]--
+		}
 		t.put(t.k.run(r.id), r.encode())
 	}
 	s.state, s.dir, s.index, s.missing = stepDeleted, 0, 0, nil
@@ -67,9 +71,17 @@ func (t *tx) mayTakeAway(r *run, s *step, how removal) error {
 	if err := t.mindReaders(s.id); err != nil || how.force {
 		return err
 	}
-	good, err := t.standing(s.id, 0)
-	if err != nil || good == nil {
+	there, err := t.present(s.id)
+	if err != nil || there == nil {
 		return err // nobody can restore it
+	}
+	if s.lost() {
+		// Its bytes may be found again: a run without a good checkpoint keeps it.
+		other, err := t.otherStep(r, s.id, false)
+		if err != nil || other {
+			return err
+		}
+		return fail(moraine.Immutable, "remove step", s.id.String(), "bytes of it are lost, but its run has no good checkpoint: only moraine ckpt rm --force removes it")
 	}
 	was, err := t.latest(r.id, r.attempt, true, 0)
 	if err != nil {

@@ -143,6 +143,9 @@ func (m *Machine) raiseLevel(t *tx, id moraine.InodeID, limit int) (looked int, 
 	if err != nil {
 		return g.looked, err
 	}
+	if i.level == levelLost || g.level == levelLost {
+		t.lossChanged()
+	}
 	i.level = g.level
 	t.putInode(i)
 	return g.looked, nil
@@ -308,6 +311,9 @@ func (v *view) unsafeFiles(after moraine.InodeID, limit int) ([]moraine.InodeID,
 
 // readLost lists the files that have lost bytes.
 func (v *view) readLost(sc scope, op *wire.ListLost) (*wire.MetaResponse, error) {
+	if op.GetStep() != nil {
+		return v.readStepLost(sc, op)
+	}
 	reply := &wire.LostReply{}
 	limit := listLimit(op.GetLimit())
 	for after := moraine.InodeID(op.GetAfter()); ; {
@@ -351,17 +357,27 @@ func (v *view) lostFile(sc scope, id moraine.InodeID) (*wire.LostFile, error) {
 		return nil, err
 	}
 	f := &wire.LostFile{Inode: uint64(id), Path: path}
+	_, err = v.lostRangesOf(f, i, func(_ *inode, e moraine.Extent) (bool, error) {
+		fate, err := v.fateOf(e)
+		return fate == levelLost, err
+	})
+	return f, err
+}
+
+// lostRangesOf adds the lost ranges of a file, and returns how many extents it looked at.
+func (v *view) lostRangesOf(f *wire.LostFile, i *inode, isLost func(*inode, moraine.Extent) (bool, error)) (looked int, err error) {
 	for from := int64(0); ; {
 		exts, err := v.extentsOf(i, from, MaxListed)
 		if err != nil {
-			return nil, err
+			return looked, err
 		}
+		looked += len(exts)
 		for _, e := range exts {
 			from = e.End()
-			switch fate, err := v.fateOf(e); {
+			switch lost, err := isLost(i, e); {
 			case err != nil:
-				return nil, err
-			case fate != levelLost:
+				return looked, err
+			case !lost:
 				continue
 			}
 			if n := len(f.Ranges); n > 0 && f.Ranges[n-1].Offset+f.Ranges[n-1].Length == uint64(e.Offset) {
@@ -370,12 +386,12 @@ func (v *view) lostFile(sc scope, id moraine.InodeID) (*wire.LostFile, error) {
 			}
 			if len(f.Ranges) == lostRanges {
 				f.More = true
-				return f, nil
+				return looked, nil
 			}
 			f.Ranges = append(f.Ranges, &wire.ByteRange{Offset: uint64(e.Offset), Length: uint64(e.Length)})
 		}
 		if len(exts) < MaxListed {
-			return f, nil
+			return looked, nil
 		}
 	}
 }

@@ -30,7 +30,7 @@ const (
 	StepState_STEP_STATE_COMMITTED   StepState = 3
 	StepState_STEP_STATE_ABORTED     StepState = 4
 	StepState_STEP_STATE_DELETED     StepState = 5
-	StepState_STEP_STATE_LOST        StepState = 6
+	StepState_STEP_STATE_LOST        StepState = 6 // committed, and bytes of it are nowhere any more
 )
 
 // Enum value maps for StepState.
@@ -465,7 +465,8 @@ type Step struct {
 	Job         uint64                 `protobuf:"fixed64,14,opt,name=job,proto3" json:"job,omitempty"`                                   // that checks and commits it
 	// digest is of all parts: the SHA-256 of the SHA-256s of the digests of each
 	// 1,024 consecutive ranks.
-	Digest        []byte `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest        []byte    `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
+	Loss          *StepLoss `protobuf:"bytes,710,opt,name=loss,proto3" json:"loss,omitempty"` // of a lost step: a file, and where it begins to be lost
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -605,6 +606,74 @@ func (x *Step) GetDigest() []byte {
 	return nil
 }
 
+func (x *Step) GetLoss() *StepLoss {
+	if x != nil {
+		return x.Loss
+	}
+	return nil
+}
+
+// StepLoss is the first place found of the bytes that a lost step has lost.
+type StepLoss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // in the step's directory
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepLoss) Reset() {
+	*x = StepLoss{}
+	mi := &file_checkpoint_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepLoss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepLoss) ProtoMessage() {}
+
+func (x *StepLoss) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepLoss.ProtoReflect.Descriptor instead.
+func (*StepLoss) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StepLoss) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *StepLoss) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StepLoss) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 type StepReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Step          *Step                  `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
@@ -614,7 +683,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_checkpoint_proto_msgTypes[6]
+	mi := &file_checkpoint_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +695,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[6]
+	mi := &file_checkpoint_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +708,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{6}
+	return file_checkpoint_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StepReply) GetStep() *Step {
@@ -665,7 +734,7 @@ type SealPart struct {
 
 func (x *SealPart) Reset() {
 	*x = SealPart{}
-	mi := &file_checkpoint_proto_msgTypes[7]
+	mi := &file_checkpoint_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +746,7 @@ func (x *SealPart) String() string {
 func (*SealPart) ProtoMessage() {}
 
 func (x *SealPart) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[7]
+	mi := &file_checkpoint_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +759,7 @@ func (x *SealPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealPart.ProtoReflect.Descriptor instead.
 func (*SealPart) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{7}
+	return file_checkpoint_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SealPart) GetKey() *StepKey {
@@ -747,7 +816,7 @@ type PartFile struct {
 
 func (x *PartFile) Reset() {
 	*x = PartFile{}
-	mi := &file_checkpoint_proto_msgTypes[8]
+	mi := &file_checkpoint_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +828,7 @@ func (x *PartFile) String() string {
 func (*PartFile) ProtoMessage() {}
 
 func (x *PartFile) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[8]
+	mi := &file_checkpoint_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +841,7 @@ func (x *PartFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartFile.ProtoReflect.Descriptor instead.
 func (*PartFile) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{8}
+	return file_checkpoint_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PartFile) GetInode() uint64 {
@@ -814,7 +883,7 @@ type ListParts struct {
 
 func (x *ListParts) Reset() {
 	*x = ListParts{}
-	mi := &file_checkpoint_proto_msgTypes[9]
+	mi := &file_checkpoint_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +895,7 @@ func (x *ListParts) String() string {
 func (*ListParts) ProtoMessage() {}
 
 func (x *ListParts) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[9]
+	mi := &file_checkpoint_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +908,7 @@ func (x *ListParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListParts.ProtoReflect.Descriptor instead.
 func (*ListParts) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{9}
+	return file_checkpoint_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListParts) GetKey() *StepKey {
@@ -874,7 +943,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_checkpoint_proto_msgTypes[10]
+	mi := &file_checkpoint_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +955,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[10]
+	mi := &file_checkpoint_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +968,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{10}
+	return file_checkpoint_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Part) GetRank() uint32 {
@@ -933,7 +1002,7 @@ type PartsReply struct {
 
 func (x *PartsReply) Reset() {
 	*x = PartsReply{}
-	mi := &file_checkpoint_proto_msgTypes[11]
+	mi := &file_checkpoint_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1014,7 @@ func (x *PartsReply) String() string {
 func (*PartsReply) ProtoMessage() {}
 
 func (x *PartsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[11]
+	mi := &file_checkpoint_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1027,7 @@ func (x *PartsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartsReply.ProtoReflect.Descriptor instead.
 func (*PartsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{11}
+	return file_checkpoint_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PartsReply) GetParts() []*Part {
@@ -985,7 +1054,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_checkpoint_proto_msgTypes[12]
+	mi := &file_checkpoint_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1066,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[12]
+	mi := &file_checkpoint_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1079,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{12}
+	return file_checkpoint_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetStep) GetKey() *StepKey {
@@ -1042,7 +1111,7 @@ type CommitStep struct {
 
 func (x *CommitStep) Reset() {
 	*x = CommitStep{}
-	mi := &file_checkpoint_proto_msgTypes[13]
+	mi := &file_checkpoint_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1123,7 @@ func (x *CommitStep) String() string {
 func (*CommitStep) ProtoMessage() {}
 
 func (x *CommitStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[13]
+	mi := &file_checkpoint_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1136,7 @@ func (x *CommitStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStep.ProtoReflect.Descriptor instead.
 func (*CommitStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{13}
+	return file_checkpoint_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CommitStep) GetKey() *StepKey {
@@ -1115,7 +1184,7 @@ type AbortStep struct {
 
 func (x *AbortStep) Reset() {
 	*x = AbortStep{}
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1196,7 @@ func (x *AbortStep) String() string {
 func (*AbortStep) ProtoMessage() {}
 
 func (x *AbortStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1209,7 @@ func (x *AbortStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortStep.ProtoReflect.Descriptor instead.
 func (*AbortStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{14}
+	return file_checkpoint_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AbortStep) GetKey() *StepKey {
@@ -1168,7 +1237,7 @@ type ListRuns struct {
 
 func (x *ListRuns) Reset() {
 	*x = ListRuns{}
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1249,7 @@ func (x *ListRuns) String() string {
 func (*ListRuns) ProtoMessage() {}
 
 func (x *ListRuns) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1262,7 @@ func (x *ListRuns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRuns.ProtoReflect.Descriptor instead.
 func (*ListRuns) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{15}
+	return file_checkpoint_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListRuns) GetParent() uint64 {
@@ -1227,7 +1296,7 @@ type RunsReply struct {
 
 func (x *RunsReply) Reset() {
 	*x = RunsReply{}
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1308,7 @@ func (x *RunsReply) String() string {
 func (*RunsReply) ProtoMessage() {}
 
 func (x *RunsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1321,7 @@ func (x *RunsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunsReply.ProtoReflect.Descriptor instead.
 func (*RunsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{16}
+	return file_checkpoint_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RunsReply) GetRuns() []*Run {
@@ -1282,7 +1351,7 @@ type ListSteps struct {
 
 func (x *ListSteps) Reset() {
 	*x = ListSteps{}
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1363,7 @@ func (x *ListSteps) String() string {
 func (*ListSteps) ProtoMessage() {}
 
 func (x *ListSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1376,7 @@ func (x *ListSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSteps.ProtoReflect.Descriptor instead.
 func (*ListSteps) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{17}
+	return file_checkpoint_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSteps) GetRun() uint64 {
@@ -1355,7 +1424,7 @@ type StepsReply struct {
 
 func (x *StepsReply) Reset() {
 	*x = StepsReply{}
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1436,7 @@ func (x *StepsReply) String() string {
 func (*StepsReply) ProtoMessage() {}
 
 func (x *StepsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1449,7 @@ func (x *StepsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepsReply.ProtoReflect.Descriptor instead.
 func (*StepsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{18}
+	return file_checkpoint_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StepsReply) GetSteps() []*Step {
@@ -1414,7 +1483,7 @@ type ResolveStep struct {
 
 func (x *ResolveStep) Reset() {
 	*x = ResolveStep{}
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1495,7 @@ func (x *ResolveStep) String() string {
 func (*ResolveStep) ProtoMessage() {}
 
 func (x *ResolveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1508,7 @@ func (x *ResolveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveStep.ProtoReflect.Descriptor instead.
 func (*ResolveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{19}
+	return file_checkpoint_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResolveStep) GetRun() uint64 {
@@ -1503,7 +1572,7 @@ type RemoveStep struct {
 
 func (x *RemoveStep) Reset() {
 	*x = RemoveStep{}
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1584,7 @@ func (x *RemoveStep) String() string {
 func (*RemoveStep) ProtoMessage() {}
 
 func (x *RemoveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1597,7 @@ func (x *RemoveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveStep.ProtoReflect.Descriptor instead.
 func (*RemoveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{20}
+	return file_checkpoint_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveStep) GetKey() *StepKey {
@@ -1556,7 +1625,7 @@ type LeaseStep struct {
 
 func (x *LeaseStep) Reset() {
 	*x = LeaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1637,7 @@ func (x *LeaseStep) String() string {
 func (*LeaseStep) ProtoMessage() {}
 
 func (x *LeaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1650,7 @@ func (x *LeaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStep.ProtoReflect.Descriptor instead.
 func (*LeaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{21}
+	return file_checkpoint_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LeaseStep) GetKey() *StepKey {
@@ -1601,7 +1670,7 @@ type ReleaseStep struct {
 
 func (x *ReleaseStep) Reset() {
 	*x = ReleaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1682,7 @@ func (x *ReleaseStep) String() string {
 func (*ReleaseStep) ProtoMessage() {}
 
 func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1695,7 @@ func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStep.ProtoReflect.Descriptor instead.
 func (*ReleaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{22}
+	return file_checkpoint_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReleaseStep) GetKey() *StepKey {
@@ -1668,7 +1737,7 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05world\x18\x03 \x01(\rR\x05world\x12.\n" +
-	"\x13seal_timeout_millis\x18\x04 \x01(\x04R\x11sealTimeoutMillis\"\x95\x03\n" +
+	"\x13seal_timeout_millis\x18\x04 \x01(\x04R\x11sealTimeoutMillis\"\xc2\x03\n" +
 	"\x04Step\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.moraine.wire.StepStateR\x05state\x12\x14\n" +
@@ -1685,7 +1754,12 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\bdegraded\x18\f \x01(\x04R\bdegraded\x12\x1a\n" +
 	"\bprotects\x18\r \x01(\rR\bprotects\x12\x10\n" +
 	"\x03job\x18\x0e \x01(\x06R\x03job\x12\x16\n" +
-	"\x06digest\x18\x0f \x01(\fR\x06digest\"3\n" +
+	"\x06digest\x18\x0f \x01(\fR\x06digest\x12+\n" +
+	"\x04loss\x18\xc6\x05 \x01(\v2\x16.moraine.wire.StepLossR\x04loss\"L\n" +
+	"\bStepLoss\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\"3\n" +
 	"\tStepReply\x12&\n" +
 	"\x04step\x18\x01 \x01(\v2\x12.moraine.wire.StepR\x04step\"\xc5\x01\n" +
 	"\bSealPart\x12'\n" +
@@ -1783,7 +1857,7 @@ func file_checkpoint_proto_rawDescGZIP() []byte {
 }
 
 var file_checkpoint_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_checkpoint_proto_goTypes = []any{
 	(StepState)(0),      // 0: moraine.wire.StepState
 	(*StepKey)(nil),     // 1: moraine.wire.StepKey
@@ -1792,23 +1866,24 @@ var file_checkpoint_proto_goTypes = []any{
 	(*RunReply)(nil),    // 4: moraine.wire.RunReply
 	(*BeginStep)(nil),   // 5: moraine.wire.BeginStep
 	(*Step)(nil),        // 6: moraine.wire.Step
-	(*StepReply)(nil),   // 7: moraine.wire.StepReply
-	(*SealPart)(nil),    // 8: moraine.wire.SealPart
-	(*PartFile)(nil),    // 9: moraine.wire.PartFile
-	(*ListParts)(nil),   // 10: moraine.wire.ListParts
-	(*Part)(nil),        // 11: moraine.wire.Part
-	(*PartsReply)(nil),  // 12: moraine.wire.PartsReply
-	(*GetStep)(nil),     // 13: moraine.wire.GetStep
-	(*CommitStep)(nil),  // 14: moraine.wire.CommitStep
-	(*AbortStep)(nil),   // 15: moraine.wire.AbortStep
-	(*ListRuns)(nil),    // 16: moraine.wire.ListRuns
-	(*RunsReply)(nil),   // 17: moraine.wire.RunsReply
-	(*ListSteps)(nil),   // 18: moraine.wire.ListSteps
-	(*StepsReply)(nil),  // 19: moraine.wire.StepsReply
-	(*ResolveStep)(nil), // 20: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),  // 21: moraine.wire.RemoveStep
-	(*LeaseStep)(nil),   // 22: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil), // 23: moraine.wire.ReleaseStep
+	(*StepLoss)(nil),    // 7: moraine.wire.StepLoss
+	(*StepReply)(nil),   // 8: moraine.wire.StepReply
+	(*SealPart)(nil),    // 9: moraine.wire.SealPart
+	(*PartFile)(nil),    // 10: moraine.wire.PartFile
+	(*ListParts)(nil),   // 11: moraine.wire.ListParts
+	(*Part)(nil),        // 12: moraine.wire.Part
+	(*PartsReply)(nil),  // 13: moraine.wire.PartsReply
+	(*GetStep)(nil),     // 14: moraine.wire.GetStep
+	(*CommitStep)(nil),  // 15: moraine.wire.CommitStep
+	(*AbortStep)(nil),   // 16: moraine.wire.AbortStep
+	(*ListRuns)(nil),    // 17: moraine.wire.ListRuns
+	(*RunsReply)(nil),   // 18: moraine.wire.RunsReply
+	(*ListSteps)(nil),   // 19: moraine.wire.ListSteps
+	(*StepsReply)(nil),  // 20: moraine.wire.StepsReply
+	(*ResolveStep)(nil), // 21: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),  // 22: moraine.wire.RemoveStep
+	(*LeaseStep)(nil),   // 23: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil), // 24: moraine.wire.ReleaseStep
 }
 var file_checkpoint_proto_depIdxs = []int32{
 	1,  // 0: moraine.wire.Run.parent:type_name -> moraine.wire.StepKey
@@ -1816,27 +1891,28 @@ var file_checkpoint_proto_depIdxs = []int32{
 	1,  // 2: moraine.wire.BeginStep.key:type_name -> moraine.wire.StepKey
 	1,  // 3: moraine.wire.Step.key:type_name -> moraine.wire.StepKey
 	0,  // 4: moraine.wire.Step.state:type_name -> moraine.wire.StepState
-	6,  // 5: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
-	1,  // 6: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
-	9,  // 7: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
-	1,  // 8: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
-	9,  // 9: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
-	11, // 10: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
-	1,  // 11: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
-	1,  // 12: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
-	9,  // 13: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
-	1,  // 14: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
-	3,  // 15: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
-	6,  // 16: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
-	1,  // 17: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
-	1,  // 18: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
-	1,  // 19: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
-	1,  // 20: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	7,  // 5: moraine.wire.Step.loss:type_name -> moraine.wire.StepLoss
+	6,  // 6: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
+	1,  // 7: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
+	10, // 8: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
+	1,  // 9: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
+	10, // 10: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
+	12, // 11: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
+	1,  // 12: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
+	1,  // 13: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
+	10, // 14: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
+	1,  // 15: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
+	3,  // 16: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
+	6,  // 17: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
+	1,  // 18: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
+	1,  // 19: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
+	1,  // 20: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
+	1,  // 21: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_checkpoint_proto_init() }
@@ -1850,7 +1926,7 @@ func file_checkpoint_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_checkpoint_proto_rawDesc), len(file_checkpoint_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

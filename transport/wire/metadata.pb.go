@@ -8119,8 +8119,10 @@ func (x *SettledChunk) GetGone() bool {
 // order of their numbers.
 type ListLost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // inode
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`  // 1,000 at most, which 0 asks for too
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"`                          // inode
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                           // 1,000 at most, which 0 asks for too
+	Step          *StepKey               `protobuf:"bytes,710,opt,name=step,proto3" json:"step,omitempty"`                            // the files of this committed checkpoint, whatever they lost their bytes by
+	AfterName     string                 `protobuf:"bytes,711,opt,name=after_name,json=afterName,proto3" json:"after_name,omitempty"` // with step: files behind this name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8169,10 +8171,25 @@ func (x *ListLost) GetLimit() uint32 {
 	return 0
 }
 
+func (x *ListLost) GetStep() *StepKey {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *ListLost) GetAfterName() string {
+	if x != nil {
+		return x.AfterName
+	}
+	return ""
+}
+
 type LostReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Files         []*LostFile            `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
 	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	LastName      string                 `protobuf:"bytes,710,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"` // with step and more: ask for what is behind it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8219,6 +8236,13 @@ func (x *LostReply) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *LostReply) GetLastName() string {
+	if x != nil {
+		return x.LastName
+	}
+	return ""
 }
 
 type LostFile struct {
@@ -14546,13 +14570,17 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12\x10\n" +
 	"\x03crc\x18\x04 \x01(\aR\x03crc\x12\x12\n" +
-	"\x04gone\x18\x05 \x01(\bR\x04gone\"6\n" +
+	"\x04gone\x18\x05 \x01(\bR\x04gone\"\x82\x01\n" +
 	"\bListLost\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x06R\x05after\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\rR\x05limit\"M\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12*\n" +
+	"\x04step\x18\xc6\x05 \x01(\v2\x15.moraine.wire.StepKeyR\x04step\x12\x1e\n" +
+	"\n" +
+	"after_name\x18\xc7\x05 \x01(\tR\tafterName\"k\n" +
 	"\tLostReply\x12,\n" +
 	"\x05files\x18\x01 \x03(\v2\x16.moraine.wire.LostFileR\x05files\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"y\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1c\n" +
+	"\tlast_name\x18\xc6\x05 \x01(\tR\blastName\"y\n" +
 	"\bLostFile\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12/\n" +
@@ -15510,72 +15538,73 @@ var file_metadata_proto_depIdxs = []int32{
 	11,  // 194: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
 	75,  // 195: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
 	75,  // 196: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	78,  // 197: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	79,  // 198: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	80,  // 199: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	83,  // 200: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	80,  // 201: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	196, // 202: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	82,  // 203: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	90,  // 204: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	88,  // 205: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 206: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	191, // 207: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	192, // 208: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 209: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 210: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	98,  // 211: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	202, // 212: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	203, // 213: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 214: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	93,  // 215: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	196, // 216: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	197, // 217: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	197, // 218: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	196, // 219: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	96,  // 220: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	197, // 221: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	197, // 222: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	196, // 223: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	99,  // 224: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 225: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	204, // 226: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	92,  // 227: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 228: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	99,  // 229: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	99,  // 230: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	99,  // 231: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	99,  // 232: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	112, // 233: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	112, // 234: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	112, // 235: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	121, // 236: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	122, // 237: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	193, // 238: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 239: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 240: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	122, // 241: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 242: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	194, // 243: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	130, // 244: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	135, // 245: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 246: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	136, // 247: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	136, // 248: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	135, // 249: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	138, // 250: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	140, // 251: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	62,  // 252: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	59,  // 253: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 254: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	135, // 255: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	138, // 256: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	154, // 257: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	258, // [258:258] is the sub-list for method output_type
-	258, // [258:258] is the sub-list for method input_type
-	258, // [258:258] is the sub-list for extension type_name
-	258, // [258:258] is the sub-list for extension extendee
-	0,   // [0:258] is the sub-list for field type_name
+	202, // 197: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	78,  // 198: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	79,  // 199: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	80,  // 200: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	83,  // 201: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	80,  // 202: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	196, // 203: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	82,  // 204: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	90,  // 205: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	88,  // 206: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 207: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	191, // 208: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	192, // 209: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 210: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 211: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	98,  // 212: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	202, // 213: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	203, // 214: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 215: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	93,  // 216: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	196, // 217: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	197, // 218: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	197, // 219: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	196, // 220: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	96,  // 221: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	197, // 222: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	197, // 223: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	196, // 224: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	99,  // 225: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 226: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	204, // 227: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	92,  // 228: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 229: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	99,  // 230: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	99,  // 231: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	99,  // 232: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	99,  // 233: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	112, // 234: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	112, // 235: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	112, // 236: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	121, // 237: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	122, // 238: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	193, // 239: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 240: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 241: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	122, // 242: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 243: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	194, // 244: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	130, // 245: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	135, // 246: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 247: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	136, // 248: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	136, // 249: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	135, // 250: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	138, // 251: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	140, // 252: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	62,  // 253: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	59,  // 254: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 255: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	135, // 256: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	138, // 257: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	154, // 258: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	259, // [259:259] is the sub-list for method output_type
+	259, // [259:259] is the sub-list for method input_type
+	259, // [259:259] is the sub-list for extension type_name
+	259, // [259:259] is the sub-list for extension extendee
+	0,   // [0:259] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }

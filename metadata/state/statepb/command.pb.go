@@ -51,6 +51,7 @@ type Command struct {
 	//	*Command_LapseHold
 	//	*Command_RaiseLevels
 	//	*Command_AdoptChunks
+	//	*Command_JudgeSteps
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -283,6 +284,15 @@ func (x *Command) GetAdoptChunks() *AdoptChunks {
 	return nil
 }
 
+func (x *Command) GetJudgeSteps() *JudgeSteps {
+	if x != nil {
+		if x, ok := x.Op.(*Command_JudgeSteps); ok {
+			return x.JudgeSteps
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -361,6 +371,10 @@ type Command_AdoptChunks struct {
 	AdoptChunks *AdoptChunks `protobuf:"bytes,640,opt,name=adopt_chunks,json=adoptChunks,proto3,oneof"`
 }
 
+type Command_JudgeSteps struct {
+	JudgeSteps *JudgeSteps `protobuf:"bytes,710,opt,name=judge_steps,json=judgeSteps,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -396,6 +410,8 @@ func (*Command_LapseHold) isCommand_Op() {}
 func (*Command_RaiseLevels) isCommand_Op() {}
 
 func (*Command_AdoptChunks) isCommand_Op() {}
+
+func (*Command_JudgeSteps) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -1609,11 +1625,127 @@ func (x *FilePlace) GetOffset() uint64 {
 	return 0
 }
 
+// JudgeSteps records which committed checkpoints have lost bytes, and which have all of
+// theirs again, as the leader found by reading the state.
+type JudgeSteps struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Lost  []*LostStep            `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
+	// found are lost checkpoints of which the leader looked at every extent and found none
+	// lost. They are passed over where changes is not what the state counts by now.
+	Found         []*wire.StepKey `protobuf:"bytes,2,rep,name=found,proto3" json:"found,omitempty"`
+	Changes       uint64          `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"` // how often stripes had been lost or found when it looked
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeSteps) Reset() {
+	*x = JudgeSteps{}
+	mi := &file_command_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeSteps) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeSteps) ProtoMessage() {}
+
+func (x *JudgeSteps) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeSteps.ProtoReflect.Descriptor instead.
+func (*JudgeSteps) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *JudgeSteps) GetLost() []*LostStep {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+func (x *JudgeSteps) GetFound() []*wire.StepKey {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *JudgeSteps) GetChanges() uint64 {
+	if x != nil {
+		return x.Changes
+	}
+	return 0
+}
+
+type LostStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *wire.StepKey          `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	At            *FilePlace             `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"` // where bytes are lost; the state looks there itself
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostStep) Reset() {
+	*x = LostStep{}
+	mi := &file_command_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostStep) ProtoMessage() {}
+
+func (x *LostStep) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostStep.ProtoReflect.Descriptor instead.
+func (*LostStep) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LostStep) GetKey() *wire.StepKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *LostStep) GetAt() *FilePlace {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xa3\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe2\n" +
 	"\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
@@ -1643,7 +1775,9 @@ const file_command_proto_rawDesc = "" +
 	"\n" +
 	"lapse_hold\x18\x90\x03 \x01(\v2\x18.moraine.state.LapseHoldH\x00R\tlapseHold\x12@\n" +
 	"\fraise_levels\x18\xcc\x03 \x01(\v2\x1a.moraine.state.RaiseLevelsH\x00R\vraiseLevels\x12@\n" +
-	"\fadopt_chunks\x18\x80\x05 \x01(\v2\x1a.moraine.state.AdoptChunksH\x00R\vadoptChunksB\x04\n" +
+	"\fadopt_chunks\x18\x80\x05 \x01(\v2\x1a.moraine.state.AdoptChunksH\x00R\vadoptChunks\x12=\n" +
+	"\vjudge_steps\x18\xc6\x05 \x01(\v2\x19.moraine.state.JudgeStepsH\x00R\n" +
+	"judgeStepsB\x04\n" +
 	"\x02op\"\x9a\x01\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1719,7 +1853,15 @@ const file_command_proto_rawDesc = "" +
 	"\x04lost\x18\x02 \x03(\v2\x18.moraine.state.FilePlaceR\x04lost\"9\n" +
 	"\tFilePlace\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x04R\x06offsetB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\x80\x01\n" +
+	"\n" +
+	"JudgeSteps\x12+\n" +
+	"\x04lost\x18\x01 \x03(\v2\x17.moraine.state.LostStepR\x04lost\x12+\n" +
+	"\x05found\x18\x02 \x03(\v2\x15.moraine.wire.StepKeyR\x05found\x12\x18\n" +
+	"\achanges\x18\x03 \x01(\x04R\achanges\"]\n" +
+	"\bLostStep\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12(\n" +
+	"\x02at\x18\x02 \x01(\v2\x18.moraine.state.FilePlaceR\x02atB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1733,7 +1875,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1758,17 +1900,20 @@ var file_command_proto_goTypes = []any{
 	(*RaiseIncarnation)(nil), // 20: moraine.state.RaiseIncarnation
 	(*RaiseLevels)(nil),      // 21: moraine.state.RaiseLevels
 	(*FilePlace)(nil),        // 22: moraine.state.FilePlace
-	(*wire.MetaRequest)(nil), // 23: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 24: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 25: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 26: moraine.wire.AbortStep
-	(*wire.ChunkReport)(nil), // 27: moraine.wire.ChunkReport
-	(*wire.Deletion)(nil),    // 28: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 29: moraine.wire.Intent
+	(*JudgeSteps)(nil),       // 23: moraine.state.JudgeSteps
+	(*LostStep)(nil),         // 24: moraine.state.LostStep
+	(*wire.MetaRequest)(nil), // 25: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 26: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 27: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 28: moraine.wire.AbortStep
+	(*wire.ChunkReport)(nil), // 29: moraine.wire.ChunkReport
+	(*wire.Deletion)(nil),    // 30: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 31: moraine.wire.Intent
+	(*wire.StepKey)(nil),     // 32: moraine.wire.StepKey
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	23, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	25, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1786,21 +1931,26 @@ var file_command_proto_depIdxs = []int32{
 	5,  // 16: moraine.state.Command.lapse_hold:type_name -> moraine.state.LapseHold
 	21, // 17: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
 	14, // 18: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
-	4,  // 19: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	24, // 20: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	25, // 21: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	26, // 22: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	12, // 23: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	15, // 24: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
-	27, // 25: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
-	28, // 26: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	29, // 27: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	22, // 28: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	23, // 19: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
+	4,  // 20: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	26, // 21: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	27, // 22: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	28, // 23: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	12, // 24: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	15, // 25: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
+	29, // 26: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
+	30, // 27: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	31, // 28: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	22, // 29: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	24, // 30: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
+	32, // 31: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
+	32, // 32: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
+	22, // 33: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1827,6 +1977,7 @@ func file_command_proto_init() {
 		(*Command_LapseHold)(nil),
 		(*Command_RaiseLevels)(nil),
 		(*Command_AdoptChunks)(nil),
+		(*Command_JudgeSteps)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1834,7 +1985,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

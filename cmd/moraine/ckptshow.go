@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// shownStep is what `ckpt show` prints.
+type shownStep struct {
+	stepRow
+	Lost []lostRow `json:"lost_files"`
+}
+
+func (a *app) ckptShowCommand() *cobra.Command {
+	var step uint64
+	var attempt uint32
+	cmd := &cobra.Command{
+		Use:   "show RUN --step N [--attempt A]",
+		Short: "Show a checkpoint, and which bytes of it are lost",
+		Long: `Show a checkpoint, whatever its state is. Of one that is lost, which files have lost
+bytes and where. Its other bytes can be read by its path, and it is committed again
+when the lost ones are found.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("step") {
+				return usageError("which step? give --step N")
+			}
+			l, err := parseRemote(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.dialHosts(cmd.Context(), l.hosts, client.Config{})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			run, err := c.Stat(cmd.Context(), l.path)
+			if err != nil {
+				return err
+			}
+			if attempt == 0 {
+				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
+					return noStepHint(err, l)
+				}
+			}
+			return a.showStep(cmd.Context(), c, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step})
+		},
+	}
+	cmd.Flags().Uint64Var(&step, "step", 0, "step to show")
+	cmd.Flags().Uint32Var(&attempt, "attempt", 0, "its attempt (default: the one that RUN/step-N names)")
+	return cmd
+}
+
+func (a *app) showStep(ctx context.Context, c *connection, key *wire.StepKey) error {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: key}}})
+	if err != nil {
+		return err
+	}
+	show := shownStep{stepRow: describeStep(ckpt.Describe(resp.GetStep().GetStep())), Lost: []lostRow{}}
+	if resp.GetStep().GetStep().GetState() == wire.StepState_STEP_STATE_LOST {
+		if show.Lost, err = stepLost(ctx, c, key); err != nil {
+			return err
+		}
+	}
+	if a.global.json {
+		return printJSON(a.out, show)
+	}
+	a.note("step %d, attempt %d: %s at level %s, ranks %s, %s", show.Step, show.Attempt, show.State, show.Level, show.Ranks, size(show.Bytes))
+	if why := pathAndReason(show.stepRow); why != "" {
+		a.note("%s", why)
+	}
+	if len(show.Lost) == 0 {
+		return nil
+	}
+	return list(a, show.Lost, table.Row{"file", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
+}
+
+// stepLost asks for the files of a checkpoint that have lost bytes.
+func stepLost(ctx context.Context, c *connection, key *wire.StepKey) ([]lostRow, error) {
+	rows := []lostRow{}
+	for after := ""; ; {
+		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: key, AfterName: after}}})
+		if err != nil {
+			return nil, fmt.Errorf("lost files: %w", err)
+		}
+		for _, f := range resp.GetLost().GetFiles() {
+			rows = append(rows, lostRowOf(f, f.GetPath()))
+		}
+		if !resp.GetLost().GetMore() {
+			return rows, nil
+		}
+		after = resp.GetLost().GetLastName()
+	}
+}
+
+// lostRowOf makes a row of a file that has lost bytes.
+func lostRowOf(f *wire.LostFile, path string) lostRow {
+	row := lostRow{Path: path, Inode: moraine.InodeID(f.Inode).String(), Ranges: []lostRange{}, More: f.More}
+	for _, r := range f.Ranges {
+		row.Ranges = append(row.Ranges, lostRange{Offset: r.Offset, Bytes: r.Length})
+	}
+	return row
+}

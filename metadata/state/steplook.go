@@ -1,0 +1,167 @@
+package state
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// StepLook is a look for lost bytes over all committed checkpoints, under way. The zero
+// value begins one. It holds what it found since the last Judge.
+type StepLook struct {
+	// Done is whether all checkpoints have been looked at.
+	Done bool
+	// Changes is how often stripes had been lost or found when the look began.
+	Changes uint64
+
+	began  bool
+	row    []byte // of the checkpoint that is being looked at: a key of tabRunCommit
+	name   string // its files up to this one have been looked at
+	offset int64  // and of the next one all below
+	inside bool   // offset is of the file behind name, which is not done
+	since  uint64 // Changes as the look at this checkpoint began
+
+	lost  []*statepb.LostStep
+	found map[uint64][]*wire.StepKey // by since
+}
+
+// StepLosses returns what decides whether a look is due: how often stripes were lost or
+// found, and how many stripes and checkpoints are lost.
+func (m *Machine) StepLosses(r Reader) (changes, stripes, steps uint64, err error) {
+	c, err := m.view(r).counters()
+	return c[cLossChanges], c[cLostStripes], c[cLostSteps], err
+}
+
+// FindStepLoss goes on with a look, at about limit extents and files more. It ends early
+// when a JudgeSteps is full.
+func (m *Machine) FindStepLoss(r Reader, l *StepLook, limit int) error {
+	v := m.view(r)
+	c, err := v.counters()
+	if err != nil {
+		return err
+	}
+	if !l.began {
+		l.began, l.Changes = true, c[cLossChanges]
+	}
+	for left := limit; left > 0 && !l.Done && l.judged() < MaxJudged; {
+		if l.name == "" && !l.inside {
+			if err := v.nextStep(l); err != nil || l.Done {
+				return err
+			}
+			l.since = c[cLossChanges]
+		}
+		looked, err := v.lookStep(l, left)
+		if err != nil {
+			return err
+		}
+		left -= max(looked, 1)
+	}
+	return nil
+}
+
+// nextStep goes to the next committed checkpoint.
+func (v *view) nextStep(l *StepLook) error {
+	prefix := v.k.table(tabRunCommit)
+	lo := prefix
+	if l.row != nil {
+		lo = append(append([]byte(nil), l.row...), 0)
+	}
+	l.row = nil
+	err := v.r.Scan(lo, prefixEnd(prefix), func(key, _ []byte) bool {
+		l.row = append([]byte(nil), key...)
+		return false
+	})
+	l.Done = err == nil && l.row == nil
+	return err
+}
+
+// lookStep looks at the files of a checkpoint, from where the look is on.
+func (v *view) lookStep(l *StepLook, limit int) (looked int, err error) {
+	id := stepOfKey(l.row)
+	id.step = ^id.step
+	s, err := v.present(id)
+	if err != nil || s == nil {
+		l.next()
+		return 0, err
+	}
+	if s.lost() && l.name == "" && !l.inside {
+		if is, err := v.lossIs(s, s.loss); is || err != nil {
+			l.next()
+			return 1, err
+		}
+	}
+	for looked < limit {
+		names, entries, err := v.listDir(s.dir, l.name, 1)
+		if err != nil {
+			return looked, err
+		}
+		if len(names) == 0 {
+			if s.lost() {
+				l.foundStep(id)
+			}
+			l.next()
+			return looked, nil
+		}
+		n, lost, err := v.lookPart(l, s, names[0], entries[0].inode, limit-looked)
+		if looked += n; lost || err != nil {
+			l.next()
+			return looked, err
+		}
+	}
+	return looked, nil
+}
+
+// lookPart looks at one file of a checkpoint.
+func (v *view) lookPart(l *StepLook, s *step, name string, id moraine.InodeID, limit int) (looked int, lost bool, err error) {
+	i, err := v.inode(id)
+	if err != nil {
+		return 1, false, damaged(err)
+	}
+	from := int64(0)
+	if l.inside {
+		from = l.offset
+	}
+	at, next, looked, err := v.lossFrom(i, from, limit)
+	switch {
+	case err != nil:
+	case at >= 0:
+		lost = true
+		if !s.lost() {
+			l.lost = append(l.lost, &statepb.LostStep{Key: s.id.toWire(), At: &statepb.FilePlace{Inode: uint64(id), Offset: uint64(at)}})
+		}
+	case next >= 0:
+		l.inside, l.offset = true, next
+	default:
+		l.name, l.inside, l.offset = name, false, 0
+	}
+	return max(looked, 1), lost, err
+}
+
+// next leaves the checkpoint that is being looked at.
+func (l *StepLook) next() { l.name, l.inside, l.offset = "", false, 0 }
+
+func (l *StepLook) foundStep(id stepID) {
+	if l.found == nil {
+		l.found = make(map[uint64][]*wire.StepKey)
+	}
+	l.found[l.since] = append(l.found[l.since], id.toWire())
+}
+
+func (l *StepLook) judged() int {
+	n := len(l.lost)
+	for _, found := range l.found {
+		n += len(found)
+	}
+	return n
+}
+
+// Judge returns the command that records what the look has found since the last one; nil
+// where that is nothing.
+func (l *StepLook) Judge(changes uint64) *statepb.JudgeSteps {
+	op := &statepb.JudgeSteps{Lost: l.lost, Found: l.found[changes], Changes: changes}
+	l.lost, l.found = nil, nil
+	if len(op.Lost) == 0 && len(op.Found) == 0 {
+		return nil
+	}
+	return op
+}

@@ -1,0 +1,229 @@
+package state
+
+import (
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A committed checkpoint that has lost bytes is no good to a restore: the links and
+// ResolveStep pass it over, and it is called lost. Its record keeps one place where bytes
+// are lost.
+//
+// Stripes do not say which files use them. So the leader looks for such checkpoints: it
+// reads the extents of all committed ones after a stripe was lost or found (FindStepLoss),
+// and proposes what it found (JudgeSteps). The command looks at the place itself before it
+// calls a checkpoint lost. That nothing of a checkpoint is lost any more needs a look at
+// every extent, too much for one command: the command believes the leader, unless a stripe
+// was lost or found since the leader began to look (cLossChanges).
+
+// MaxJudged is the most checkpoints that one JudgeSteps names.
+const MaxJudged = 32
+
+// stepLoss is a place in a file of a checkpoint; zero: nothing is lost.
+type stepLoss struct {
+	inode  moraine.InodeID
+	offset int64
+}
+
+var errNoLoss = errors.New("a lost step names no file")
+
+// lost reports whether a committed step has lost bytes.
+func (s *step) lost() bool { return s.loss != stepLoss{} }
+
+// lossChanged notes that a stripe or a file was lost, or found again.
+func (t *tx) lossChanged() { t.count[cLossChanges]++ }
+
+// extentLost reports whether the bytes of an extent of a file are nowhere: too few chunks of
+// its stripe are left, and no object has them.
+func (v *view) extentLost(i *inode, e moraine.Extent) (bool, error) {
+	if e.Object != 0 || i.level > moraine.NVMe {
+		return false, nil
+	}
+	item, err := v.repairOf(e.Stripe)
+	if err != nil || item != nil && item.lost() {
+		return item != nil, err
+	}
+	if i.level == moraine.NVMe {
+		return false, nil
+	}
+	fate, err := v.fateOf(e) // chunks in memory are gone before anybody judges their stripe
+	return fate == levelLost, err
+}
+
+// lossFrom returns the first lost place of a file from an offset on, having looked at no
+// more than limit extents; next is where to go on, -1 where there is no more.
+func (v *view) lossFrom(i *inode, from int64, limit int) (at, next int64, looked int, err error) {
+	exts, err := v.extentsOf(i, from, limit)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	for n, e := range exts {
+		lost, err := v.extentLost(i, e)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		if lost {
+			return e.Offset, 0, n + 1, nil
+		}
+	}
+	if len(exts) == limit {
+		return -1, exts[limit-1].End(), limit, nil
+	}
+	return -1, -1, len(exts), nil
+}
+
+// nameLoss says of a step that has lost bytes in which file.
+func (v *view) nameLoss(s *step, w *wire.Step) error {
+	if !s.lost() {
+		return nil
+	}
+	i, err := v.inode(s.loss.inode)
+	if moraineKind(err) == moraine.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, w.Loss.Name, err = v.nameOf(i); err != nil {
+		return err
+	}
+	w.Reason = "bytes are lost, of " + w.Loss.Name + " at " + utoa(w.Loss.Offset)
+	return nil
+}
+
+// stepLostExtents bounds how many extents one ListLost of a step looks at, but for the rest
+// of a file.
+const stepLostExtents = 20_000
+
+// readStepLost lists the files of a committed step that have lost bytes.
+func (v *view) readStepLost(sc scope, op *wire.ListLost) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetStep())
+	if _, _, err := v.runInScope(sc, "list lost", id.run); err != nil {
+		return nil, err
+	}
+	s, err := v.stepRecord(id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil || s.state != stepCommitted {
+		return nil, fail(moraine.NotFound, "list lost", id.String(), "it is no committed checkpoint")
+	}
+	reply := &wire.LostReply{LastName: op.GetAfterName()}
+	limit := listLimit(op.GetLimit())
+	for looked := 0; ; {
+		names, entries, err := v.listDir(s.dir, reply.LastName, 1)
+		if err != nil {
+			return nil, err
+		}
+		if len(names) == 0 {
+			break
+		}
+		if reply.More = looked >= stepLostExtents || len(reply.Files) == limit; reply.More {
+			break
+		}
+		i, err := v.inode(entries[0].inode)
+		if err != nil {
+			return nil, damaged(err)
+		}
+		f := &wire.LostFile{Inode: uint64(i.id), Path: names[0]}
+		n, err := v.lostRangesOf(f, i, v.extentLost)
+		if err != nil {
+			return nil, err
+		}
+		if len(f.Ranges) > 0 {
+			reply.Files = append(reply.Files, f)
+		}
+		looked += n + 1
+		reply.LastName = names[0]
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Lost{Lost: reply}}, nil
+}
+
+// judgeSteps records which checkpoints are lost, and which are not any more, and moves the
+// links of their runs.
+func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) {
+	if n := len(op.GetLost()) + len(op.GetFound()); n > MaxJudged {
+		return nil, fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, MaxJudged)
+	}
+	t.anyway = true // a full quota keeps no link from moving
+	for _, l := range op.GetLost() {
+		loss := stepLoss{moraine.InodeID(l.GetAt().GetInode()), int64(l.GetAt().GetOffset())}
+		if err := m.loseStep(t, stepFromWire(l.GetKey()), loss); err != nil {
+			return nil, err
+		}
+	}
+	if op.GetChanges() != t.count[cLossChanges] {
+		return done(), nil // the leader looks again
+	}
+	for _, w := range op.GetFound() {
+		s, err := t.present(stepFromWire(w))
+		if err != nil {
+			return nil, err
+		}
+		if s == nil || !s.lost() {
+			continue
+		}
+		s.loss = stepLoss{}
+		t.count[cLostSteps]--
+		if err := m.judged(t, s); err != nil {
+			return nil, err
+		}
+	}
+	return done(), nil
+}
+
+// loseStep records that a checkpoint is lost, if the place is in one of its files, and lost.
+func (m *Machine) loseStep(t *tx, id stepID, loss stepLoss) error {
+	if known, err := t.stepRecord(id); err != nil || known == nil {
+		return err
+	}
+	s, err := t.present(id)
+	if err != nil || s == nil || s.lost() {
+		return err
+	}
+	is, err := t.lossIs(s, loss)
+	if err != nil || !is {
+		return err
+	}
+	s.loss = loss
+	t.count[cLostSteps]++
+	return m.judged(t, s)
+}
+
+// lossIs reports whether a place is in a file of a step, and lost.
+func (v *view) lossIs(s *step, at stepLoss) (bool, error) {
+	i, err := v.inode(at.inode)
+	if moraineKind(err) == moraine.NotFound {
+		return false, nil
+	}
+	if err != nil || i.parent != s.dir || i.typ != typeFile {
+		return false, err
+	}
+	where, _, looked, err := v.lossFrom(i, at.offset, 1)
+	return err == nil && looked > 0 && where >= 0, err
+}
+
+// judged writes a step that is lost, or is not any more, and has the links of its run
+// follow in the same command.
+func (m *Machine) judged(t *tx, s *step) error {
+	t.putStep(s)
+	t.stepChanged(s.id)
+	r, err := t.runRecord(s.id.run)
+	if err != nil {
+		return err
+	}
+	dir, err := t.inode(moraine.InodeID(s.id.run))
+	if err != nil || r == nil || dir.nlink == 0 {
+		if moraineKind(err) == moraine.NotFound {
+			err = nil // the run goes, and its links with it
+		}
+		return err
+	}
+	if err := m.refreshStepLink(t, r, dir, s.id.step); err != nil {
+		return err
+	}
+	return m.refreshLinks(t, r, dir)
+}
