@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -295,13 +296,13 @@ func (c chunks) Get(ctx context.Context, req *wire.GetChunk, dst []byte, each fu
 	})
 }
 
-// encodeWrong has one bit of a parity chunk flip as it is made: its sum, and so its record, are
-// those of the wrong parity. It must be set before the file is written.
-func (n *network) encodeWrong(index uint32) {
-	sums := map[uint64]uint32{} // by stripe
+// encodeWrong has one bit of parity chunks flip as they are made: their sums, and so their
+// records, are those of the wrong parity. It must be set before the file is written.
+func (n *network) encodeWrong(indexes ...uint32) {
+	sums := map[moraine.ChunkID]uint32{}
 	n.set(func() {
 		n.put = func(req *wire.PutChunk, data [][]byte) {
-			if req.Index != index {
+			if !slices.Contains(indexes, req.Index) {
 				return
 			}
 			data[0] = bytes.Clone(data[0])
@@ -310,11 +311,13 @@ func (n *network) encodeWrong(index uint32) {
 			for _, p := range data {
 				req.Crc = crc.Update(req.Crc, p)
 			}
-			sums[req.Stripe] = req.Crc
+			sums[moraine.ChunkID{Stripe: moraine.StripeID(req.Stripe), Index: uint8(req.Index)}] = req.Crc
 		}
 		n.commit = func(c *wire.Commit) {
 			for _, s := range c.Stripes {
-				s.Chunks[index].Crc = sums[s.Id]
+				for _, index := range indexes {
+					s.Chunks[index].Crc = sums[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(index)}]
+				}
 			}
 		}
 	})

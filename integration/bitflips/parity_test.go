@@ -2,6 +2,7 @@ package bitflips_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,6 +69,60 @@ func TestWrongParityThatIsGoneIsEncodedAgain(t *testing.T) {
 		w.repairedFrom(before)
 		require.NotEqual(t, before.Chunks[firstParity].Crc, w.stripe().Chunks[firstParity].Crc)
 		w.Kill(w.holder(0), w.holder(1))
+		require.NoError(t, w.read(0, fileBytes))
+	})
+}
+
+// TestTwoWrongParities: both parity chunks of a stripe were encoded wrong. While a data chunk is
+// gone nothing can be rebuilt, and reads fail and serve no wrong byte; with the data there again
+// they give the right bytes, and a scrub has both encoded again.
+func TestTwoWrongParities(t *testing.T) {
+	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
+		w.net.encodeWrong(firstParity, firstParity+1)
+		require.NoError(t, w.write())
+		before := w.stripe()
+		host := w.holder(1)
+		w.Kill(host)
+		for name, r := range map[string][2]int{"all": {0, fileBytes}, "a chunk": {chunkBytes, chunkBytes}, "a part": {chunkBytes + 8192, 4096},
+			"what rotted": {chunkBytes, 4096}} {
+			for range 3 {
+				require.Error(t, w.read(r[0], r[1]), name)
+			}
+		}
+		require.NoError(t, w.Restart(host))
+		w.until("the data is there", func() bool { return w.read(0, fileBytes) == nil })
+		w.scrub()
+		w.until("both are encoded again", func() bool {
+			now := w.stripe()
+			return now.Chunks[firstParity].Crc != before.Chunks[firstParity].Crc &&
+				now.Chunks[firstParity+1].Crc != before.Chunks[firstParity+1].Crc && w.topology().RepairQueued == 0
+		})
+		require.Zero(t, w.scrub())
+		w.Kill(w.holder(0), w.holder(2))
+		require.NoError(t, w.read(0, fileBytes))
+	})
+}
+
+// TestTwoWrongParitiesAndADeviceThatIsOut: the data chunk's device went out, so that its repair
+// was tried with wrong parity. Nothing wrong is ever recorded as data.
+func TestTwoWrongParitiesAndADeviceThatIsOut(t *testing.T) {
+	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
+		w.net.encodeWrong(firstParity, firstParity+1)
+		require.NoError(t, w.write())
+		before := w.stripe()
+		host := w.holder(1)
+		w.Kill(host)
+		time.Sleep(2 * time.Minute) // repairs are tried
+		require.Error(t, w.read(0, fileBytes))
+		require.Error(t, w.read(chunkBytes, 4096))
+		require.Equal(t, before.Chunks[1].Crc, w.stripe().Chunks[1].Crc)
+		require.NoError(t, w.Restart(host))
+		w.until("the data is there", func() bool { return w.read(0, fileBytes) == nil })
+		w.scrub()
+		w.until("both are encoded again", func() bool {
+			now := w.stripe()
+			return now.Chunks[firstParity].Crc != before.Chunks[firstParity].Crc && now.Chunks[firstParity+1].Crc != before.Chunks[firstParity+1].Crc
+		})
 		require.NoError(t, w.read(0, fileBytes))
 	})
 }

@@ -1,0 +1,87 @@
+package bitflips_test
+
+import (
+	"path"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestAStepThatRotsIsNotLatest: too many chunks of a committed checkpoint rot on their disks. When a
+// scrub has found them, the checkpoint is lost and the links name the one before; the first
+// of them goes on being read.
+func TestAStepThatRotsIsNotLatest(t *testing.T) {
+	inWorld(t, incluster.Options{}, func(w *world) {
+		require.NoError(t, w.admin.SaveSteps(w.ctx, "/r", 1, 2))
+		attr, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-2/rank-00000-of-00001.safetensors")
+		require.NoError(t, err)
+		resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: attr.Inode, Limit: 10}}})
+		require.NoError(t, err)
+		s := resp.GetExtents().GetStripes()[0]
+		hosts := map[uint32]string{}
+		for _, h := range w.topology().GetTopology().GetHosts() {
+			for _, d := range h.Devices {
+				hosts[d.Id] = h.Id
+			}
+		}
+		for n := range s.GetScheme().GetM() + 1 {
+			w.rotOnDisk(hosts[s.Chunks[n].Device], moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(n)})
+		}
+		for _, host := range hosts { // what it has in memory is not rotten, and would be what a repair reads
+			w.Kill(host)
+			require.NoError(t, w.Restart(host))
+		}
+		w.until("the chunkservers are there again", func() bool {
+			k, err := w.admin.Stat(w.ctx, "/r/latest")
+			return err == nil && k != nil && w.readable("/r/attempt-1/step-1/"+ckpt.IndexName)
+		})
+		w.scrub()
+		run, err := w.admin.Stat(w.ctx, "/r")
+		require.NoError(t, err)
+		state := func() wire.StepState {
+			steps, err := ckpt.ListSteps(w.ctx, w.admin.Client, moraine.InodeID(run.Inode), false)
+			require.NoError(t, err)
+			require.Len(t, steps, 2)
+			return steps[1].State
+		}
+		w.until("the step is lost", func() bool { return state() == wire.StepState_STEP_STATE_LOST })
+		for _, link := range []string{"latest", "latest-nvme"} {
+			to, err := w.admin.Stat(w.ctx, path.Join("/r", link))
+			require.NoError(t, err)
+			want, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-1")
+			require.NoError(t, err)
+			if to.Type == wire.FileType_FILE_TYPE_SYMLINK {
+				require.Equal(t, "attempt-1/step-1", to.Target, link)
+			} else {
+				require.Equal(t, want.Inode, to.Inode, link)
+			}
+		}
+		reader, err := ckpt.OpenRun(w.ctx, w.admin.Client, "/r", ckpt.RunOptions{ReadOnly: true})
+		require.NoError(t, err)
+		k, err := reader.Resolve(w.ctx, ckpt.ResolveOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, k.Info.Step)
+		_, err = k.Verify(w.ctx)
+		require.NoError(t, err)
+		require.NoError(t, k.Close())
+		_, err = reader.Resolve(w.ctx, ckpt.ResolveOptions{Step: 2, Exact: true})
+		require.ErrorIs(t, err, moraine.Lost)
+		require.NoError(t, reader.Close(w.ctx))
+	})
+}
+
+// readable reports whether a file can be read from its beginning to its end.
+func (w *world) readable(path string) bool {
+	r, err := w.admin.OpenFile(w.ctx, path)
+	if err != nil {
+		return false
+	}
+	defer r.Close() //nolint:errcheck // it reads
+	_, err = r.ReadAt(w.ctx, make([]byte, r.Size()), 0)
+	return err == nil
+}
