@@ -42,7 +42,7 @@ func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk) erro
 	ok := false
 	switch claims.Right {
 	case wire.CapabilityRight_CAPABILITY_RIGHT_WRITE:
-		ok = !req.Repair && req.Version == 1 && capability.CoversStripe(claims, req.Stripe)
+		ok = !req.Repair && req.Version == 1 && req.Index < claims.Chunks && capability.CoversStripe(claims, req.Stripe)
 	case wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR:
 		ok = req.Repair && capability.CoversChunk(claims, req.Stripe, req.Index, req.Device, req.Version)
 	}

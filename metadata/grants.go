@@ -55,7 +55,7 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		}
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
 	}
-	reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, reply.First, reply.Count)
+	reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, reply.First, reply.Count, want.Scheme)
 	return resp, err
 }
 
@@ -109,7 +109,7 @@ func (l *leader) place(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		if err := l.store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
-		if reply.Capability, reply.CapabilityExpires, err = l.renewWrites(c, asked.Stripes[0]); err != nil {
+		if reply.Capability, reply.CapabilityExpires, err = l.renewWrites(c, asked.Stripes[0], want.Scheme); err != nil {
 			return nil, err
 		}
 	}

@@ -35,8 +35,11 @@ const MaxRanges = 64
 // domain separates what is signed from session tokens, which the same key signs.
 const domain = "moraine capability\x00"
 
-// Sign returns the encoded capability for claims.
+// Sign returns the encoded capability for claims, which must be as Verify wants them.
 func Sign(key ed25519.PrivateKey, claims *wire.CapabilityClaims) ([]byte, error) {
+	if err := wellFormed(claims); err != nil {
+		return nil, &moraine.Error{Op: "capability.Sign", Kind: moraine.InvalidArgument, Err: err}
+	}
 	c, err := proto.Marshal(claims)
 	if err != nil {
 		return nil, &moraine.Error{Op: "capability.Sign", Kind: moraine.InvalidArgument, Err: err}
@@ -53,16 +56,71 @@ func signed(claims []byte) []byte { return append([]byte(domain), claims...) }
 // Parse returns the claims of an encoded capability without verifying them: for
 // its holder, who only needs to know what it is good for.
 func Parse(b []byte) (*wire.CapabilityClaims, error) {
-	var c wire.Capability
-	claims := new(wire.CapabilityClaims)
-	err := proto.Unmarshal(b, &c)
-	if err == nil {
-		err = proto.Unmarshal(c.Claims, claims)
+	_, claims, err := decode(b)
+	return claims, err
+}
+
+// decode refuses what Sign does not write: every other encoding of the same claims, and
+// claims that mean nothing. What is signed covers the claims' bytes alone, so that anybody
+// could add to what is around them.
+func decode(b []byte) (*wire.Capability, *wire.CapabilityClaims, error) {
+	c, claims := new(wire.Capability), new(wire.CapabilityClaims)
+	if err := exactly(b, c); err != nil {
+		return nil, nil, err
 	}
-	if err != nil {
-		return nil, denied("the capability is damaged: %w", err)
+	if err := exactly(c.Claims, claims); err != nil {
+		return nil, nil, err
 	}
-	return claims, nil
+	if len(c.Signature) != ed25519.SignatureSize {
+		return nil, nil, denied("the capability is damaged: a signature of %d bytes", len(c.Signature))
+	}
+	return c, claims, wellFormed(claims)
+}
+
+// exactly decodes a message of which b is the shortest encoding, with no unknown field.
+func exactly(b []byte, m proto.Message) error {
+	if err := proto.Unmarshal(b, m); err != nil {
+		return denied("the capability is damaged: %w", err)
+	}
+	if len(m.ProtoReflect().GetUnknown()) > 0 || proto.Size(m) != len(b) {
+		return denied("the capability is damaged: %d bytes that say nothing", len(b)-proto.Size(m)+len(m.ProtoReflect().GetUnknown()))
+	}
+	return nil
+}
+
+// wellFormed checks what every capability has, and what those of its right have and no other.
+func wellFormed(c *wire.CapabilityClaims) error {
+	stripes, objects, intents := len(c.Stripes) > 0, len(c.Objects) > 0, len(c.Intents) > 0
+	ok := false
+	switch c.Right {
+	case wire.CapabilityRight_CAPABILITY_RIGHT_READ:
+		ok = (stripes || objects) && !intents && c.Chunks == 0
+	case wire.CapabilityRight_CAPABILITY_RIGHT_WRITE:
+		ok = stripes && !objects && !intents && c.Inode == 0 && c.Chunks > 0 && c.Chunks <= moraine.MaxChunks
+	case wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR:
+		ok = intents && !stripes && !objects && c.Inode == 0 && c.Chunks == 0
+	}
+	switch {
+	case !ok || len(c.Cluster) != len(moraine.UUID{}) || c.Session == 0 && c.Node == "":
+		return denied("the claims of the capability do not fit its right")
+	case len(c.Stripes) > MaxRanges || !inOrder(c.Stripes):
+		return denied("the stripes of the capability are too many, empty, or out of order")
+	}
+	return nil
+}
+
+// inOrder reports whether no range is empty, passes the largest number, or touches or
+// overlaps the one before it.
+func inOrder(ranges []*wire.StripeRange) bool {
+	for n, r := range ranges {
+		if r.First == 0 || r.Count == 0 || r.First+r.Count < r.First {
+			return false
+		}
+		if n > 0 && r.First <= ranges[n-1].First+ranges[n-1].Count {
+			return false
+		}
+	}
+	return true
 }
 
 // Verify checks the signature of an encoded capability and returns its claims.
@@ -70,13 +128,9 @@ func Parse(b []byte) (*wire.CapabilityClaims, error) {
 // Covers functions to judge. Errors have kind PermissionDenied, or Unavailable where
 // the key is not known here yet.
 func Verify(b []byte, keys transport.Keys) (*wire.CapabilityClaims, error) {
-	var c wire.Capability
-	if err := proto.Unmarshal(b, &c); err != nil {
-		return nil, denied("the capability is damaged: %w", err)
-	}
-	claims := new(wire.CapabilityClaims)
-	if err := proto.Unmarshal(c.Claims, claims); err != nil {
-		return nil, denied("the capability is damaged: %w", err)
+	c, claims, err := decode(b)
+	if err != nil {
+		return nil, err
 	}
 	var key ed25519.PublicKey
 	if keys != nil {
@@ -87,19 +141,8 @@ func Verify(b []byte, keys transport.Keys) (*wire.CapabilityClaims, error) {
 		return nil, &moraine.Error{Op: op, Kind: moraine.Unavailable, Err: fmt.Errorf("the signing key %d of the capability is not known here yet", claims.Key)}
 	case !ed25519.Verify(key, signed(c.Claims), c.Signature):
 		return nil, denied("the signature of the capability is wrong")
-	case len(claims.Stripes) > MaxRanges || !inOrder(claims.Stripes):
-		return nil, denied("the stripes of the capability are too many, or out of order")
 	}
 	return claims, nil
-}
-
-func inOrder(ranges []*wire.StripeRange) bool {
-	return slices.IsSortedFunc(ranges, func(a, b *wire.StripeRange) int {
-		if a.First+a.Count <= b.First {
-			return -1
-		}
-		return 1
-	})
 }
 
 const op = "capability"

@@ -3,7 +3,9 @@ package capability_test
 import (
 	"crypto/ed25519"
 	"encoding/hex"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +31,7 @@ func keys(id uint64) ed25519.PublicKey {
 func claims() *wire.CapabilityClaims {
 	cluster := moraine.UUID{1, 2, 3}
 	return &wire.CapabilityClaims{Cluster: cluster[:], Key: 7, Incarnation: 2, Expires: 1000, Session: 42,
+		Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Inode: 5,
 		Stripes: []*wire.StripeRange{{First: 10, Count: 5}, {First: 20, Count: 1}}, Objects: []uint64{9}}
 }
 
@@ -80,6 +83,111 @@ func TestWhatACapabilityCovers(t *testing.T) {
 	}
 	require.True(t, capability.CoversObject(claims(), 9))
 	require.False(t, capability.CoversObject(claims(), 8))
+}
+
+// raw signs claims that Sign refuses.
+func raw(t *testing.T, c *wire.CapabilityClaims, extra ...byte) []byte {
+	claims, err := proto.Marshal(c)
+	require.NoError(t, err)
+	claims = append(claims, extra...)
+	b, err := proto.Marshal(&wire.Capability{Claims: claims, Signature: ed25519.Sign(signer, append([]byte("moraine capability\x00"), claims...))})
+	require.NoError(t, err)
+	return b
+}
+
+// Claims that mean nothing are refused, whoever signed them: ranges of stripes that are
+// empty, overlap, touch, go back, or pass the largest number, and what does not fit the right.
+func TestMalformedCapabilitiesAreRefused(t *testing.T) {
+	_, err := capability.Verify(raw(t, claims()), keys)
+	require.NoError(t, err)
+	ranges := func(numbers ...uint64) func(c *wire.CapabilityClaims) {
+		return func(c *wire.CapabilityClaims) {
+			c.Stripes = nil
+			for n := 0; n < len(numbers); n += 2 {
+				c.Stripes = append(c.Stripes, &wire.StripeRange{First: numbers[n], Count: numbers[n+1]})
+			}
+		}
+	}
+	const most = math.MaxUint64
+	const write, repair = wire.CapabilityRight_CAPABILITY_RIGHT_WRITE, wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR
+	writes := func(chunks uint32) func(c *wire.CapabilityClaims) {
+		return func(c *wire.CapabilityClaims) { c.Right, c.Objects, c.Inode, c.Chunks = write, nil, 0, chunks }
+	}
+	intents := []*wire.Intent{{Stripe: 1, Index: 1, Device: 1, Version: 2}}
+	many := make([]uint64, 0, 2*(capability.MaxRanges+1))
+	for n := range uint64(capability.MaxRanges + 1) {
+		many = append(many, 3*n+1, 1)
+	}
+	for name, change := range map[string]func(c *wire.CapabilityClaims){
+		"overlap":                 ranges(10, 5, 14, 5),
+		"the same twice":          ranges(10, 5, 10, 5),
+		"one in another":          ranges(10, 50, 12, 5),
+		"touch":                   ranges(10, 5, 15, 5),
+		"go back":                 ranges(20, 1, 10, 5),
+		"go back and overlap":     ranges(10, 5, 3, 20),
+		"empty":                   ranges(10, 0),
+		"number 0":                ranges(0, 5),
+		"pass the largest number": ranges(10, most),
+		"wrap around":             ranges(most, 2, 10, 5),
+		"too many":                ranges(many...),
+		"no right":                func(c *wire.CapabilityClaims) { c.Right = 0 },
+		"an unknown right":        func(c *wire.CapabilityClaims) { c.Right = 9 },
+		"nothing to read":         func(c *wire.CapabilityClaims) { c.Stripes, c.Objects = nil, nil },
+		"read with intents":       func(c *wire.CapabilityClaims) { c.Intents = intents },
+		"read with chunks":        func(c *wire.CapabilityClaims) { c.Chunks = 3 },
+		"write of no chunks":      writes(0),
+		"write of many chunks":    writes(moraine.MaxChunks + 1),
+		"write with objects":      func(c *wire.CapabilityClaims) { writes(3)(c); c.Objects = []uint64{9} },
+		"repair of stripes":       func(c *wire.CapabilityClaims) { c.Right, c.Objects, c.Inode, c.Intents = repair, nil, 0, intents },
+		"repair of nothing":       func(c *wire.CapabilityClaims) { c.Right, c.Objects, c.Inode, c.Stripes = repair, nil, 0, nil },
+		"no holder":               func(c *wire.CapabilityClaims) { c.Session = 0 },
+		"no cluster":              func(c *wire.CapabilityClaims) { c.Cluster = nil },
+	} {
+		c := claims()
+		change(c)
+		_, err := capability.Verify(raw(t, c), keys)
+		require.ErrorIs(t, err, moraine.PermissionDenied, name)
+		_, err = capability.Sign(signer, c)
+		require.ErrorIs(t, err, moraine.InvalidArgument, name)
+	}
+	c := claims()
+	writes(3)(c)
+	_, err = capability.Verify(raw(t, c), keys)
+	require.NoError(t, err)
+	ranges(1, most-1)(c)
+	_, err = capability.Verify(raw(t, c), keys)
+	require.NoError(t, err)
+}
+
+// One capability has one encoding: nobody makes others of it, which a server would
+// remember beside it.
+func TestACapabilityHasOneEncoding(t *testing.T) {
+	b, err := capability.Sign(signer, claims())
+	require.NoError(t, err)
+	unknown := []byte{0xfa, 0x3e, 1, 'x'} // field 1007
+	for name, b := range map[string][]byte{
+		"an unknown field":           append(slices.Clone(b), unknown...),
+		"an unknown field in claims": raw(t, claims(), unknown...),
+		"a field twice":              append(slices.Clone(b), b...),
+		"a field of claims twice":    raw(t, claims(), 0x18, 7), // key
+		"a longer number":            raw(t, &wire.CapabilityClaims{}, append([]byte{0x18, 0x87, 0x80, 0x00}, encoded(t)...)...),
+		"a short signature":          b[:len(b)-1],
+		"nothing":                    nil,
+	} {
+		_, err := capability.Verify(b, keys)
+		require.ErrorIs(t, err, moraine.PermissionDenied, name)
+		_, err = capability.Parse(b)
+		require.ErrorIs(t, err, moraine.PermissionDenied, name)
+	}
+}
+
+// encoded are the claims, without their key.
+func encoded(t *testing.T) []byte {
+	c := claims()
+	c.Key = 0
+	b, err := proto.Marshal(c)
+	require.NoError(t, err)
+	return b
 }
 
 // FuzzVerify has no bytes crash a chunkserver, nor pass that do not say what was signed.

@@ -136,10 +136,11 @@ type CapabilityClaims struct {
 	Session       uint64                 `protobuf:"fixed64,5,opt,name=session,proto3" json:"session,omitempty"` // the holder's: its session token must be of this session
 	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`         // the holder's node id, for a server: it shows no session token
 	Right         CapabilityRight        `protobuf:"varint,7,opt,name=right,proto3,enum=moraine.wire.CapabilityRight" json:"right,omitempty"`
-	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`           // READ, WRITE: in order
+	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`           // READ, WRITE: in order, none touching another, none empty; of any device
 	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`           // REPAIR
 	Objects       []uint64               `protobuf:"fixed64,10,rep,packed,name=objects,proto3" json:"objects,omitempty"` // READ
 	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`            // READ: the file whose content it is
+	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`           // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +248,13 @@ func (x *CapabilityClaims) GetObjects() []uint64 {
 func (x *CapabilityClaims) GetInode() uint64 {
 	if x != nil {
 		return x.Inode
+	}
+	return 0
+}
+
+func (x *CapabilityClaims) GetChunks() uint32 {
+	if x != nil {
+		return x.Chunks
 	}
 	return 0
 }
@@ -1190,7 +1198,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\n" +
 	"Capability\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xf2\x02\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\x8a\x03\n" +
 	"\x10CapabilityClaims\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -1203,7 +1211,8 @@ const file_chunk_proto_rawDesc = "" +
 	"\aintents\x18\t \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x18\n" +
 	"\aobjects\x18\n" +
 	" \x03(\x06R\aobjects\x12\x14\n" +
-	"\x05inode\x18\v \x01(\x06R\x05inode\"9\n" +
+	"\x05inode\x18\v \x01(\x06R\x05inode\x12\x16\n" +
+	"\x06chunks\x18\f \x01(\rR\x06chunks\"9\n" +
 	"\vStripeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\"\xe8\x02\n" +

@@ -22,8 +22,8 @@ func Key() *wire.SigningKey {
 	return &wire.SigningKey{Id: keyID, PublicKey: private.Public().(ed25519.PublicKey)}
 }
 
-// Sign signs claims as a metadata service of the cluster would, for an hour and any
-// incarnation where they do not say.
+// Sign signs claims as a metadata service of the cluster would, for an hour, any
+// incarnation and any scheme where they do not say.
 func Sign(cluster moraine.UUID, claims *wire.CapabilityClaims) []byte {
 	if len(claims.Cluster) == 0 {
 		claims.Cluster = cluster[:]
@@ -34,6 +34,9 @@ func Sign(cluster moraine.UUID, claims *wire.CapabilityClaims) []byte {
 	}
 	if claims.Expires == 0 {
 		claims.Expires = time.Now().Add(time.Hour).Unix()
+	}
+	if claims.Right == wire.CapabilityRight_CAPABILITY_RIGHT_WRITE && claims.Chunks == 0 {
+		claims.Chunks = moraine.MaxChunks
 	}
 	b, err := capability.Sign(private, claims)
 	if err != nil {
