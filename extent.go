@@ -40,6 +40,9 @@ type Stripe struct {
 	LiveBytes int64
 	// RefCount counts the extent tables that refer to the stripe.
 	RefCount uint32
+	// Origin is the file that the stripe was made for: all bytes of the stripe are its. Where
+	// it was made for several, it is the nearest directory above all of them.
+	Origin InodeID
 	// Cipher and KeyID are 0 until chunks are encrypted.
 	Cipher uint8
 	KeyID  uint32

@@ -40,7 +40,7 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	}
 	if claims, err := s.readable(ctx, op, req.Capability); err != nil {
 		return nil, err
-	} else if claims != nil && !capability.CoversStripe(claims, req.Stripe) {
+	} else if claims != nil && !capability.CoversRead(claims, req.Stripe, req.Index, req.Offset, req.Length) {
 		return nil, notCovered(op, id.String())
 	}
 	d, err := s.device(op, req.Device)

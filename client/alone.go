@@ -24,7 +24,7 @@ type aloneRead struct {
 func (r *stripeRead) runAlone(ctx context.Context, cancel context.CancelFunc, work *sync.WaitGroup, clk clock.Timed) error {
 	w := r.wants[0]
 	w.cancel = cancel
-	if r.s.Scheme.M > 0 { // else nothing can be asked in its place
+	if r.s.rebuildable() { // else nothing can be asked in its place
 		late := r.c.pace.late(len(w.dst))
 		timer := clk.AfterFunc(late, func() { r.goOn(ctx, work, late) })
 		defer timer.Stop()

@@ -41,7 +41,7 @@ func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*stripeRecord, ob
 			}
 		}
 		for _, s := range stripes {
-			if s.capability == nil && capability.CoversStripe(claims, uint64(s.ID)) {
+			if s.capability == nil && capability.CoversPart(claims, uint64(s.ID)) {
 				s.capability = b
 			}
 		}

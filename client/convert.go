@@ -53,8 +53,16 @@ type stripeRecord struct {
 	// capability is what the service gave to read it; nil where the session's token
 	// admits to it. It ends with the page of extents that it came with.
 	capability []byte
+	// limited is whether it is for some bytes of the stripe only, as the others are not for
+	// this session to read.
+	limited bool
 	// grant is that of a stripe which this client put and has not committed yet.
 	grant *grant
+}
+
+// rebuildable reports whether what is lost of a stripe, or late, can be made of other chunks.
+func (s *stripeRecord) rebuildable() bool {
+	return s.Scheme.M > 0 && (!s.limited || s.Scheme.IsCopies())
 }
 
 // stripeFromWire returns a stripe's record, or an error where no chunk could be

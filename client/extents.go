@@ -160,6 +160,11 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 		}
 		stripes[w.Id] = s
 	}
+	for _, id := range r.GetLimited() {
+		if s := stripes[id]; s != nil {
+			s.limited = true
+		}
+	}
 	objects := make(map[uint64]*objectRead, len(r.Objects))
 	for _, o := range r.GetObjects() {
 		objects[o.Id] = &objectRead{object: o, inode: inode, generation: generation}

@@ -81,7 +81,7 @@ func (c *Client) verifyRebuilt(ctx context.Context, g *gatherer, group []target,
 			}
 			continue
 		}
-		if c.partsRebuilt.Add(1)%wholeSample != 1 {
+		if g.s.limited || c.partsRebuilt.Add(1)%wholeSample != 1 {
 			continue
 		}
 		if err := c.verifyPart(ctx, g, t, piece); err != nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/morainefs/moraine"
@@ -42,6 +43,11 @@ func (r *stripeRead) rebuildInBackground(ctx context.Context, work *sync.WaitGro
 }
 
 func (r *stripeRead) rebuild(ctx context.Context, missing []*chunkWant, spare map[*chunkWant]bool, free []source) error {
+	if r.s.limited && !r.s.rebuildable() {
+		err, _ := r.wrongWith(missing[0].index)
+		return &moraine.Error{Op: "rebuild", Ref: r.s.ID.String(), Kind: moraine.Unavailable,
+			Err: errors.Join(errors.New("other chunks of the stripe hold bytes that are not for this session: servers repair it"), err)}
+	}
 	piece := r.c.pieceOf(r.s)
 	need, longest := int64(0), int64(0)
 	for _, w := range missing {

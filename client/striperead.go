@@ -240,7 +240,7 @@ func (r *stripeRead) addHelpers(ctx context.Context) {
 		}
 	}
 	need := int(r.s.Scheme.K) - (len(r.wants) - lost)
-	if gone == nil || need <= 0 || need > lost || r.s.Scheme.IsCopies() {
+	if gone == nil || !r.s.rebuildable() || need <= 0 || need > lost || r.s.Scheme.IsCopies() {
 		return
 	}
 	for _, w := range r.wants {
@@ -322,7 +322,7 @@ func (r *stripeRead) settle(res wantResult) {
 // all of them up would leave the read to the slowest; and credit comes with answers.
 func (r *stripeRead) hedge() (again bool) {
 	open, _ := r.count()
-	if r.s.Scheme.M == 0 || open == 0 {
+	if !r.s.rebuildable() || open == 0 {
 		return false
 	}
 	unanswered := 0

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"fmt"
@@ -121,7 +122,7 @@ func (l *leader) reportBadChunks(ctx context.Context, c *call) (*wire.MetaRespon
 	return l.propose(ctx, c.caller, req)
 }
 
-// permits reports whether a capability of a session covers a stripe, now.
+// permits reports whether a capability of a session covers some of a stripe, now.
 func (s *signer) permits(b []byte, session, stripe uint64, now int64) bool {
 	claims, err := capability.Verify(b, func(id uint64) ed25519.PublicKey {
 		for _, k := range *s.keys.Load() {
@@ -132,31 +133,54 @@ func (s *signer) permits(b []byte, session, stripe uint64, now int64) bool {
 		return nil
 	})
 	return err == nil && claims.Session == session && session != 0 && now < claims.Expires &&
-		claims.Incarnation == uint64(s.cluster.incarnation) && capability.CoversStripe(claims, stripe)
+		claims.Incarnation == uint64(s.cluster.incarnation) && capability.CoversPart(claims, stripe)
 }
 
-// permitReads signs capabilities for all that a page of extents names.
+// permitReads signs capabilities for all that a page of extents names: for whole stripes,
+// and for what the extents name of the limited ones.
 func (l *leader) permitReads(c *call, page *wire.ExtentsReply) error {
-	stripes := make([]uint64, len(page.Stripes))
-	for i, s := range page.Stripes {
-		stripes[i] = s.Id
+	var stripes []uint64
+	var limited [][]*wire.ChunkPart
+	for _, s := range page.Stripes {
+		if slices.Contains(page.Limited, s.Id) {
+			limited = append(limited, partsOf(page, s))
+		} else {
+			stripes = append(stripes, s.Id)
+		}
 	}
+	slices.SortFunc(limited, func(a, b []*wire.ChunkPart) int { return cmp.Compare(a[0].Stripe, b[0].Stripe) })
 	objects := make([]uint64, len(page.Objects))
 	for i, o := range page.Objects {
 		objects[i] = o.Id
 	}
 	ranges, now := capability.Ranges(stripes), l.deps.Clock.Now()
-	for len(ranges)+len(objects) > 0 {
+	for len(ranges)+len(objects)+len(limited) > 0 {
+		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Objects: objects, Inode: page.GetAttr().GetInode()}
 		n := min(len(ranges), capability.MaxRanges)
-		b, expires, err := l.tokens.permit(c, now, &wire.CapabilityClaims{
-			Right:   wire.CapabilityRight_CAPABILITY_RIGHT_READ,
-			Stripes: ranges[:n], Objects: objects, Inode: page.GetAttr().GetInode(),
-		})
+		claims.Stripes, ranges, objects = ranges[:n], ranges[n:], nil
+		for len(limited) > 0 && (len(claims.Parts) == 0 || len(claims.Parts)+len(limited[0]) <= goodParts) {
+			claims.Parts, limited = append(claims.Parts, limited[0]...), limited[1:]
+		}
+		b, expires, err := l.tokens.permit(c, now, claims)
 		if err != nil {
 			return err
 		}
 		page.Capabilities, page.CapabilitiesExpire = append(page.Capabilities, b), expires
-		ranges, objects = ranges[n:], nil
 	}
 	return nil
+}
+
+// goodParts is how many parts of chunks make a capability that is small enough to be
+// remembered by chunkservers: only one stripe of more has a larger one.
+const goodParts = 64
+
+// partsOf is what the extents of a page name of a stripe.
+func partsOf(page *wire.ExtentsReply, s *wire.Stripe) []*wire.ChunkPart {
+	var named []*wire.Extent
+	for _, e := range page.Extents {
+		if e.Stripe == s.Id {
+			named = append(named, e)
+		}
+	}
+	return capability.Parts(s, named)
 }

@@ -37,11 +37,16 @@ func (w *wearing) smalls(dir uint64, n int, size uint64) (files []uint64) {
 	return files
 }
 
-// mkdir makes a directory, with a policy where one is given.
+// mkdir makes a directory of the root, with a policy where one is given.
 func (w *wearing) mkdir(name string, scheme *wire.Scheme) uint64 {
 	w.t.Helper()
+	return w.mkdirIn(root, name, scheme)
+}
+
+func (w *wearing) mkdirIn(parent uint64, name string, scheme *wire.Scheme) uint64 {
+	w.t.Helper()
 	resp, err := w.k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
-		Parent: root, Name: name, Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Exclusive: true}}})
+		Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Exclusive: true}}})
 	require.NoError(w.t, err)
 	dir := resp.GetEntry().Attr.Inode
 	if scheme != nil {
@@ -60,23 +65,24 @@ func packs(t *testing.T, fn func(w *wearing)) {
 	})
 }
 
-// TestPackJobs: files of many directories are put together, 128 of them at most, as long as
-// their policies say the same, and two jobs live at a time. What has another scheme, too few
+// TestPackJobs: files of many directories below one are put together, 128 of them at most, as
+// long as their policies say the same, and two jobs live at a time. What has another scheme, too few
 // company, or is larger than a small stripe, is in none.
 func TestPackJobs(t *testing.T) {
 	packs(t, func(w *wearing) {
 		want := map[uint64]string{}
+		project := w.mkdirIn(w.mkdir("team", nil), "project", nil)
 		add := func(kind string, files []uint64) {
 			for _, f := range files {
 				want[f] = kind
 			}
 		}
 		for n := range 50 {
-			add("default", w.smalls(w.mkdir(fmt.Sprint("d", n), nil), 6, 1000))
+			add("default", w.smalls(w.mkdirIn(project, fmt.Sprint("d", n), nil), 6, 1000))
 		}
-		three := w.mkdir("three", &wire.Scheme{K: 3, M: 2})
+		three := w.mkdirIn(project, "three", &wire.Scheme{K: 3, M: 2})
 		for n := range 5 {
-			add("three", w.smalls(w.mkdir(fmt.Sprint("of three", n), &wire.Scheme{K: 3, M: 2}), 3, 1000))
+			add("three", w.smalls(w.mkdirIn(project, fmt.Sprint("of three", n), &wire.Scheme{K: 3, M: 2}), 3, 1000))
 		}
 		add("three", w.smalls(three, 5, 1000))
 		w.smalls(w.mkdir("copies", &wire.Scheme{K: 1, M: 2}), 20, 1000)
@@ -105,6 +111,52 @@ func TestPackJobs(t *testing.T) {
 		}
 		require.Empty(t, want)
 		require.ElementsMatch(t, []string{"default", "default", "default", "three"}, jobs)
+	})
+}
+
+// TestPackingKeepsDomainsApart: files of two projects, or of a directory that a session is
+// confined to and of others, are not put together, near as their numbers may be.
+func TestPackingKeepsDomainsApart(t *testing.T) {
+	packs(t, func(w *wearing) {
+		domain := map[uint64]string{}
+		add := func(name string, files []uint64) {
+			for _, f := range files {
+				domain[f] = name
+			}
+		}
+		team := w.mkdir("team", nil)
+		one, two := w.mkdirIn(team, "one", nil), w.mkdirIn(team, "two", nil)
+		private := w.mkdirIn(one, "private", nil)
+		for n := range 4 {
+			name := fmt.Sprint("d", n)
+			add("one", w.smalls(w.mkdirIn(one, name, nil), 3, 1000))
+			add("two", w.smalls(w.mkdirIn(two, name, nil), 3, 1000))
+			add("private", w.smalls(w.mkdirIn(private, name, nil), 3, 1000))
+		}
+		confined := peer(transport.RoleClient, "c2")
+		confined.Scope = "/team/one/private"
+		inside := w.open(confined)
+		var jobs []string
+		for range 60 {
+			_, err := inside.do(&wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{}}})
+			require.NoError(t, err)
+			w.pass(4*time.Second, w.nodes...)
+			for _, j := range w.nodes[0].leaseRewrites() {
+				require.NotEmpty(t, j.Rewrite.Files)
+				of := domain[j.Rewrite.Files[0]]
+				for _, f := range j.Rewrite.Files {
+					require.Equal(t, of, domain[f])
+					delete(domain, f)
+				}
+				jobs = append(jobs, of)
+				w.nodes[0].end(j)
+			}
+			if len(domain) == 0 {
+				break
+			}
+		}
+		require.Empty(t, domain)
+		require.ElementsMatch(t, []string{"one", "two", "private"}, jobs)
 	})
 }
 

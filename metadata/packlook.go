@@ -11,18 +11,24 @@ import (
 )
 
 const (
-	// packGroups bounds the groups that files are gathered in at once, which differ by tenant
-	// and scheme: there are as many as policies have schemes.
-	packGroups = 64
-	// packPolicies bounds the directories whose policy is remembered in a look.
+	// packGroups bounds the groups that files are gathered in at once, which differ by tenant,
+	// scheme and domain.
+	packGroups = 1024
+	// packPolicies bounds the directories whose policy and domain are remembered in a look.
 	packPolicies = 1024
 )
 
-// packGroup says which files may lie in one stripe: those of a tenant that are to have one
-// scheme.
+// packGroup says which files may lie in one stripe: those of a tenant, below one directory,
+// that are to have one scheme.
 type packGroup struct {
 	tenant moraine.Tenant
-	scheme moraine.Scheme
+	packPlace
+}
+
+// packPlace is what holds for all files of a directory.
+type packPlace struct {
+	scheme moraine.Scheme  // zero: they are not packed now
+	domain moraine.InodeID // see state.PackDomain
 }
 
 // packing is files of a group that are to be packed with each other.
@@ -36,9 +42,10 @@ type packing struct {
 
 // packer gathers small files in a look.
 type packer struct {
-	groups   map[packGroup]*packing
-	order    []packGroup // as they began
-	policies map[moraine.InodeID]moraine.Scheme
+	groups map[packGroup]*packing
+	order  []packGroup // as they began
+	places map[moraine.InodeID]packPlace
+	scopes map[moraine.InodeID]bool // directories that sessions are confined to
 }
 
 // offer gathers a file of which so many bytes are in small stripes of copies, or in one that
@@ -52,11 +59,11 @@ func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose ui
 	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.l.cfg.PackAfter.Nanoseconds() {
 		return false, err
 	}
-	scheme, err := s.schemeIn(r, p.Parent)
-	if err != nil || scheme.K < 2 || scheme.M != lose {
+	place, err := s.placeOf(r, p.Parent)
+	if err != nil || place.scheme.K < 2 || place.scheme.M != lose {
 		return false, err
 	}
-	g := packGroup{p.Tenant, scheme}
+	g := packGroup{p.Tenant, place}
 	in := s.packs.groups[g]
 	if in == nil {
 		if len(s.packs.order) == packGroups {
@@ -73,16 +80,20 @@ func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose ui
 	return true, nil
 }
 
-// schemeIn is what files of a directory are to have; zero where there is no room now for one
-// that survives the loss of as many hosts as of chunks.
-func (s *sweep) schemeIn(r state.Reader, dir moraine.InodeID) (moraine.Scheme, error) {
-	scheme, known := s.packs.policies[dir]
-	if known {
-		return scheme, nil
+// placeOf is what files of a directory are to have, and with which others. There is no scheme
+// where there is no room now for one that survives the loss of as many hosts as of chunks.
+func (s *sweep) placeOf(r state.Reader, dir moraine.InodeID) (packPlace, error) {
+	known, ok := s.packs.places[dir]
+	if ok {
+		return known, nil
 	}
 	scheme, err := s.l.machine.PolicyScheme(r, dir)
 	if err != nil {
-		return scheme, err
+		return packPlace{}, err
+	}
+	domain, err := s.l.machine.PackDomain(r, dir, s.packs.scopes)
+	if err != nil {
+		return packPlace{}, err
 	}
 	v := s.l.topology.view()
 	if scheme.K == 0 {
@@ -92,11 +103,11 @@ func (s *sweep) schemeIn(r state.Reader, dir moraine.InodeID) (moraine.Scheme, e
 	if err != nil || p.Scheme != scheme || p.Protects < int(scheme.M) {
 		scheme = moraine.Scheme{}
 	}
-	if len(s.packs.policies) == packPolicies {
-		clear(s.packs.policies)
+	if len(s.packs.places) == packPolicies {
+		clear(s.packs.places)
 	}
-	s.packs.policies[dir] = scheme
-	return scheme, nil
+	s.packs.places[dir] = packPlace{scheme, domain}
+	return s.packs.places[dir], nil
 }
 
 // endGroup makes a task of the files of a group, where it is worth it: what is larger than a

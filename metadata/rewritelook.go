@@ -34,7 +34,7 @@ type sweep struct {
 
 func newSweep(l *leader, settled moraine.StripeID) *sweep {
 	return &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found),
-		packs: packer{groups: make(map[packGroup]*packing), policies: make(map[moraine.InodeID]moraine.Scheme)}}
+		packs: packer{groups: make(map[packGroup]*packing), places: make(map[moraine.InodeID]packPlace), scopes: l.sessions.scopes()}}
 }
 
 // found is what a file names of a stripe.

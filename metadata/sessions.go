@@ -69,6 +69,19 @@ func (s *sessions) count() int {
 	return len(s.byID)
 }
 
+// scopes returns the directories that live sessions are confined to.
+func (s *sessions) scopes() map[moraine.InodeID]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	roots := make(map[moraine.InodeID]bool)
+	for _, ses := range s.byID {
+		if !ses.all {
+			roots[moraine.InodeID(ses.root)] = true
+		}
+	}
+	return roots
+}
+
 // holding returns those that may hold leases.
 func (s *sessions) holding() []uint64 {
 	s.mu.Lock()

@@ -111,7 +111,7 @@ var codecs = append([]codec{
 		g, err := decodeGrant(b)
 		return g.encode(), err
 	}},
-	{"stripe", encodeStripe(&moraine.Stripe{Scheme: moraine.Copies(2), Version: 4, Tenant: 1, Length: 100, LiveBytes: 90, RefCount: 2, KeyID: 6,
+	{"stripe", encodeStripe(&moraine.Stripe{Scheme: moraine.Copies(2), Version: 4, Tenant: 1, Length: 100, LiveBytes: 90, RefCount: 2, Origin: 1<<40 | 9, KeyID: 6,
 		Chunks: []moraine.ChunkState{{Device: 3, CRC: 0xdeadbeef, Level: moraine.NVMe}, {Device: 4, CRC: 1, Level: moraine.Memory, Epoch: 17}}}), func(b []byte) ([]byte, error) {
 		s, err := decodeStripe(0, b)
 		if err != nil {

@@ -138,6 +138,7 @@ func (w *commitWork) parseStripes() error {
 		if err != nil {
 			return err
 		}
+		s.Origin = w.i.id
 		if chunks += len(s.Chunks); chunks > moraine.MaxCommitChunks {
 			return fail(moraine.TooLarge, "commit", w.i.id.String(), "more than %d chunks", moraine.MaxCommitChunks)
 		}

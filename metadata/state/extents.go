@@ -38,6 +38,7 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 	}
 	seen := make(map[source]bool, len(exts))
 	reply.Extents = make([]*wire.Extent, len(exts))
+	var stripes []*moraine.Stripe
 	for n, e := range exts {
 		reply.Extents[n] = &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length),
 			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset), Object: uint64(e.Object)}
@@ -66,7 +67,10 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 		if s == nil {
 			return nil, &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt}
 		}
-		reply.Stripes = append(reply.Stripes, stripeToWire(s))
+		stripes, reply.Stripes = append(stripes, s), append(reply.Stripes, stripeToWire(s))
+	}
+	if err := v.limitReads(sc, i, stripes, reply); err != nil {
+		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, nil
 }

@@ -253,6 +253,9 @@ func (m *Machine) swapPack(t *tx, w *packWork, all *commitWork) error {
 	if err := m.takeStripes(t, all.stripes); err != nil {
 		return err
 	}
+	if err := t.setPackOrigin(w); err != nil {
+		return err
+	}
 	if err := m.addStripes(t, all.stripes); err != nil {
 		return err
 	}

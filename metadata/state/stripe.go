@@ -8,13 +8,14 @@ import (
 const stripeVersion = 1
 
 func encodeStripe(s *moraine.Stripe) []byte {
-	b := make([]byte, 0, 32+12*len(s.Chunks))
+	b := make([]byte, 0, 40+12*len(s.Chunks))
 	b = append(b, stripeVersion, s.Scheme.K, s.Scheme.M)
 	b = putUvarint(b, uint64(s.Version))
 	b = putUvarint(b, uint64(s.Tenant))
 	b = putUvarint(b, uint64(s.Length))
 	b = putUvarint(b, uint64(s.LiveBytes))
 	b = putUvarint(b, uint64(s.RefCount))
+	b = putFixed64(b, uint64(s.Origin))
 	b = append(b, s.Cipher)
 	b = putUvarint(b, uint64(s.KeyID))
 	for i := range s.Chunks {
@@ -37,6 +38,7 @@ func decodeStripe(id moraine.StripeID, b []byte) (*moraine.Stripe, error) {
 	s.Length = int64(d.uvarint())
 	s.LiveBytes = int64(d.uvarint())
 	s.RefCount = d.u32()
+	s.Origin = moraine.InodeID(d.fixed64())
 	s.Cipher = d.byte()
 	s.KeyID = d.u32()
 	n := min(s.Scheme.Chunks(), len(d.b))
@@ -90,7 +92,8 @@ func (t *tx) putStripe(old []moraine.DeviceID, s *moraine.Stripe) {
 	t.put(t.k.stripe(s.ID), encodeStripe(s))
 }
 
-// stripeToWire returns the record as it travels.
+// stripeToWire returns the record as it travels. Its origin stays here: it may be outside
+// the scope of who reads it.
 func stripeToWire(s *moraine.Stripe) *wire.Stripe {
 	w := &wire.Stripe{
 		Id: uint64(s.ID), Scheme: schemeToWire(s.Scheme), Version: uint32(s.Version), Tenant: uint32(s.Tenant),
@@ -108,7 +111,7 @@ func schemeToWire(s moraine.Scheme) *wire.Scheme {
 }
 
 // stripeFromWire checks a new stripe that a client wants to commit and returns
-// its first record, of tenant, without references.
+// its first record, of tenant, without references and origin.
 func stripeFromWire(w *wire.Stripe, tenant moraine.Tenant) (*moraine.Stripe, error) {
 	id := moraine.StripeID(w.GetId())
 	bad := func(format string, args ...any) (*moraine.Stripe, error) {

@@ -164,15 +164,15 @@ func (s *smalls) packed(n int) {
 	s.eventually("the files are packed", func() bool { return len(s.stripes()) <= n && len(running(s.t, s.c)) == 0 })
 }
 
-// TestPacksSmallFiles: small files of several directories that nobody changes come to lie in
+// TestPacksSmallFiles: small files of several directories of a project that nobody changes come to lie in
 // few coded stripes; what they are and when they were changed stays, and they are left alone
 // then. They take little more than half the room. When most are removed, the others leave the
 // stripes that are mostly dead.
 func TestPacksSmallFiles(t *testing.T) {
 	inCluster(t, packs, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
-		s.make("/a", 100)
-		s.make("/b/c", 100)
+		s.make("/p/q/a", 100)
+		s.make("/p/q/b/c", 100)
 		require.Len(t, s.stripes(), 200)
 		before, room := map[string]*wire.Attr{}, s.room()
 		for name := range s.data {
@@ -377,8 +377,8 @@ func TestPackGoesOnPastABadFile(t *testing.T) {
 	opts.Hosts = 10 // three are avoided for what they failed at
 	inCluster(t, opts, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
-		s.make("/d", 40)
-		bad := s.extents("/d/f000").Stripes[0].Id
+		s.make("/p/q/d", 40)
+		bad := s.extents("/p/q/d/f000").Stripes[0].Id
 		for _, h := range c.Hosts {
 			h.Before(func(req any) error {
 				if get, ok := req.(*wire.GetChunk); ok && get.GetStripe() == bad {
@@ -393,7 +393,7 @@ func TestPackGoesOnPastABadFile(t *testing.T) {
 		for _, h := range c.Hosts {
 			h.Before(nil)
 		}
-		s.make("/e", 10) // it takes company
+		s.make("/p/q/e", 10) // it takes company
 		s.eventually("it is packed", func() bool { return s.stripes()[bad] == nil })
 		s.hold()
 	})

@@ -29,8 +29,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxRanges is the most ranges of stripes in one capability.
-const MaxRanges = 64
+const (
+	// MaxRanges is the most ranges of stripes in one capability.
+	MaxRanges = 64
+	// MaxParts is the most parts of chunks in one capability: a page of extents has up to
+	// 1,000, of which those of one stripe cross from chunk to chunk 31 times at most.
+	MaxParts = 2048
+)
 
 // domain separates what is signed from session tokens, which the same key signs.
 const domain = "moraine capability\x00"
@@ -90,21 +95,23 @@ func exactly(b []byte, m proto.Message) error {
 
 // wellFormed checks what every capability has, and what those of its right have and no other.
 func wellFormed(c *wire.CapabilityClaims) error {
-	stripes, objects, intents := len(c.Stripes) > 0, len(c.Objects) > 0, len(c.Intents) > 0
+	stripes, objects, intents, parts := len(c.Stripes) > 0, len(c.Objects) > 0, len(c.Intents) > 0, len(c.Parts) > 0
 	ok := false
 	switch c.Right {
 	case wire.CapabilityRight_CAPABILITY_RIGHT_READ:
-		ok = (stripes || objects) && !intents && c.Chunks == 0
+		ok = (stripes || objects || parts) && !intents && c.Chunks == 0
 	case wire.CapabilityRight_CAPABILITY_RIGHT_WRITE:
-		ok = stripes && !objects && !intents && c.Inode == 0 && c.Chunks > 0 && c.Chunks <= moraine.MaxChunks
+		ok = stripes && !objects && !intents && !parts && c.Inode == 0 && c.Chunks > 0 && c.Chunks <= moraine.MaxChunks
 	case wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR:
-		ok = intents && !stripes && !objects && c.Inode == 0 && c.Chunks == 0
+		ok = intents && !stripes && !objects && !parts && c.Inode == 0 && c.Chunks == 0
 	}
 	switch {
 	case !ok || len(c.Cluster) != len(moraine.UUID{}) || c.Session == 0 && c.Node == "":
 		return denied("the claims of the capability do not fit its right")
 	case len(c.Stripes) > MaxRanges || !inOrder(c.Stripes):
 		return denied("the stripes of the capability are too many, empty, or out of order")
+	case len(c.Parts) > MaxParts || !partsInOrder(c.Parts):
+		return denied("the parts of chunks of the capability are too many, empty, or out of order")
 	}
 	return nil
 }
@@ -176,6 +183,28 @@ func Holds(c *wire.CapabilityClaims, peer *transport.Peer, cluster moraine.UUID,
 func CoversStripe(c *wire.CapabilityClaims, stripe uint64) bool {
 	n := sort.Search(len(c.Stripes), func(n int) bool { return c.Stripes[n].First > stripe })
 	return n > 0 && stripe-c.Stripes[n-1].First < c.Stripes[n-1].Count
+}
+
+// CoversRead reports whether the claims cover a range of a chunk.
+func CoversRead(c *wire.CapabilityClaims, stripe uint64, index uint32, offset, length uint64) bool {
+	if CoversStripe(c, stripe) {
+		return true
+	}
+	in := func(copies bool, index uint32) bool {
+		n := sort.Search(len(c.Parts), func(n int) bool { return after(c.Parts[n], stripe, index, offset) })
+		if n == 0 {
+			return false
+		}
+		p := c.Parts[n-1]
+		return p.Stripe == stripe && p.Index == index && p.Copies == copies && length <= p.Length && offset-p.Offset <= p.Length-length
+	}
+	return in(false, index) || in(true, 0)
+}
+
+// CoversPart reports whether the claims cover any byte of a stripe.
+func CoversPart(c *wire.CapabilityClaims, stripe uint64) bool {
+	n := sort.Search(len(c.Parts), func(n int) bool { return c.Parts[n].Stripe >= stripe })
+	return n < len(c.Parts) && c.Parts[n].Stripe == stripe || CoversStripe(c, stripe)
 }
 
 // CoversObject reports whether the claims cover an object.

@@ -32,7 +32,9 @@ func claims() *wire.CapabilityClaims {
 	cluster := moraine.UUID{1, 2, 3}
 	return &wire.CapabilityClaims{Cluster: cluster[:], Key: 7, Incarnation: 2, Expires: 1000, Session: 42,
 		Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Inode: 5,
-		Stripes: []*wire.StripeRange{{First: 10, Count: 5}, {First: 20, Count: 1}}, Objects: []uint64{9}}
+		Stripes: []*wire.StripeRange{{First: 10, Count: 5}, {First: 20, Count: 1}}, Objects: []uint64{9},
+		Parts: []*wire.ChunkPart{{Stripe: 30, Index: 1, Offset: 100, Length: 50}, {Stripe: 30, Index: 1, Offset: 200, Length: 50},
+			{Stripe: 31, Copies: true, Offset: 0, Length: 10}, {Stripe: 31, Copies: true, Offset: 20, Length: 10}}}
 }
 
 // A capability that an earlier build signed is verified by this one.
@@ -81,6 +83,25 @@ func TestWhatACapabilityCovers(t *testing.T) {
 	for stripe, covered := range map[uint64]bool{0: false, 9: false, 10: true, 14: true, 15: false, 19: false, 20: true, 21: false} {
 		require.Equal(t, covered, capability.CoversStripe(claims(), stripe), "stripe %d", stripe)
 	}
+	for _, r := range []struct {
+		stripe      uint64
+		index       uint32
+		off, length uint64
+		covered     bool
+	}{
+		{10, 31, 0, 1 << 30, true}, // of a whole stripe
+		{30, 1, 100, 50, true}, {30, 1, 149, 1, true}, {30, 1, 200, 50, true}, {30, 1, 120, 0, true},
+		{30, 1, 99, 1, false}, {30, 1, 100, 51, false}, {30, 1, 150, 1, false}, {30, 1, 140, 70, false}, {30, 1, 100, 150, false},
+		{30, 0, 100, 50, false}, {30, 2, 100, 50, false}, {29, 1, 100, 50, false}, {32, 1, 0, 1, false},
+		{30, 1, 100, math.MaxUint64, false}, {30, 1, math.MaxUint64, 1, false}, {30, 1, math.MaxUint64, 101, false}, {30, 1, 0, 0, false},
+		{31, 0, 0, 10, true}, {31, 3, 2, 8, true}, {31, 3, 20, 10, true}, {31, 3, 10, 1, false}, {31, 3, 0, 11, false}, {31, 3, 5, 20, false},
+	} {
+		require.Equal(t, r.covered, capability.CoversRead(claims(), r.stripe, r.index, r.off, r.length), "%+v", r)
+	}
+	for stripe, some := range map[uint64]bool{10: true, 15: false, 29: false, 30: true, 31: true, 32: false} {
+		require.Equal(t, some, capability.CoversPart(claims(), stripe), "stripe %d", stripe)
+	}
+	require.False(t, capability.CoversStripe(claims(), 30))
 	require.True(t, capability.CoversObject(claims(), 9))
 	require.False(t, capability.CoversObject(claims(), 8))
 }
@@ -111,7 +132,9 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 	const most = math.MaxUint64
 	const write, repair = wire.CapabilityRight_CAPABILITY_RIGHT_WRITE, wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR
 	writes := func(chunks uint32) func(c *wire.CapabilityClaims) {
-		return func(c *wire.CapabilityClaims) { c.Right, c.Objects, c.Inode, c.Chunks = write, nil, 0, chunks }
+		return func(c *wire.CapabilityClaims) {
+			c.Right, c.Objects, c.Parts, c.Inode, c.Chunks = write, nil, nil, 0, chunks
+		}
 	}
 	intents := []*wire.Intent{{Stripe: 1, Index: 1, Device: 1, Version: 2}}
 	many := make([]uint64, 0, 2*(capability.MaxRanges+1))
@@ -132,16 +155,31 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 		"too many":                ranges(many...),
 		"no right":                func(c *wire.CapabilityClaims) { c.Right = 0 },
 		"an unknown right":        func(c *wire.CapabilityClaims) { c.Right = 9 },
-		"nothing to read":         func(c *wire.CapabilityClaims) { c.Stripes, c.Objects = nil, nil },
+		"nothing to read":         func(c *wire.CapabilityClaims) { c.Stripes, c.Objects, c.Parts = nil, nil, nil },
+		"write of parts":          func(c *wire.CapabilityClaims) { parts := c.Parts; writes(3)(c); c.Parts = parts },
+		"parts that overlap":      func(c *wire.CapabilityClaims) { c.Parts[1].Offset = 149 },
+		"parts that touch":        func(c *wire.CapabilityClaims) { c.Parts[1].Offset = 150 },
+		"parts out of order":      func(c *wire.CapabilityClaims) { slices.Reverse(c.Parts) },
+		"an empty part":           func(c *wire.CapabilityClaims) { c.Parts[0].Length = 0 },
+		"a part of no stripe":     func(c *wire.CapabilityClaims) { c.Parts = []*wire.ChunkPart{{Length: 1}} },
+		"a part that wraps":       func(c *wire.CapabilityClaims) { c.Parts[1].Length = most },
+		"a part past a chunk":     func(c *wire.CapabilityClaims) { c.Parts[1].Length = moraine.MaxChunkSize },
+		"a part of chunk 32":      func(c *wire.CapabilityClaims) { c.Parts[1].Index = moraine.MaxChunks },
+		"a part of one copy":      func(c *wire.CapabilityClaims) { c.Parts[3].Index = 1 },
+		"a part of both kinds":    func(c *wire.CapabilityClaims) { c.Parts[0].Copies, c.Parts[0].Index = true, 0 },
 		"read with intents":       func(c *wire.CapabilityClaims) { c.Intents = intents },
 		"read with chunks":        func(c *wire.CapabilityClaims) { c.Chunks = 3 },
 		"write of no chunks":      writes(0),
 		"write of many chunks":    writes(moraine.MaxChunks + 1),
 		"write with objects":      func(c *wire.CapabilityClaims) { writes(3)(c); c.Objects = []uint64{9} },
-		"repair of stripes":       func(c *wire.CapabilityClaims) { c.Right, c.Objects, c.Inode, c.Intents = repair, nil, 0, intents },
-		"repair of nothing":       func(c *wire.CapabilityClaims) { c.Right, c.Objects, c.Inode, c.Stripes = repair, nil, 0, nil },
-		"no holder":               func(c *wire.CapabilityClaims) { c.Session = 0 },
-		"no cluster":              func(c *wire.CapabilityClaims) { c.Cluster = nil },
+		"repair of stripes": func(c *wire.CapabilityClaims) {
+			c.Right, c.Objects, c.Parts, c.Inode, c.Intents = repair, nil, nil, 0, intents
+		},
+		"repair of nothing": func(c *wire.CapabilityClaims) {
+			c.Right, c.Objects, c.Parts, c.Inode, c.Stripes = repair, nil, nil, 0, nil
+		},
+		"no holder":  func(c *wire.CapabilityClaims) { c.Session = 0 },
+		"no cluster": func(c *wire.CapabilityClaims) { c.Cluster = nil },
 	} {
 		c := claims()
 		change(c)
@@ -188,6 +226,28 @@ func encoded(t *testing.T) []byte {
 	b, err := proto.Marshal(c)
 	require.NoError(t, err)
 	return b
+}
+
+// Parts finds ranges of a stripe in its chunks, whatever their order, as a capability has them.
+func TestPartsOfChunks(t *testing.T) {
+	const block = moraine.BlockSize
+	s := &wire.Stripe{Id: 30, Scheme: &wire.Scheme{K: 2, M: 1}, Length: 2*block - 10} // chunks of a block
+	got := capability.Parts(s, []*wire.Extent{{StripeOffset: block + 100, Length: 50}, {StripeOffset: block - 10, Length: 30},
+		{StripeOffset: block - 20, Length: 10}, {StripeOffset: 5, Length: 1}, {StripeOffset: block + 110, Length: 5}})
+	want := []*wire.ChunkPart{{Stripe: 30, Offset: 5, Length: 1}, {Stripe: 30, Offset: block - 20, Length: 20},
+		{Stripe: 30, Index: 1, Offset: 0, Length: 20}, {Stripe: 30, Index: 1, Offset: 100, Length: 50}}
+	require.Len(t, got, len(want))
+	for n := range want {
+		require.True(t, proto.Equal(want[n], got[n]), "%v", got[n])
+	}
+	s.Scheme = &wire.Scheme{K: 1, M: 2}
+	got = capability.Parts(s, []*wire.Extent{{StripeOffset: block - 10, Length: 30}})
+	require.Len(t, got, 1)
+	require.True(t, proto.Equal(&wire.ChunkPart{Stripe: 30, Copies: true, Offset: block - 10, Length: 30}, got[0]), "%v", got)
+	c := claims()
+	c.Parts = got
+	_, err := capability.Sign(signer, c)
+	require.NoError(t, err)
 }
 
 // FuzzVerify has no bytes crash a chunkserver, nor pass that do not say what was signed.

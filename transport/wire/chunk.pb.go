@@ -140,6 +140,7 @@ type CapabilityClaims struct {
 	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`           // REPAIR
 	Objects       []uint64               `protobuf:"fixed64,10,rep,packed,name=objects,proto3" json:"objects,omitempty"` // READ
 	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`            // READ: the file whose content it is
+	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`              // READ: by stripe, index and offset, none touching another, none empty
 	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`           // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,9 +253,93 @@ func (x *CapabilityClaims) GetInode() uint64 {
 	return 0
 }
 
+func (x *CapabilityClaims) GetParts() []*ChunkPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
 func (x *CapabilityClaims) GetChunks() uint32 {
 	if x != nil {
 		return x.Chunks
+	}
+	return 0
+}
+
+// ChunkPart is a range of bytes of one chunk of a stripe, or of each of its copies.
+type ChunkPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Copies        bool                   `protobuf:"varint,3,opt,name=copies,proto3" json:"copies,omitempty"` // of every chunk: they hold the same bytes
+	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChunkPart) Reset() {
+	*x = ChunkPart{}
+	mi := &file_chunk_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChunkPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChunkPart) ProtoMessage() {}
+
+func (x *ChunkPart) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChunkPart.ProtoReflect.Descriptor instead.
+func (*ChunkPart) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ChunkPart) GetStripe() uint64 {
+	if x != nil {
+		return x.Stripe
+	}
+	return 0
+}
+
+func (x *ChunkPart) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ChunkPart) GetCopies() bool {
+	if x != nil {
+		return x.Copies
+	}
+	return false
+}
+
+func (x *ChunkPart) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ChunkPart) GetLength() uint64 {
+	if x != nil {
+		return x.Length
 	}
 	return 0
 }
@@ -269,7 +354,7 @@ type StripeRange struct {
 
 func (x *StripeRange) Reset() {
 	*x = StripeRange{}
-	mi := &file_chunk_proto_msgTypes[2]
+	mi := &file_chunk_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -281,7 +366,7 @@ func (x *StripeRange) String() string {
 func (*StripeRange) ProtoMessage() {}
 
 func (x *StripeRange) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[2]
+	mi := &file_chunk_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -294,7 +379,7 @@ func (x *StripeRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StripeRange.ProtoReflect.Descriptor instead.
 func (*StripeRange) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{2}
+	return file_chunk_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StripeRange) GetFirst() uint64 {
@@ -336,7 +421,7 @@ type PutChunk struct {
 
 func (x *PutChunk) Reset() {
 	*x = PutChunk{}
-	mi := &file_chunk_proto_msgTypes[3]
+	mi := &file_chunk_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +433,7 @@ func (x *PutChunk) String() string {
 func (*PutChunk) ProtoMessage() {}
 
 func (x *PutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[3]
+	mi := &file_chunk_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +446,7 @@ func (x *PutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutChunk.ProtoReflect.Descriptor instead.
 func (*PutChunk) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{3}
+	return file_chunk_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PutChunk) GetStripe() uint64 {
@@ -473,7 +558,7 @@ type PutChunkReply struct {
 
 func (x *PutChunkReply) Reset() {
 	*x = PutChunkReply{}
-	mi := &file_chunk_proto_msgTypes[4]
+	mi := &file_chunk_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +570,7 @@ func (x *PutChunkReply) String() string {
 func (*PutChunkReply) ProtoMessage() {}
 
 func (x *PutChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[4]
+	mi := &file_chunk_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +583,7 @@ func (x *PutChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutChunkReply.ProtoReflect.Descriptor instead.
 func (*PutChunkReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{4}
+	return file_chunk_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PutChunkReply) GetError() *Error {
@@ -543,7 +628,7 @@ type GetChunk struct {
 
 func (x *GetChunk) Reset() {
 	*x = GetChunk{}
-	mi := &file_chunk_proto_msgTypes[5]
+	mi := &file_chunk_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +640,7 @@ func (x *GetChunk) String() string {
 func (*GetChunk) ProtoMessage() {}
 
 func (x *GetChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[5]
+	mi := &file_chunk_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +653,7 @@ func (x *GetChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChunk.ProtoReflect.Descriptor instead.
 func (*GetChunk) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{5}
+	return file_chunk_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetChunk) GetStripe() uint64 {
@@ -654,7 +739,7 @@ type GetChunkReply struct {
 
 func (x *GetChunkReply) Reset() {
 	*x = GetChunkReply{}
-	mi := &file_chunk_proto_msgTypes[6]
+	mi := &file_chunk_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +751,7 @@ func (x *GetChunkReply) String() string {
 func (*GetChunkReply) ProtoMessage() {}
 
 func (x *GetChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[6]
+	mi := &file_chunk_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +764,7 @@ func (x *GetChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChunkReply.ProtoReflect.Descriptor instead.
 func (*GetChunkReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{6}
+	return file_chunk_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetChunkReply) GetError() *Error {
@@ -727,7 +812,7 @@ type SyncDevices struct {
 
 func (x *SyncDevices) Reset() {
 	*x = SyncDevices{}
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +824,7 @@ func (x *SyncDevices) String() string {
 func (*SyncDevices) ProtoMessage() {}
 
 func (x *SyncDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +837,7 @@ func (x *SyncDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncDevices.ProtoReflect.Descriptor instead.
 func (*SyncDevices) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{7}
+	return file_chunk_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SyncDevices) GetDevices() []uint32 {
@@ -771,7 +856,7 @@ type SyncDevicesReply struct {
 
 func (x *SyncDevicesReply) Reset() {
 	*x = SyncDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +868,7 @@ func (x *SyncDevicesReply) String() string {
 func (*SyncDevicesReply) ProtoMessage() {}
 
 func (x *SyncDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +881,7 @@ func (x *SyncDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncDevicesReply.ProtoReflect.Descriptor instead.
 func (*SyncDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{8}
+	return file_chunk_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SyncDevicesReply) GetError() *Error {
@@ -817,7 +902,7 @@ type StatDevices struct {
 
 func (x *StatDevices) Reset() {
 	*x = StatDevices{}
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +914,7 @@ func (x *StatDevices) String() string {
 func (*StatDevices) ProtoMessage() {}
 
 func (x *StatDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +927,7 @@ func (x *StatDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevices.ProtoReflect.Descriptor instead.
 func (*StatDevices) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{9}
+	return file_chunk_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StatDevices) GetList() *ListChunks {
@@ -865,7 +950,7 @@ type ListChunks struct {
 
 func (x *ListChunks) Reset() {
 	*x = ListChunks{}
-	mi := &file_chunk_proto_msgTypes[10]
+	mi := &file_chunk_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +962,7 @@ func (x *ListChunks) String() string {
 func (*ListChunks) ProtoMessage() {}
 
 func (x *ListChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[10]
+	mi := &file_chunk_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +975,7 @@ func (x *ListChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListChunks.ProtoReflect.Descriptor instead.
 func (*ListChunks) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{10}
+	return file_chunk_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListChunks) GetDevice() uint32 {
@@ -924,7 +1009,7 @@ type ListedChunks struct {
 
 func (x *ListedChunks) Reset() {
 	*x = ListedChunks{}
-	mi := &file_chunk_proto_msgTypes[11]
+	mi := &file_chunk_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1021,7 @@ func (x *ListedChunks) String() string {
 func (*ListedChunks) ProtoMessage() {}
 
 func (x *ListedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[11]
+	mi := &file_chunk_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1034,7 @@ func (x *ListedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedChunks.ProtoReflect.Descriptor instead.
 func (*ListedChunks) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{11}
+	return file_chunk_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListedChunks) GetChunks() []*ChunkReport {
@@ -979,7 +1064,7 @@ type StatDevicesReply struct {
 
 func (x *StatDevicesReply) Reset() {
 	*x = StatDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[12]
+	mi := &file_chunk_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1076,7 @@ func (x *StatDevicesReply) String() string {
 func (*StatDevicesReply) ProtoMessage() {}
 
 func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[12]
+	mi := &file_chunk_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1089,7 @@ func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevicesReply.ProtoReflect.Descriptor instead.
 func (*StatDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{12}
+	return file_chunk_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatDevicesReply) GetError() *Error {
@@ -1061,7 +1146,7 @@ type GetPiece struct {
 
 func (x *GetPiece) Reset() {
 	*x = GetPiece{}
-	mi := &file_chunk_proto_msgTypes[13]
+	mi := &file_chunk_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1158,7 @@ func (x *GetPiece) String() string {
 func (*GetPiece) ProtoMessage() {}
 
 func (x *GetPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[13]
+	mi := &file_chunk_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1171,7 @@ func (x *GetPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPiece.ProtoReflect.Descriptor instead.
 func (*GetPiece) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{13}
+	return file_chunk_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetPiece) GetObject() uint64 {
@@ -1148,7 +1233,7 @@ type GetPieceReply struct {
 
 func (x *GetPieceReply) Reset() {
 	*x = GetPieceReply{}
-	mi := &file_chunk_proto_msgTypes[14]
+	mi := &file_chunk_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1245,7 @@ func (x *GetPieceReply) String() string {
 func (*GetPieceReply) ProtoMessage() {}
 
 func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[14]
+	mi := &file_chunk_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1258,7 @@ func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPieceReply.ProtoReflect.Descriptor instead.
 func (*GetPieceReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{14}
+	return file_chunk_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetPieceReply) GetError() *Error {
@@ -1198,7 +1283,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\n" +
 	"Capability\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\x8a\x03\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xb9\x03\n" +
 	"\x10CapabilityClaims\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -1211,8 +1296,15 @@ const file_chunk_proto_rawDesc = "" +
 	"\aintents\x18\t \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x18\n" +
 	"\aobjects\x18\n" +
 	" \x03(\x06R\aobjects\x12\x14\n" +
-	"\x05inode\x18\v \x01(\x06R\x05inode\x12\x16\n" +
-	"\x06chunks\x18\f \x01(\rR\x06chunks\"9\n" +
+	"\x05inode\x18\v \x01(\x06R\x05inode\x12-\n" +
+	"\x05parts\x18\r \x03(\v2\x17.moraine.wire.ChunkPartR\x05parts\x12\x16\n" +
+	"\x06chunks\x18\f \x01(\rR\x06chunks\"\x81\x01\n" +
+	"\tChunkPart\x12\x16\n" +
+	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
+	"\x06copies\x18\x03 \x01(\bR\x06copies\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"9\n" +
 	"\vStripeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\"\xe8\x02\n" +
@@ -1314,47 +1406,49 @@ func file_chunk_proto_rawDescGZIP() []byte {
 }
 
 var file_chunk_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_chunk_proto_goTypes = []any{
 	(CapabilityRight)(0),     // 0: moraine.wire.CapabilityRight
 	(*Capability)(nil),       // 1: moraine.wire.Capability
 	(*CapabilityClaims)(nil), // 2: moraine.wire.CapabilityClaims
-	(*StripeRange)(nil),      // 3: moraine.wire.StripeRange
-	(*PutChunk)(nil),         // 4: moraine.wire.PutChunk
-	(*PutChunkReply)(nil),    // 5: moraine.wire.PutChunkReply
-	(*GetChunk)(nil),         // 6: moraine.wire.GetChunk
-	(*GetChunkReply)(nil),    // 7: moraine.wire.GetChunkReply
-	(*SyncDevices)(nil),      // 8: moraine.wire.SyncDevices
-	(*SyncDevicesReply)(nil), // 9: moraine.wire.SyncDevicesReply
-	(*StatDevices)(nil),      // 10: moraine.wire.StatDevices
-	(*ListChunks)(nil),       // 11: moraine.wire.ListChunks
-	(*ListedChunks)(nil),     // 12: moraine.wire.ListedChunks
-	(*StatDevicesReply)(nil), // 13: moraine.wire.StatDevicesReply
-	(*GetPiece)(nil),         // 14: moraine.wire.GetPiece
-	(*GetPieceReply)(nil),    // 15: moraine.wire.GetPieceReply
-	(*Intent)(nil),           // 16: moraine.wire.Intent
-	(*Error)(nil),            // 17: moraine.wire.Error
-	(*ChunkReport)(nil),      // 18: moraine.wire.ChunkReport
-	(*Device)(nil),           // 19: moraine.wire.Device
+	(*ChunkPart)(nil),        // 3: moraine.wire.ChunkPart
+	(*StripeRange)(nil),      // 4: moraine.wire.StripeRange
+	(*PutChunk)(nil),         // 5: moraine.wire.PutChunk
+	(*PutChunkReply)(nil),    // 6: moraine.wire.PutChunkReply
+	(*GetChunk)(nil),         // 7: moraine.wire.GetChunk
+	(*GetChunkReply)(nil),    // 8: moraine.wire.GetChunkReply
+	(*SyncDevices)(nil),      // 9: moraine.wire.SyncDevices
+	(*SyncDevicesReply)(nil), // 10: moraine.wire.SyncDevicesReply
+	(*StatDevices)(nil),      // 11: moraine.wire.StatDevices
+	(*ListChunks)(nil),       // 12: moraine.wire.ListChunks
+	(*ListedChunks)(nil),     // 13: moraine.wire.ListedChunks
+	(*StatDevicesReply)(nil), // 14: moraine.wire.StatDevicesReply
+	(*GetPiece)(nil),         // 15: moraine.wire.GetPiece
+	(*GetPieceReply)(nil),    // 16: moraine.wire.GetPieceReply
+	(*Intent)(nil),           // 17: moraine.wire.Intent
+	(*Error)(nil),            // 18: moraine.wire.Error
+	(*ChunkReport)(nil),      // 19: moraine.wire.ChunkReport
+	(*Device)(nil),           // 20: moraine.wire.Device
 }
 var file_chunk_proto_depIdxs = []int32{
 	0,  // 0: moraine.wire.CapabilityClaims.right:type_name -> moraine.wire.CapabilityRight
-	3,  // 1: moraine.wire.CapabilityClaims.stripes:type_name -> moraine.wire.StripeRange
-	16, // 2: moraine.wire.CapabilityClaims.intents:type_name -> moraine.wire.Intent
-	17, // 3: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
-	17, // 4: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
-	17, // 5: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
-	11, // 6: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
-	18, // 7: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
-	17, // 8: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
-	19, // 9: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
-	12, // 10: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
-	17, // 11: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	4,  // 1: moraine.wire.CapabilityClaims.stripes:type_name -> moraine.wire.StripeRange
+	17, // 2: moraine.wire.CapabilityClaims.intents:type_name -> moraine.wire.Intent
+	3,  // 3: moraine.wire.CapabilityClaims.parts:type_name -> moraine.wire.ChunkPart
+	18, // 4: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
+	18, // 5: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
+	18, // 6: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
+	12, // 7: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
+	19, // 8: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
+	18, // 9: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
+	20, // 10: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
+	13, // 11: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
+	18, // 12: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_chunk_proto_init() }
@@ -1370,7 +1464,7 @@ func file_chunk_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_chunk_proto_rawDesc), len(file_chunk_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

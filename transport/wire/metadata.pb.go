@@ -7250,8 +7250,11 @@ type ExtentsReply struct {
 	// one is of the next 64 stripes by number, and the first one of all objects too.
 	Capabilities       [][]byte `protobuf:"bytes,600,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	CapabilitiesExpire int64    `protobuf:"varint,601,opt,name=capabilities_expire,json=capabilitiesExpire,proto3" json:"capabilities_expire,omitempty"` // wall clock, seconds since the epoch
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Stripes that hold bytes of others too, which the caller may not read: its capabilities
+	// are for what the extents name. What is lost of them it cannot rebuild itself.
+	Limited       []uint64 `protobuf:"fixed64,602,rep,packed,name=limited,proto3" json:"limited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExtentsReply) Reset() {
@@ -7331,6 +7334,13 @@ func (x *ExtentsReply) GetCapabilitiesExpire() int64 {
 		return x.CapabilitiesExpire
 	}
 	return 0
+}
+
+func (x *ExtentsReply) GetLimited() []uint64 {
+	if x != nil {
+		return x.Limited
+	}
+	return nil
 }
 
 // ReportBadChunks says what a reader met: chunks lost, corrupt or stale.
@@ -14493,7 +14503,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\"\xb1\x02\n" +
+	"generation\"\xcc\x02\n" +
 	"\fExtentsReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12.\n" +
 	"\aextents\x18\x02 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12.\n" +
@@ -14501,7 +14511,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04more\x18\x04 \x01(\bR\x04more\x12.\n" +
 	"\aobjects\x18\x05 \x03(\v2\x14.moraine.wire.ObjectR\aobjects\x12#\n" +
 	"\fcapabilities\x18\xd8\x04 \x03(\fR\fcapabilities\x120\n" +
-	"\x13capabilities_expire\x18\xd9\x04 \x01(\x03R\x12capabilitiesExpire\"A\n" +
+	"\x13capabilities_expire\x18\xd9\x04 \x01(\x03R\x12capabilitiesExpire\x12\x19\n" +
+	"\alimited\x18\xda\x04 \x03(\x06R\alimited\"A\n" +
 	"\x0fReportBadChunks\x12.\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x16.moraine.wire.BadChunkR\x06chunks\"\xd8\x01\n" +
 	"\bBadChunk\x12\x16\n" +
