@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -84,5 +85,30 @@ func TestOpenWhileTheLastHandleCloses(t *testing.T) {
 		second := <-opened
 		requireContent(t, c, second, fresh)
 		require.NoError(t, second.Close(c.ctx))
+	})
+}
+
+// TestRangesPastTheEndAreRefused: a range that ends past the file is an error, and not
+// zeros, also where its end is past every offset.
+func TestRangesPastTheEndAreRefused(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		data := bytesOf(1, 5000)
+		h := openNew(t, c, cl, "f")
+		writeAt(t, c, h, data, 0)
+		require.NoError(t, h.Close(c.ctx))
+		r, err := cl.OpenFile(c.ctx, "/f")
+		require.NoError(t, err)
+		defer r.Close()
+		p := make([]byte, 10)
+		for _, off := range []int64{-1, 4991, 5000, math.MaxInt64 - 10, math.MaxInt64 - 9, math.MaxInt64} {
+			require.ErrorIs(t, r.ReadRange(c.ctx, p, off), moraine.InvalidArgument, "%d", off)
+			s, err := r.Section(c.ctx, off, 10)
+			require.ErrorIs(t, err, moraine.InvalidArgument, "%d", off)
+			require.Nil(t, s)
+		}
+		require.NoError(t, r.ReadRange(c.ctx, p, 4990))
+		require.Equal(t, data[4990:], p)
 	})
 }

@@ -105,7 +105,7 @@ func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 // is an error. What is read is not taken from, or added to, what a sequential
 // reader fetched ahead.
 func (r *Reader) ReadRange(ctx context.Context, dst []byte, off int64) error {
-	if off < 0 || off+int64(len(dst)) > r.Size() {
+	if off < 0 || off > r.Size()-int64(len(dst)) {
 		return &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument, Err: io.ErrUnexpectedEOF}
 	}
 	return wrap("client.Read", r.ref, r.read(ctx, dst, off))

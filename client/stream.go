@@ -132,7 +132,7 @@ func (a readerAt) ReadAt(p []byte, off int64) (int, error) { return a.r.ReadAt(a
 
 // Section returns a reader of n bytes from off on.
 func (r *Reader) Section(ctx context.Context, off, n int64) (*io.SectionReader, error) {
-	if off < 0 || n < 0 || off+n > r.Size() {
+	if off < 0 || n < 0 || off > r.Size()-n {
 		return nil, &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument}
 	}
 	return io.NewSectionReader(r.ReaderAt(ctx), off, n), nil
