@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"io"
 	"math"
 	"testing"
 	"time"
@@ -110,5 +111,8 @@ func TestRangesPastTheEndAreRefused(t *testing.T) {
 		}
 		require.NoError(t, r.ReadRange(c.ctx, p, 4990))
 		require.Equal(t, data[4990:], p)
+		rest, err := io.ReadAll(r.NewRangeStream(c.ctx, 4000, math.MaxInt64))
+		require.NoError(t, err)
+		require.Equal(t, data[4000:], rest)
 	})
 }

@@ -36,7 +36,7 @@ func (r *Reader) NewStream(ctx context.Context, off int64) *Stream {
 // ahead from the first byte on. ctx bounds all its reads. Closing the stream
 // closes the Reader, which nothing else may read from.
 func (r *Reader) NewRangeStream(ctx context.Context, off, n int64) *Stream {
-	end := min(r.Size(), off+n)
+	end := off + min(n, max(0, r.Size()-off))
 	r.ahead.expect(off, end)
 	return &Stream{ctx: ctx, r: r, off: off, end: end}
 }
