@@ -38,6 +38,9 @@ type batch struct {
 	// when they are committed. The caller waits for them.
 	appended bool
 	at       int64 // committed: where that was
+	// asked is whether the service was asked to commit it: whoever gives it up then does
+	// not know whether it has.
+	asked bool
 }
 
 type batchState uint8

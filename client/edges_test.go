@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,4 +116,63 @@ func TestRangesPastTheEndAreRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, data[4000:], rest)
 	})
+}
+
+// TestAppendsThatAreGivenUp: an append that its caller gives up is not there afterwards,
+// so that it can be made again; where it is too late for that the error is another one.
+func TestAppendsThatAreGivenUp(t *testing.T) {
+	for name, size := range map[string]int{"small": 5000, "large": 200_000} {
+		for _, where := range []string{"puts hang", "the commit hangs", "the commit before it hangs"} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				inCluster(t, 6, func(c *cluster) {
+					cl := c.dial("c1", config())
+					defer cl.Close()
+					h := openNew(t, c, cl, "f")
+					start, data := bytesOf(1, 5000), bytesOf(2, size)
+					writeAt(t, c, h, start, 0)
+					require.NoError(t, h.Flush(c.ctx))
+					var hang atomic.Bool
+					hang.Store(true)
+					ctx, cancel := context.WithCancel(c.ctx)
+					wait := func() {
+						for hang.Load() {
+							time.Sleep(10 * time.Millisecond)
+						}
+					}
+					if where == "puts hang" {
+						for _, host := range c.hosts {
+							onPuts(host, 0, func(context.Context, *wire.PutChunk) error { wait(); return nil })
+						}
+					} else {
+						c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+							if req.GetCommit() != nil {
+								wait()
+							}
+							return nil, nil
+						})
+					}
+					if where == "the commit before it hangs" {
+						writeAt(t, c, h, start[:1000], 0)
+					}
+					time.AfterFunc(500*time.Millisecond, cancel)
+					_, n, err := h.Append(ctx, data)
+					require.Error(t, err)
+					require.Zero(t, n)
+					hang.Store(false)
+					want := append(append([]byte(nil), start...), data...)
+					if where == "the commit hangs" {
+						require.Equal(t, moraine.Timeout, moraine.KindOf(err), "%v", err)
+					} else {
+						require.Equal(t, moraine.Canceled, moraine.KindOf(err), "%v", err)
+						_, _, err = h.Append(c.ctx, data) // as who is told that nothing was written
+						require.NoError(t, err)
+					}
+					require.NoError(t, h.Close(c.ctx))
+					got := read(t, c, cl, "/f")
+					require.Len(t, got, len(want))
+					require.Equal(t, sum(want), sum(got))
+				})
+			})
+		}
+	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -111,11 +112,32 @@ func (ct *content) appendOne(ctx context.Context, p []byte) (off int64, n int, e
 		return 0, 0, err
 	}
 	if err := ct.awaitCommitted(ctx); err != nil {
-		return 0, 0, err
+		return ct.withdraw(b, err)
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	return b.at, int(b.length), b.err
+}
+
+// withdraw gives up a batch that was appended, for whoever waits for it no longer since
+// err: he may append the bytes again. Where the service was asked for them already the
+// error is a Timeout, so that nobody takes it for a call that did nothing.
+func (ct *content) withdraw(b *batch, err error) (off int64, n int, _ error) {
+	ct.mu.Lock()
+	defer ct.mu.Unlock()
+	switch {
+	case b.state == batchDone:
+		return b.at, int(b.length), nil
+	case b.state == batchFailed:
+		return 0, 0, b.err
+	case b.asked:
+		return 0, 0, &moraine.Error{Op: "append", Ref: ct.ref, Kind: moraine.Timeout, Err: fmt.Errorf("it may be appended yet: %v", err)}
+	}
+	ct.fail(b, err)
+	ct.prune()
+	ct.kick()
+	ct.signal()
+	return 0, 0, err
 }
 
 // fillAppended copies as much of p as one stripe takes. The memory is reserved

@@ -85,15 +85,18 @@ func (s *sender) expired(sent []sentStripe) bool {
 func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
-	b.placed(sent)
-	if err == nil {
+	switch {
+	case b.state == batchFailed: // withdrawn
+		ct.giveUp(sent)
+	case err == nil:
+		b.placed(sent)
 		b.state = batchPut
 		for i := range ct.spans {
 			if ct.spans[i].b == b {
 				ct.spans[i].mem = nil
 			}
 		}
-	} else {
+	default:
 		ct.fail(b, err)
 	}
 	ct.c.writes.release(b.free())
@@ -241,6 +244,9 @@ func (ct *content) commitNext() {
 		return
 	}
 	set, op := ct.nextCommit()
+	for _, b := range set {
+		b.asked = true
+	}
 	ct.mu.Unlock()
 	var reply *wire.CommitReply
 	var err error
