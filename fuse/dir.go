@@ -6,6 +6,7 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -158,7 +159,7 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 				continue
 			}
 			a := e.GetAttr()
-			if !add(gofuse.DirEntry{Name: e.Name, Ino: a.GetInode(), Mode: fileType(a.GetType()), Off: at + 1}, a) {
+			if !add(gofuse.DirEntry{Name: e.Name, Ino: entryNumber(e.Name, a), Mode: fileType(a.GetType()), Off: at + 1}, a) {
 				d.told(offset, first, names)
 				return gofuse.OK
 			}
@@ -172,4 +173,14 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 			return gofuse.OK
 		}
 	}
+}
+
+// entryNumber is the inode number that a listing gives for an entry. That of a checkpoint's
+// index is the least there is, and not its own: rm and find remove the files of a directory
+// with more than 10,000 of them in the order of these numbers, and the index must go first.
+func entryNumber(name string, a *wire.Attr) uint64 {
+	if a.GetSealed() && name == ckpt.IndexName && a.GetType() == wire.FileType_FILE_TYPE_REGULAR {
+		return 1
+	}
+	return a.GetInode()
 }

@@ -158,8 +158,12 @@ func (m *Machine) dropStep(t *tx, id stepID, dir moraine.InodeID) error {
 	return nil
 }
 
-// runDropStep does about limit records of a job made by dropStep.
+// runDropStep does about limit records of a job made by dropStep, dropParts or sweepStep.
 func (m *Machine) runDropStep(t *tx, j *job, limit int) (n int, finished bool, err error) {
+	if j.target != 0 {
+		n, err = m.runSweep(t, j, limit)
+		return n, false, err
+	}
 	n, finished, err = m.runRemoveTree(t, j.id, limit)
 	if err != nil || !finished {
 		return n, false, err

@@ -153,6 +153,9 @@ func (m *Machine) hideStep(t *tx, runDir *inode, s *step, how removal) error {
 	}
 	t.unseal(d)
 	t.putInode(d)
+	if how.emptied && d.nlink > 0 {
+		return m.sweepStep(t, s.id, d.id)
+	}
 	return m.dropParts(t, s.id)
 }
 

@@ -1,0 +1,199 @@
+package fuse_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// latestWorld is a run whose latest checkpoint is watched.
+type latestWorld struct {
+	t    *testing.T
+	c    *incluster.Cluster
+	m    *mounted
+	cl   *incluster.Client // watches
+	root moraine.InodeID
+}
+
+// newest returns the path of the newest good checkpoint in the run's list; "" for none.
+func (w *latestWorld) newest(ctx context.Context) (string, error) {
+	steps, err := ckpt.ListSteps(ctx, w.cl.Client, w.root, false)
+	newest := ""
+	for _, s := range steps {
+		if s.State == wire.StepState_STEP_STATE_COMMITTED {
+			newest = s.Path
+		}
+	}
+	return newest, err
+}
+
+// watchGo compares what ReadDir and ResolveStep say of the latest checkpoint with the list,
+// wherever the list was the same before and after.
+func (w *latestWorld) watchGo(ctx context.Context) error {
+	before, err := w.newest(ctx)
+	if err != nil {
+		return err
+	}
+	looked, err := w.cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: uint64(w.root), Name: "latest"}}})
+	if err != nil && moraine.KindOf(err) != moraine.NotFound {
+		return err
+	}
+	resp, resolveErr := w.cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: uint64(w.root), Level: uint32(moraine.NVMe)}}})
+	if resolveErr != nil && moraine.KindOf(resolveErr) != moraine.NotFound {
+		return resolveErr
+	}
+	after, err := w.newest(ctx)
+	if err != nil || before != after {
+		return err
+	}
+	resolved := resp.GetStep().GetStep().GetPath()
+	link := looked.GetEntry().GetAttr().GetTarget()
+	if link != before || resolved != before {
+		return fmt.Errorf("the newest good checkpoint of the list is %q, latest names %q, ResolveStep %q", before, link, resolved)
+	}
+	return nil
+}
+
+// watchMount opens the index of the latest checkpoint. Where that fails, latest must have
+// moved in between.
+func (w *latestWorld) watchMount() error {
+	link := w.m.at("runs/r/latest")
+	before, linkErr := os.Readlink(link)
+	f, err := os.Open(link + "/" + ckpt.IndexName)
+	if err == nil {
+		return f.Close()
+	}
+	after, afterErr := os.Readlink(link)
+	if before == after && (linkErr == nil) == (afterErr == nil) && linkErr == nil {
+		return fmt.Errorf("latest names %q: %w", before, err)
+	}
+	return nil
+}
+
+// watch watches through the mount and in Go until stop is called, which returns how often it
+// looked.
+func (w *latestWorld) watch(ctx context.Context) (stop func() (looks int)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	looks := 0
+	look := func(name string, fn func() error) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := fn(); err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+					w.t.Errorf("%s: %v", name, err)
+					return
+				}
+				mu.Lock()
+				looks++
+				mu.Unlock()
+			}
+		})
+	}
+	look("mount", w.watchMount)
+	look("Go", func() error { return w.watchGo(ctx) })
+	return func() int {
+		cancel()
+		wg.Wait()
+		return looks
+	}
+}
+
+// hostsOf returns the hosts and devices that a file's first stripe is on.
+func (w *latestWorld) hostsOf(path string) map[string]uint32 {
+	w.t.Helper()
+	attr, err := w.cl.Stat(w.t.Context(), path)
+	require.NoError(w.t, err)
+	resp, err := w.cl.Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: attr.Inode, Limit: 1}}})
+	require.NoError(w.t, err)
+	topology, err := w.cl.Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	require.NoError(w.t, err)
+	out := map[string]uint32{}
+	for _, c := range resp.GetExtents().GetStripes()[0].GetChunks() {
+		for _, h := range topology.GetCluster().GetTopology().GetHosts() {
+			for _, d := range h.Devices {
+				if d.Id == c.Device {
+					out[h.Id] = d.Id
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (w *latestWorld) until(want string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		got, err := os.Readlink(w.m.at("runs/r/latest"))
+		return err == nil && got == want
+	}, time.Minute, 20*time.Millisecond, "latest does not become %s", want)
+}
+
+// TestLatestNeverDangles watches `latest` through a mount and in Go, while checkpoints are
+// committed, removed, lost with their chunkservers, and found again: it always names the
+// newest good checkpoint of the list, and one that is there.
+func TestLatestNeverDangles(t *testing.T) {
+	ctx := t.Context()
+	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: 6})
+	w := &latestWorld{t: t, c: c, m: mount(t, c, "c1")}
+	saver, err := c.ClientWith(ctx, "trainer", client.Config{Scheme: moraine.Scheme{K: 1, M: 1}})
+	require.NoError(t, err)
+	defer saver.Close() //nolint:errcheck // what it saved is checked
+	w.cl, err = c.Admin(ctx, "watcher")
+	require.NoError(t, err)
+	defer w.cl.Close() //nolint:errcheck // it reads
+	require.NoError(t, saver.SaveSteps(ctx, "/runs/r", 1, 2))
+	attr, err := w.cl.Stat(ctx, "/runs/r")
+	require.NoError(t, err)
+	w.root = moraine.InodeID(attr.Inode)
+	stop := w.watch(ctx)
+
+	remove := func(step uint64) {
+		require.NoError(t, func() error {
+			_, err := saver.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: &wire.StepKey{Run: attr.Inode, Attempt: 1, Step: step}}}})
+			return err
+		}())
+	}
+	for step := uint64(3); step < 9; step++ {
+		require.NoError(t, saver.SaveSteps(ctx, "/runs/r", step))
+		w.until(fmt.Sprintf("attempt-1/step-%d", step))
+		if step%2 == 0 {
+			remove(step)
+			w.until(fmt.Sprintf("attempt-1/step-%d", step-1))
+		}
+	}
+	devices := w.hostsOf("/runs/r/attempt-1/step-7/rank-00000-of-00001.safetensors")
+	set := func(to wire.DeviceState) {
+		for _, d := range devices {
+			_, err := w.cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: d, State: to}}})
+			require.NoError(t, err)
+		}
+	}
+	for host := range devices {
+		c.Kill(host)
+	}
+	set(wire.DeviceState_DEVICE_STATE_OUT)
+	require.Eventually(t, func() bool {
+		got, err := os.Readlink(w.m.at("runs/r/latest"))
+		return err == nil && got != "attempt-1/step-7"
+	}, time.Minute, 20*time.Millisecond, "a lost checkpoint stays latest")
+	for host := range devices {
+		require.NoError(t, c.Restart(host))
+	}
+	set(wire.DeviceState_DEVICE_STATE_IN)
+	w.until("attempt-1/step-7")
+	t.Logf("%d looks", stop())
+	verifies(t, saver, "/runs/r", 7)
+}
