@@ -17,6 +17,10 @@ import (
 type Config struct {
 	// Metadata holds the metadata servers, each as the addresses of one server.
 	Metadata [][]string
+	// Scope is the directory that the client is confined to, an absolute path from the
+	// root of the cluster, within the certificate's scope: it is the root of all paths, and
+	// no symbolic link leads out of it. It must be there. Default: the certificate's scope.
+	Scope string
 	// MemoryBytes bounds the file bytes, parity and read buffers that the client
 	// holds at once, over all files. Default 256 MiB.
 	MemoryBytes int64

@@ -31,6 +31,7 @@ type metaConn struct {
 	log      *slog.Logger
 	metrics  *Metrics
 	random   io.Reader
+	scope    string // as Config.Scope
 
 	opening chan struct{} // holds one element while a session is being opened
 	session atomic.Pointer[session]
@@ -52,7 +53,7 @@ type metaConn struct {
 func newMetaConn(cfg *Config, deps *Deps) *metaConn {
 	m := &metaConn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), clock: deps.Clock, log: deps.Log,
-		metrics: deps.Metrics, random: deps.Random, opening: make(chan struct{}, 1)}
+		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, opening: make(chan struct{}, 1)}
 	m.lookout = newLookout(m)
 	return m
 }

@@ -55,7 +55,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	if _, err := io.ReadFull(m.random, nonce); err != nil {
 		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
 	}
-	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Leases: m.cache != nil}}}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Scope: m.scope, Leases: m.cache != nil}}}
 	began := m.clock.Now()
 	resp, _, err := m.exchange(ctx, req, nil, 0)
 	if err != nil {

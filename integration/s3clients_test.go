@@ -35,13 +35,19 @@ type s3Proc struct {
 // is a certificate.
 func startS3(t *testing.T, c *procs.Cluster, certFile, keyFile string) *s3Proc {
 	t.Helper()
+	return startS3With(t, c, procs.S3Config{CertFile: certFile, KeyFile: keyFile})
+}
+
+// startS3With is startS3 with other settings.
+func startS3With(t *testing.T, c *procs.Cluster, cfg procs.S3Config) *s3Proc {
+	t.Helper()
 	bin, err := binary()
 	require.NoError(t, err)
 	addrs, err := procs.FreeAddresses(2)
 	require.NoError(t, err)
 	dir := t.TempDir()
-	cfg := procs.S3Config{Binary: bin, Dir: dir, Log: filepath.Join(dir, "log"), Listen: addrs[0], Admin: addrs[1],
-		Endpoint: c.Endpoint(), Certs: c.Certs(), Mode: c.Mode(), CertFile: certFile, KeyFile: keyFile}
+	cfg.Binary, cfg.Dir, cfg.Log, cfg.Listen, cfg.Admin = bin, dir, filepath.Join(dir, "log"), addrs[0], addrs[1]
+	cfg.Endpoint, cfg.Certs, cfg.Mode = c.Endpoint(), c.Certs(), c.Mode()
 	node, err := procs.NewS3(cfg)
 	require.NoError(t, err)
 	require.NoError(t, node.Start())

@@ -34,10 +34,10 @@ func newBackend(life context.Context, cfg Config, deps Deps) *backend {
 func (b *backend) String() string { return "Moraine" }
 
 // bucketPath is the directory of a bucket.
-func (b *backend) bucketPath(bucket string) string { return path.Join(b.cfg.Root, bucket) }
+func (b *backend) bucketPath(bucket string) string { return path.Join("/", bucket) }
 
 // path is the file, or directory, of a key.
-func (b *backend) path(k objectKey) string { return path.Join(b.cfg.Root, k.bucket, k.key) }
+func (b *backend) path(k objectKey) string { return path.Join("/", k.bucket, k.key) }
 
 // object is a file, or a directory, as it was found at a key.
 type object struct {

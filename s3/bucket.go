@@ -35,10 +35,7 @@ func (b *backend) findBucket(ctx context.Context, bucket string) (*wire.Attr, er
 func (b *backend) ListBuckets(rc context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
 	out := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: in.Owner}, Prefix: in.Prefix}
 	var buckets []s3response.ListAllMyBucketsEntry
-	for e, err := range b.cl.ReadDir(b.life, b.cfg.Root) {
-		if errors.Is(err, moraine.NotFound) {
-			break // nobody made a bucket yet
-		}
+	for e, err := range b.cl.ReadDir(b.life, "/") {
 		if err != nil {
 			return out, b.answer(rc, "ListBuckets", err)
 		}
@@ -87,9 +84,6 @@ func (b *backend) createBucket(ctx context.Context, in *s3.CreateBucketInput) er
 	}
 	if c := in.CreateBucketConfiguration; c != nil && len(c.Tags) > 0 {
 		return s3err.GetAPIError(s3err.ErrNotImplemented)
-	}
-	if _, err := b.cl.MkdirAll(ctx, b.cfg.Root, dirMode); err != nil {
-		return err
 	}
 	_, err := b.cl.Mkdir(ctx, b.bucketPath(bucket), dirMode)
 	if errors.Is(err, moraine.Exists) {

@@ -7,8 +7,10 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
 )
 
 // verifies reads every byte of a run's checkpoint, as `ckpt verify` does.
@@ -33,7 +35,7 @@ func TestACommittedStepCannotBeChangedThroughS3(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	ctx := t.Context()
 	b := bucket(t, c, "sealed-steps")
-	saver, err := shared.cluster.Client(ctx, "trainer")
+	saver, err := shared.cluster.ClientAs(ctx, transport.Peer{Role: transport.RoleClient, Node: "trainer", Scope: served}, client.Config{})
 	require.NoError(t, err)
 	defer saver.Close() //nolint:errcheck // what it saved is checked
 	require.NoError(t, saver.SaveSteps(ctx, "/"+b+"/r", 1))
@@ -106,7 +108,7 @@ func TestRemovalOfAStepThroughS3(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	ctx := t.Context()
 	b := bucket(t, c, "removed-steps")
-	saver, err := shared.cluster.Client(ctx, "trainer")
+	saver, err := shared.cluster.ClientAs(ctx, transport.Peer{Role: transport.RoleClient, Node: "trainer", Scope: served}, client.Config{})
 	require.NoError(t, err)
 	defer saver.Close() //nolint:errcheck // what it saved is checked
 	require.NoError(t, saver.SaveSteps(ctx, "/"+b+"/r", 1, 2))

@@ -62,7 +62,17 @@ func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.A
 	attr, err = b.cl.MkdirAt(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
 		client.NodeOptions{Mode: dirMode, Exclusive: true, Xattrs: map[string][]byte{recordXattr: mark}})
 	if errors.Is(err, moraine.Exists) {
-		return b.makeDirsOnce(ctx, bucket, dir) // somebody was quicker
+		return b.madeBefore(ctx, path.Join(b.bucketPath(bucket), dir))
+	}
+	return attr, err
+}
+
+// madeBefore returns the directory that somebody else was quicker to make, NotFound where
+// it is gone again. A link has the name too where it leads nowhere, or back to itself.
+func (b *backend) madeBefore(ctx context.Context, p string) (*wire.Attr, error) {
+	attr, err := b.cl.Lstat(ctx, p)
+	if err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return nil, moraine.NotDirectory
 	}
 	return attr, err
 }

@@ -31,15 +31,18 @@ import (
 const (
 	accessKey = "testaccess"
 	secretKey = "test/secret+key"
+	// served is the directory whose directories are the buckets.
+	served = "/served"
 )
 
 // shared is one cluster with one endpoint, which all tests of the package use,
 // each with buckets of its own: a process can run one endpoint.
 var shared struct {
 	cluster  *incluster.Cluster
-	client   *incluster.Client
-	endpoint string         // HOST:PORT
-	devices  incluster.Hold // of the cluster
+	owner    *incluster.Client // of all that the cluster has
+	client   *incluster.Client // of the endpoint, whose certificate is confined to served
+	endpoint string            // HOST:PORT
+	devices  incluster.Hold    // of the cluster
 	// bare has the client hear of its commits that they protect from nothing, as where one
 	// host alone is left to put bytes on.
 	bare atomic.Bool
@@ -100,7 +103,15 @@ func serve(m *testing.M) (int, error) {
 	if err := c.WaitReady(ctx); err != nil {
 		return 0, err
 	}
-	cl, err := c.ClientOver(ctx, "gateway", client.Config{}, barely)
+	owner, err := c.Client(ctx, "owner")
+	if err != nil {
+		return 0, err
+	}
+	defer owner.Close()
+	if _, err := owner.Mkdir(ctx, served, 0o755); err != nil {
+		return 0, err
+	}
+	cl, err := c.ClientAsOver(ctx, transport.Peer{Role: transport.RoleGateway, Node: "gateway", Scope: served}, client.Config{}, barely)
 	if err != nil {
 		return 0, err
 	}
@@ -109,9 +120,9 @@ func serve(m *testing.M) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	shared.cluster, shared.client, shared.endpoint = c, cl, addrs[0]
+	shared.cluster, shared.owner, shared.client, shared.endpoint = c, owner, cl, addrs[0]
 	ready := make(chan struct{})
-	server, err := s3.New(s3.Config{Listen: addrs, Root: "/", AccessKey: accessKey, SecretKey: secretKey},
+	server, err := s3.New(s3.Config{Listen: addrs, AccessKey: accessKey, SecretKey: secretKey},
 		s3.Deps{Client: cl.Client, Log: log, Ready: func() { close(ready) }})
 	if err != nil {
 		return 0, err

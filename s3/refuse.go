@@ -43,6 +43,11 @@ const sse = "x-amz-server-side-encryption"
 
 // refuse is the middleware that answers NotImplemented to what is not kept.
 func refuse(c fiber.Ctx) error {
+	if c.Method() == http.MethodOptions {
+		// A browser asks without a key whether a page may: none may, since no bucket keeps
+		// rules, and the library's own answer tells whether there is such a bucket.
+		return s3err.GetAPIError(s3err.ErrCORSIsNotEnabled)
+	}
 	if _, err := url.PathUnescape(string(c.Request().URI().PathOriginal())); err != nil {
 		return s3err.APIError{Code: "InvalidURI", Description: "The path has an escape that stands for no byte.", HTTPStatusCode: http.StatusBadRequest}
 	}

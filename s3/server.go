@@ -2,8 +2,9 @@
 // files of a cluster. The versitygw library speaks the protocol (signatures,
 // streaming and trailing checksums, presigned URLs, XML); this package is the
 // backend that it calls, over package client. A bucket is a directory below
-// Config.Root, an object a file, a key its path. It decides no policy, and knows
-// one account, the root key.
+// the root of the client's session, an object a file, a key its path. The session is what
+// is confined, by its certificate or client.Config.Scope: no key, link or number leads out
+// of it. This package decides no policy, and knows one account, the root key.
 //
 // One path through it: PutObject (put.go) turns bucket and key into a path
 // (keys.go), makes the directories above it (dirs.go), streams the body into a
@@ -22,7 +23,6 @@ package s3
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,9 +44,6 @@ type Config struct {
 	// Listen are the addresses, HOST:PORT, :PORT or the path of a unix socket.
 	// Needed.
 	Listen []string
-	// Root is the directory whose directories are the buckets. Default: the root
-	// of the client.
-	Root string
 	// AccessKey and SecretKey are the one account. Needed.
 	AccessKey, SecretKey string
 	// CertFile and KeyFile hold a TLS certificate in PEM. Without them the
@@ -96,7 +93,6 @@ func (c *Config) setDefaults() {
 	if c.Level == 0 {
 		c.Level = moraine.NVMe
 	}
-	c.Root = "/" + strings.Trim(c.Root, "/")
 }
 
 func (c *Config) validate() error {
@@ -194,9 +190,6 @@ func dialSelf(address string) (net.Conn, error) {
 
 // Healthy reports whether the cluster answers.
 func (s *Server) Healthy(ctx context.Context) error {
-	_, err := s.deps.Client.Stat(ctx, s.cfg.Root)
-	if errors.Is(err, moraine.NotFound) {
-		return nil // the first bucket makes it
-	}
+	_, err := s.deps.Client.Stat(ctx, "/")
 	return err
 }

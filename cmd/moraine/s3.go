@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +26,8 @@ type s3Options struct {
 	service     s3.Config
 	adminListen string
 	credentials string
-	make        bool // a root key, where credentials is missing
+	make        bool   // a root key, where credentials is missing
+	root        string // directory whose directories are the buckets; empty: the root
 	memory      sizeFlag
 	ready       func() // called when it serves, if set
 	cache       int
@@ -59,7 +62,7 @@ a request may ask for nvme by the same header.`,
 				if err != nil {
 					return err
 				}
-				hosts, o.service.Root = l.hosts, l.path
+				hosts, o.root = l.hosts, l.path
 			}
 			return a.runS3(cmd.Context(), hosts, o)
 		},
@@ -121,7 +124,11 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 		return err
 	}
 	defer pool.Close()
-	c, err := dialPatiently(ctx, cfg, client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
+	deps := client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)}
+	if cfg.Scope, err = confine(ctx, sec, o.root, o.service.ReadOnly, cfg, deps); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	c, err := dialPatiently(ctx, cfg, deps)
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
@@ -129,7 +136,7 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	var serving atomic.Bool
 	server, err := s3.New(o.service, s3.Deps{Client: c, Log: log, Metrics: s3.NewMetrics(reg), Ready: func() {
 		serving.Store(true)
-		log.Info("serving", "listen", o.service.Listen, "admin", o.adminListen, "root", o.service.Root, "tls", o.service.CertFile != "")
+		log.Info("serving", "listen", o.service.Listen, "admin", o.adminListen, "root", cmp.Or(o.root, "/"), "tls", o.service.CertFile != "")
 		if o.ready != nil {
 			o.ready()
 		}
@@ -142,6 +149,33 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 		return err
 	}
 	return runAll(ctx, adm.run, server.Run)
+}
+
+// confine makes the directory that is served, where it is missing, and returns it as a
+// session names it. The endpoint's session is confined to it, so that no symbolic link that
+// somebody else makes in a bucket has the endpoint show what is beside it.
+func confine(ctx context.Context, sec security, root string, readOnly bool, cfg client.Config, deps client.Deps) (string, error) {
+	root = path.Clean("/" + root)
+	if root == "/" {
+		return "", nil
+	}
+	c, err := dialPatiently(ctx, cfg, deps)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if readOnly {
+		_, err = c.Stat(ctx, root)
+	} else {
+		_, err = c.MkdirAll(ctx, root, 0o755)
+	}
+	if err != nil {
+		return "", err
+	}
+	if sec.identity == nil {
+		return root, nil
+	}
+	return path.Join(sec.identity.Claims().Scope, root), nil
 }
 
 // s3Patience bounds how long a request waits for what may yet come right: S3

@@ -48,10 +48,15 @@ func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cf
 // ClientAs is ClientWith of a client with the certificate of peer, whose Cluster is filled
 // in.
 func (c *Cluster) ClientAs(ctx context.Context, peer transport.Peer, cfg client.Config) (*Client, error) {
+	return c.ClientAsOver(ctx, peer, cfg, nil)
+}
+
+// ClientAsOver is ClientAs and ClientOver.
+func (c *Cluster) ClientAsOver(ctx context.Context, peer transport.Peer, cfg client.Config, wrap func(transport.Dialer) transport.Dialer) (*Client, error) {
 	def(&cfg.ChunkBytes, 64<<10)
 	def(&cfg.MemoryBytes, 16<<20)
 	cfg.Metadata = c.addresses()
-	return c.dialOver(ctx, c.DialerAs(peer), peer.Node, cfg, nil)
+	return c.dialOver(ctx, c.DialerAs(peer), peer.Node, cfg, wrap)
 }
 
 // DialerAs is what a process with the certificate of peer reaches the cluster by; the

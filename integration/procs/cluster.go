@@ -63,7 +63,8 @@ type Config struct {
 	// host of it runs there. The caller closes it, after the cluster.
 	Net *netns.Net
 	// Listen says where a server listens, where that is not its address: then
-	// something before it takes the connections and passes them on.
+	// something before it takes the connections and passes them on. The local bucket and the
+	// S3 endpoint can listen at HOST:PORT alone.
 	Listen func(name, address string) string
 	// Env is added to each server's environment.
 	Env []string

@@ -7,16 +7,16 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// objectServerName is the node of the local bucket, and LocalBucket its name.
+// ObjectServerName is the node of the local bucket, and LocalBucket its name.
 const (
-	objectServerName = "o1"
+	ObjectServerName = "o1"
 	LocalBucket      = "moraine"
 )
 
 // NewObjectServer describes a process that serves a local bucket at address from
 // dir, with its keys in dir (KeysFile). It is not started.
 func NewObjectServer(binary, dir, address, log string) *Node {
-	return &Node{Name: objectServerName, Role: ObjectServer, Address: address, Admin: address, Dir: dir, binary: binary, log: log,
+	return &Node{Name: ObjectServerName, Role: ObjectServer, Address: address, Admin: address, Dir: dir, binary: binary, log: log,
 		args: []string{string(ObjectServer), "--data", dir, "--listen", address, "--bucket", LocalBucket}}
 }
 
@@ -45,15 +45,20 @@ func (c *Cluster) prepareObjectServer() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	onNet := c.net != nil && c.net.Has(objectServerName)
+	onNet := c.net != nil && c.net.Has(ObjectServerName)
 	if onNet {
-		addrs[0] = c.net.IP(objectServerName) + ":9000"
+		addrs[0] = c.net.IP(ObjectServerName) + ":9000"
 	}
-	dir := filepath.Join(c.cfg.Dir, objectServerName)
+	dir := filepath.Join(c.cfg.Dir, ObjectServerName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	n := NewObjectServer(c.cfg.Binary, dir, addrs[0], filepath.Join(c.cfg.Dir, "log", objectServerName+".log"))
+	listen := addrs[0]
+	if c.cfg.Listen != nil {
+		listen = c.cfg.Listen(ObjectServerName, addrs[0])
+	}
+	n := NewObjectServer(c.cfg.Binary, dir, listen, filepath.Join(c.cfg.Dir, "log", ObjectServerName+".log"))
+	n.Address, n.Admin = addrs[0], addrs[0]
 	if onNet {
 		n.net = c.net
 	}

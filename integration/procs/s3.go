@@ -3,6 +3,7 @@ package procs
 import (
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // S3Name is the node of the S3 endpoint, and of its certificate.
@@ -20,6 +21,11 @@ type S3Config struct {
 	Certs, Mode string
 	// CertFile and KeyFile are the certificate for TLS, where it speaks that.
 	CertFile, KeyFile string
+	// Root is the directory whose directories are the buckets; empty: the root.
+	Root string
+	// Identity is the certificate to use; empty: that of S3Name.
+	Identity string
+	ReadOnly bool
 }
 
 // Protocol is what the endpoint speaks, http or https.
@@ -37,10 +43,16 @@ func NewS3(cfg S3Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{Name: S3Name, Role: S3, Address: cfg.Listen, Admin: cfg.Admin, Dir: cfg.Dir, binary: cfg.Binary, log: cfg.Log}
-	n.args = []string{string(S3), "--listen", cfg.Listen, "--admin-listen", cfg.Admin, "--endpoint", cfg.Endpoint,
-		"--certs", cfg.Certs, "--identity", S3Name, "--mode", cfg.Mode, "--credentials", n.CredentialsFile(), "--make-credentials"}
+	if cfg.Identity == "" {
+		cfg.Identity = S3Name
+	}
+	n.args = []string{string(S3), "moraine:///" + strings.TrimPrefix(cfg.Root, "/"), "--listen", cfg.Listen, "--admin-listen", cfg.Admin, "--endpoint", cfg.Endpoint,
+		"--certs", cfg.Certs, "--identity", cfg.Identity, "--mode", cfg.Mode, "--credentials", n.CredentialsFile(), "--make-credentials"}
 	if cfg.CertFile != "" {
 		n.args = append(n.args, "--cert", cfg.CertFile, "--key", cfg.KeyFile)
+	}
+	if cfg.ReadOnly {
+		n.args = append(n.args, "--read-only")
 	}
 	return n, nil
 }
@@ -60,11 +72,16 @@ func (c *Cluster) prepareS3() error {
 	if c.cfg.S3Listen != "" {
 		addrs[0] = c.cfg.S3Listen
 	}
+	listen := addrs[0]
+	if c.cfg.Listen != nil {
+		listen = c.cfg.Listen(S3Name, addrs[0])
+	}
 	n, err := NewS3(S3Config{Binary: c.cfg.Binary, Dir: filepath.Join(c.cfg.Dir, S3Name), Log: filepath.Join(c.cfg.Dir, "log", S3Name+".log"),
-		Listen: addrs[0], Admin: addrs[1], Endpoint: c.Endpoint(), Certs: c.Certs(), Mode: c.cfg.Mode})
+		Listen: listen, Admin: addrs[1], Endpoint: c.Endpoint(), Certs: c.Certs(), Mode: c.cfg.Mode})
 	if err != nil {
 		return err
 	}
+	n.Address = addrs[0]
 	c.nodes = append(c.nodes, n)
 	return nil
 }
