@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,8 +26,9 @@ func newRegistry() *prometheus.Registry {
 }
 
 // admin is the second port of a server: /metrics, /healthz and /debug/pprof,
-// over plain HTTP. It changes nothing, but pprof shows the process's memory, so
-// it listens on loopback unless told otherwise.
+// over plain HTTP. It changes nothing, and listens on loopback unless told otherwise.
+// Profiles, which cost processor time and show what the process does, are given to callers
+// on this host only, wherever it listens; the command line, which may hold a key, to nobody.
 type admin struct {
 	listener net.Listener
 	server   *http.Server
@@ -47,12 +50,68 @@ func listenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return &admin{listener: l, server: &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}}, nil
+	mux.HandleFunc("/debug/pprof/", onThisHost(pprof.Index))
+	mux.HandleFunc("/debug/pprof/cmdline", http.NotFound)
+	mux.HandleFunc("/debug/pprof/profile", onThisHost(pprof.Profile))
+	mux.HandleFunc("/debug/pprof/symbol", onThisHost(pprof.Symbol))
+	mux.HandleFunc("/debug/pprof/trace", onThisHost(pprof.Trace))
+	return &admin{listener: &bounded{Listener: l, slots: make(chan struct{}, maxAdminConns)}, server: &http.Server{Handler: mux,
+		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}}, nil
+}
+
+// maxAdminConns bounds the connections of the admin port, which anybody may open: they must
+// not take the descriptors that the server itself needs.
+const maxAdminConns = 64
+
+// bounded closes connections past a bound at once.
+type bounded struct {
+	net.Listener
+	slots chan struct{}
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case b.slots <- struct{}{}:
+			return &boundedConn{Conn: c, free: sync.OnceFunc(func() { <-b.slots })}, nil
+		default:
+			_ = c.Close()
+		}
+	}
+}
+
+type boundedConn struct {
+	net.Conn
+	free func()
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	c.free()
+	return c.Conn.Close()
+}
+
+// onThisHost refuses callers on other hosts, and pages of browsers here that were led to a
+// name of their own.
+func onThisHost(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		named := net.ParseIP(strings.Trim(host, "[]"))
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !from.Addr().Unmap().IsLoopback() || host != "localhost" && named == nil {
+			http.Error(w, "profiles are for callers on this host: use the address of its loopback interface", http.StatusForbidden)
+			return
+		}
+		h(w, r)
+	}
 }
 
 // run serves until ctx ends.
