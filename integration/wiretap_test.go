@@ -3,24 +3,32 @@ package integration_test
 import (
 	"bytes"
 	"crypto/ecdsa"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -38,14 +46,20 @@ func (w *wiretap) listen(name, address string) string {
 	l, err := net.Listen("tcp", address)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { l.Close() })
-	socket := filepath.Join(w.dir, name)
+	network, behind := "unix", filepath.Join(w.dir, name)
+	listen := "unix:" + behind
+	if name == procs.S3Name || name == procs.ObjectServerName { // they know no such sockets
+		addrs, err := procs.FreeAddresses(1)
+		require.NoError(w.t, err)
+		network, behind, listen = "tcp", addrs[0], addrs[0]
+	}
 	go func() {
 		for {
 			from, err := l.Accept()
 			if err != nil {
 				return
 			}
-			to, err := net.Dial("unix", socket)
+			to, err := net.Dial(network, behind)
 			if err != nil {
 				from.Close()
 				continue
@@ -54,7 +68,7 @@ func (w *wiretap) listen(name, address string) string {
 			go w.pass(to, from)
 		}
 	}()
-	return "unix:" + socket
+	return listen
 }
 
 func (w *wiretap) pass(from, to net.Conn) {
@@ -90,10 +104,22 @@ func (w *wiretap) recorded() (streams [][]byte, total int) {
 	return streams, total
 }
 
-// forms returns how a secret may be written.
+// forms returns how a secret may be written: as it is, in hexadecimal, in base64 and at any
+// place within something that is in base64, in an URL, in JSON, and as Go prints bytes.
 func forms(secret []byte) [][]byte {
-	return [][]byte{secret, []byte(hex.EncodeToString(secret)), []byte(strings.ToUpper(hex.EncodeToString(secret))),
-		[]byte(base64.StdEncoding.EncodeToString(secret)), []byte(base64.RawURLEncoding.EncodeToString(secret))}
+	all := [][]byte{secret, []byte(hex.EncodeToString(secret)), []byte(strings.ToUpper(hex.EncodeToString(secret))),
+		[]byte(url.QueryEscape(string(secret))), []byte(strings.Trim(fmt.Sprint(secret), "[]"))}
+	if quoted := strings.Trim(strconv.Quote(string(secret)), `"`); quoted != string(secret) {
+		all = append(all, []byte(quoted))
+	}
+	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		for before := range 3 {
+			s := enc.EncodeToString(append(make([]byte, before), secret...))
+			// Without what the bytes before it, and behind it, have a part in.
+			all = append(all, []byte(s[(before*8+5)/6:(before+len(secret))*8/6]))
+		}
+	}
+	return all
 }
 
 // privateKeys returns the private numbers of the keys in dir, by file.
@@ -115,21 +141,28 @@ func privateKeys(t *testing.T, dir string) map[string][]byte {
 }
 
 // TestNoSecretOnTheWire records all that a cluster in mode crc and its clients send each
-// other: first start, writing and reading, a backup, revoking, a server that joins, and a
-// failover. No private key, no session token and no cluster secret is in it, in any form;
-// the bytes of a file are, as that mode says. The backup has no secret either.
+// other, and what goes to its S3 endpoint and its bucket: first start, writing and reading,
+// S3 requests with keys and with presigned URLs, a flush, an eviction and reading back, a
+// backup, revoking, a server that joins, and a failover. No private key, session token,
+// cluster secret, key of S3 and none of the bucket is in it, in any form; the bytes of a
+// file are, as that mode says. Nor is one in the backup, in a log, in what commands print
+// as JSON, in a command line, or in anything that the admin ports show.
 func TestNoSecretOnTheWire(t *testing.T) {
 	dir, err := os.MkdirTemp("", "tap")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	tap := &wiretap{t: t, dir: dir}
-	c := startProcs(t, procs.Config{Metadata: 3, Chunkservers: 3, Mode: "crc", Listen: tap.listen})
+	c := startProcs(t, procs.Config{Metadata: 3, Chunkservers: 3, Mode: "crc", Listen: tap.listen, S3: true, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	marker := bytes.Repeat([]byte("bytes of a file, which mode crc does not hide\n"), 4000)
 	local := filepath.Join(t.TempDir(), "f")
 	require.NoError(t, os.WriteFile(local, marker, 0o644))
 	works(t, env, "cp", local, "moraine:///f")
+	works(t, env, "cat", "moraine:///f")
+	useS3(t, c.Node(procs.S3Name))
+	works(t, env, "flush", "--wait", "moraine:///f")
+	works(t, env, "evict", "--wait", "moraine:///f")
 	works(t, env, "cat", "moraine:///f")
 	backup := filepath.Join(t.TempDir(), "backup")
 	works(t, env, "metadata", "backup", backup)
@@ -150,6 +183,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	require.NoError(t, c.Node("m1").Kill())
 	works(t, env, "cp", local, "moraine:///g")
 	require.NoError(t, c.Node("m1").Start())
+	require.NoError(t, c.Node("m1").Ready(t.Context()))
 
 	secrets := privateKeys(t, c.Certs())
 	secrets["the signature of a token"] = token[len(token)-64:]
@@ -161,7 +195,13 @@ func TestNoSecretOnTheWire(t *testing.T) {
 		}, time.Minute, 50*time.Millisecond, "%s has the cluster secret", m.Name)
 		secrets["the secret of "+m.Name] = raw
 	}
-	require.GreaterOrEqual(t, len(secrets), 10+5)
+	s3Key, err := credentials.NewFileAWSCredentials(c.Node(procs.S3Name).CredentialsFile(), "default").Get()
+	require.NoError(t, err)
+	secrets["the root key of S3"] = []byte(s3Key.SecretAccessKey)
+	bucketKeys, err := object.LoadKeys(c.Node(procs.ObjectServerName).KeysFile())
+	require.NoError(t, err)
+	secrets["the key of the bucket"] = []byte(bucketKeys.Secret)
+	require.GreaterOrEqual(t, len(secrets), 10+7)
 	streams, total := tap.recorded()
 	seen := false
 	for _, s := range streams {
@@ -173,13 +213,65 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	defer f.Close()
 	whole, err := io.ReadAll(f)
 	require.NoError(t, err)
+	shown := shows(t, c, env)
+	shown["the backup"] = whole
 	for what, secret := range secrets {
+		require.GreaterOrEqual(t, len(secret), 16, what)
 		for _, form := range forms(secret) {
 			for _, s := range streams {
 				require.False(t, bytes.Contains(s, form), "%s is on the wire", what)
 			}
-			require.False(t, bytes.Contains(whole, form), "%s is in the backup", what)
+			for where, text := range shown {
+				require.False(t, bytes.Contains(text, form), "%s is in %s", what, where)
+			}
 		}
 	}
 	t.Logf("%d secrets, %d bytes in %d streams", len(secrets), total, len(streams))
+}
+
+// useS3 makes requests of an S3 endpoint with its root key, in headers and in URLs.
+func useS3(t *testing.T, endpoint *procs.Node) {
+	mc, ctx := minioClient(t, endpoint), t.Context()
+	require.NoError(t, mc.MakeBucket(ctx, "bucket", minio.MakeBucketOptions{}))
+	_, err := mc.PutObject(ctx, "bucket", "key", strings.NewReader("bytes"), 5, minio.PutObjectOptions{})
+	require.NoError(t, err)
+	_, err = mc.PutObject(ctx, "bucket", "long", io.LimitReader(rand.Reader, 6<<20), -1, minio.PutObjectOptions{PartSize: 5 << 20})
+	require.NoError(t, err)
+	u, err := mc.PresignedGetObject(ctx, "bucket", "key", time.Minute, nil)
+	require.NoError(t, err)
+	resp, err := http.Get(u.String())
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "bytes", string(text))
+}
+
+// shows is what the processes of a cluster show of themselves, by where: logs, command
+// lines, pages of the admin ports, and what commands print as JSON.
+func shows(t *testing.T, c *procs.Cluster, env []string) map[string][]byte {
+	shown := map[string][]byte{}
+	for _, n := range c.All() {
+		log, err := os.ReadFile(n.LogPath())
+		require.NoError(t, err)
+		shown["the log of "+n.Name] = log
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n.Pid()))
+		require.NoError(t, err)
+		require.Contains(t, string(line), "moraine")
+		shown["the command line of "+n.Name] = line
+		for _, page := range []string{"metrics", "healthz", "debug/pprof/", "debug/pprof/cmdline", "debug/pprof/goroutine?debug=2", "debug/pprof/heap?debug=1", "debug/pprof/allocs", "debug/pprof/threadcreate?debug=1"} {
+			resp, err := http.Get("http://" + n.Admin + "/" + page)
+			require.NoError(t, err)
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			require.NoError(t, err)
+			shown[n.Name+"/"+page] = text
+		}
+	}
+	for _, command := range []string{"cluster status", "host ls", "device ls", "tier status", "job ls", "cert revoke --list", "metadata ls", "metadata status", "cert show " + c.Certs() + " admin m1"} {
+		o := invoke(t, env, append(strings.Fields(command), "--json")...)
+		require.Zero(t, o.code, "%s: %s", command, o.stderr)
+		shown[command+" --json"] = []byte(o.stdout + o.stderr)
+	}
+	return shown
 }
