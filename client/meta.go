@@ -226,7 +226,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 	began := m.clock.Now()
 	var named []string // whom the last redirect that was followed named
 	hops := 0          // redirects followed since the last pause
-	warned, reroutes := false, 0
+	warned, reroutes, refused := false, 0, 0
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
 		stamped := stamp(req, s, number)
@@ -251,6 +251,11 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			if rerr := m.reroute(ctx, s); rerr != nil {
 				return nil, unknown, rerr
 			}
+			continue
+		}
+		if isKind(err, moraine.Unauthenticated) && refused < len(m.servers.others(addrs)) {
+			refused++ // one server that cannot prove itself, or takes us for nobody, is no reason to give up the others
+			m.servers.failed(addrs, nil)
 			continue
 		}
 		if !isTransient(err) {
