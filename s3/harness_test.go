@@ -31,6 +31,8 @@ import (
 const (
 	accessKey = "testaccess"
 	secretKey = "test/secret+key"
+	// headerTimeout is the endpoint's.
+	headerTimeout = 5 * time.Second
 	// served is the directory whose directories are the buckets.
 	served = "/served"
 )
@@ -122,7 +124,7 @@ func serve(m *testing.M) (int, error) {
 	}
 	shared.cluster, shared.owner, shared.client, shared.endpoint = c, owner, cl, addrs[0]
 	ready := make(chan struct{})
-	server, err := s3.New(s3.Config{Listen: addrs, AccessKey: accessKey, SecretKey: secretKey},
+	server, err := s3.New(s3.Config{Listen: addrs, HeaderTimeout: headerTimeout, AccessKey: accessKey, SecretKey: secretKey},
 		s3.Deps{Client: cl.Client, Log: log, Ready: func() { close(ready) }})
 	if err != nil {
 		return 0, err

@@ -59,6 +59,8 @@ type Config struct {
 	// MaxConnections bounds the connections, MaxRequests the requests under way;
 	// what is past them is answered SlowDown. Defaults 4,096 and 1,024.
 	MaxConnections, MaxRequests int
+	// HeaderTimeout is how long the headers of a request may take to come. Default 30 s.
+	HeaderTimeout time.Duration
 }
 
 // Deps is what a Server works with. Client is needed and stays the caller's, to
@@ -90,6 +92,9 @@ func (c *Config) setDefaults() {
 	if c.MaxRequests == 0 {
 		c.MaxRequests = min(1024, c.MaxConnections)
 	}
+	if c.HeaderTimeout == 0 {
+		c.HeaderTimeout = 30 * time.Second
+	}
 	if c.Level == 0 {
 		c.Level = moraine.NVMe
 	}
@@ -120,6 +125,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	if err := checkLibrary(); err != nil {
+		return nil, &moraine.Error{Op: "s3", Kind: moraine.Internal, Err: err}
+	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
@@ -148,7 +156,7 @@ func (s *Server) Run(ctx context.Context) error {
 		// A bucket is any directory with a name that a client will send;
 		// CreateBucket holds new ones to the rules of S3 (bucket.go).
 		DisableStrictBucketNames: true,
-		S3Options:                []s3api.Option{s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
+		S3Options:                []s3api.Option{hangUp(s.cfg.HeaderTimeout), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
 	})
 	if err != nil && ctx.Err() == nil {
 		return &moraine.Error{Op: "s3", Ref: strings.Join(s.cfg.Listen, ","), Kind: moraine.Internal, Err: err}
