@@ -67,7 +67,8 @@ func decodeGrant(b []byte) (*grant, error) {
 	g.used = d.bytes()
 	g.endedAt = d.uvarint()
 	g.endedSince = d.uvarint()
-	if d.err == nil && (g.count == 0 || uint32(len(g.used)) != (g.count+7)/8) {
+	folded := g.endedAt != 0 && len(g.used) == 0
+	if d.err == nil && (g.count == 0 || !folded && uint32(len(g.used)) != (g.count+7)/8) {
 		d.fail(errShort)
 	}
 	return g, d.end("grant")

@@ -98,14 +98,15 @@ const (
 
 // Singletons under tabMeta.
 const (
-	metaCluster   = 0x01 // identity, incarnation, feature level
-	metaCounters  = 0x02 // all counters
-	metaSum       = 0x03 // running sum of all other pairs; not part of the sum
-	metaFleet     = 0x04 // how many hosts and devices are registered
-	metaUsage     = 0x20 // which column of counts is in force, and the recount under way
-	metaRouting   = 0x30 // the routing epoch; none: 1
-	metaRebalance = 0x31 // settings of rebalancing; none: the defaults
-	metaMark      = 0x05 // the running sum as it was before the entry of the last Tick that asked
+	metaCluster     = 0x01 // identity, incarnation, feature level
+	metaCounters    = 0x02 // all counters
+	metaSum         = 0x03 // running sum of all other pairs; not part of the sum
+	metaFleet       = 0x04 // how many hosts and devices are registered
+	metaUsage       = 0x20 // which column of counts is in force, and the recount under way
+	metaRouting     = 0x30 // the routing epoch; none: 1
+	metaRebalance   = 0x31 // settings of rebalancing; none: the defaults
+	metaEndedCursor = 0x06 // where the next report looks on among the ended grants; none: at the first
+	metaMark        = 0x05 // the running sum as it was before the entry of the last Tick that asked
 )
 
 // keys makes the keys of one partition. Every key of the state comes from it.

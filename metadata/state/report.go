@@ -248,10 +248,10 @@ func (m *Machine) completeReport(t *tx, op *statepb.CompleteReport) (*wire.MetaR
 	if err := m.dropEndedIntents(t, d); err != nil {
 		return nil, err
 	}
-	return done(), m.dropEndedGrants(t)
+	return done(), m.tidyEndedGrants(t)
 }
 
-// reportBudget is how many ended grants or intents one report lets go of.
+// reportBudget is how many ended intents one report lets go of.
 const reportBudget = 400
 
 // dropEndedIntents forgets the ended intents that a device's last pass explains.
@@ -265,34 +265,6 @@ func (m *Machine) dropEndedIntents(t *tx, d *device) error {
 			return false
 		}
 		if e.at <= d.passed {
-			old = append(old, append([]byte(nil), key...))
-		}
-		return len(old) < reportBudget
-	})
-	for _, key := range old {
-		t.del(key)
-	}
-	if err == nil {
-		err = bad
-	}
-	return err
-}
-
-// dropEndedGrants forgets the ended ranges that every device has reported past.
-func (m *Machine) dropEndedGrants(t *tx) error {
-	passed, err := t.allPassed()
-	if err != nil || passed == 0 {
-		return err
-	}
-	var bad error
-	var old [][]byte
-	prefix := t.k.table(tabEndedGrant)
-	err = t.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var g *grant
-		if g, bad = decodeGrant(value); bad != nil {
-			return false
-		}
-		if g.endedAt <= passed {
 			old = append(old, append([]byte(nil), key...))
 		}
 		return len(old) < reportBudget
