@@ -122,6 +122,7 @@ type Bucket struct {
 	metrics *Metrics
 	clock   clock.Clock
 	probed  probed
+	health  health
 }
 
 // New makes a bucket; it sends nothing.
@@ -196,8 +197,10 @@ func (b *Bucket) Probe(ctx context.Context) error {
 func (b *Bucket) do(ctx context.Context, op, key string, fn func(ctx context.Context) error) error {
 	start := b.clock.Now()
 	err := translate(ctx, op, b.ref(key), fn(ctx))
+	now := b.clock.Now()
+	b.health.note(op, start, now, err)
 	b.metrics.Requests.WithLabelValues(op, outcomeOf(err)).Inc()
-	b.metrics.Seconds.WithLabelValues(op).Observe(b.clock.Now().Sub(start).Seconds())
+	b.metrics.Seconds.WithLabelValues(op).Observe(now.Sub(start).Seconds())
 	return err
 }
 
