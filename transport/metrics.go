@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"crypto/x509"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,8 @@ type Metrics struct {
 	dead        *prometheus.CounterVec   // side
 	limited     *prometheus.CounterVec   // side
 	panics      prometheus.Counter
+	// certificate is when that of this process expires; there is none in mode insecure.
+	certificate *prometheus.GaugeVec
 	// waitsExceeded counts the waits for slots that were given up.
 	waitsExceeded *prometheus.CounterVec // resource
 
@@ -109,6 +112,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		limited:  counter("limit_waits_total", "Times that a request waited for others to end, at a connection's limit.", "side"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_transport_handler_panics_total",
 			Help: "Handlers that panicked; each is a bug."}),
+		certificate:   gauge("certificate_expiry_timestamp_seconds", "When the certificate of this process expires, in seconds since the epoch."),
 		waitsExceeded: limit.NewMetrics(reg, "transport"),
 	}
 	for _, s := range []side{sideClient, sideServer} {
@@ -117,7 +121,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}
 	}
 	if reg != nil {
-		reg.MustRegister(m.connections, m.requests, m.seconds, m.inFlight, m.sent, m.received, m.dials, m.refused, m.dead, m.limited, m.panics)
+		reg.MustRegister(m.connections, m.requests, m.seconds, m.inFlight, m.sent, m.received, m.dials, m.refused, m.dead, m.limited, m.panics, m.certificate)
 	}
 	return m
 }
@@ -155,4 +159,11 @@ func (t *traffic) report(m *Metrics, s side, c Class, sent, received uint64) {
 	m.sent.WithLabelValues(s.String(), c.String()).Add(float64(sent - t.sent))
 	m.received.WithLabelValues(s.String(), c.String()).Add(float64(received - t.received))
 	t.sent, t.received = sent, received
+}
+
+// expires sets when the certificate of the process expires.
+func (m *Metrics) expires(leaf *x509.Certificate) {
+	if leaf != nil {
+		m.certificate.WithLabelValues().Set(float64(leaf.NotAfter.Unix()))
+	}
 }

@@ -174,6 +174,7 @@ func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 		p.metrics = NewMetrics(nil)
 	}
 	p.start = p.clock.Now()
+	p.metrics.expires(p.currentLeaf())
 	p.slots = limit.Resource{Name: "slots of a connection to a server", Reports: limit.NewReporter(p.log, p.metrics.waitsExceeded),
 		Advice: "the server does not answer the requests that it has"}
 	// The pool is its connections' owner; no caller's context may end them.
@@ -333,6 +334,7 @@ func (p *Pool) keep() {
 		case <-tick.C:
 		}
 		now, current := p.now(), p.currentLeaf()
+		p.metrics.expires(current)
 		for _, pr := range p.known() {
 			if pr.check(now, current) {
 				p.forget(pr)

@@ -1,0 +1,33 @@
+package transport
+
+import (
+	"context"
+	"net"
+)
+
+// Probe opens a new connection of class Control to one address of a server, as a caller
+// does that has none yet, and closes it again: TLS, where the mode has it, both
+// certificates, and the hello. It returns nil where the server took the connection, and
+// the server is node. It uses no connection of the pool, and no short cut over a unix
+// socket: what it finds is so for every caller that may use the address.
+func (p *Pool) Probe(ctx context.Context, role Role, node, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
+	defer cancel()
+	if p.id != nil && p.cfg.Mode != Insecure {
+		if err := p.id.Check(p.clock.Now()); err != nil {
+			return err
+		}
+	}
+	network, address := splitAddress(addr)
+	var dialer net.Dialer
+	nc, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return lost(addr, err)
+	}
+	tune(nc)
+	g, err := newPeer(p, "", role, node, []string{addr}).greetOn(ctx, nc, Control, addr, nil)
+	if err != nil {
+		return err
+	}
+	return g.stream.Close()
+}
