@@ -94,7 +94,10 @@ type Deps struct {
 	// CheckParity compares the parity of a stripe with its data, reports the parity chunks that
 	// differ, and returns a bit for each. nil: scrubs do not compare it.
 	CheckParity func(ctx context.Context, stripe *wire.Stripe) (wrong uint32, err error)
-	FS          vfs.FS // default: the machine's
+	// Probe opens a new, authenticated connection to one address of a server, and closes it.
+	// nil: the server tries nobody.
+	Probe func(ctx context.Context, role transport.Role, node, addr string) error
+	FS    vfs.FS // default: the machine's
 	// DiskHealth asks the disks below a directory how they are; nil where they do not
 	// tell, and not whole where one of them sleeps or does not get to answering. It may
 	// hang as a disk does. Default: the machine's disks, where FS is.

@@ -45,6 +45,7 @@ type fakeMeta struct {
 	staged   []uint64          // inodes asked to be staged
 	tenants  map[uint64]uint32 // of inodes
 	host     *wire.Host
+	targets  []*wire.ProbeTarget // that heartbeats are answered with
 	// fault is asked about each request before, and with its answer after, it
 	// is carried out; an error is returned instead.
 	fault func(req *wire.MetaRequest, done bool) error
@@ -189,7 +190,7 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
-	reply := &wire.HeartbeatReply{Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
+	reply := &wire.HeartbeatReply{Probe: f.targets, Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
 	for _, d := range h.Devices {
 		if len(f.memory) > 0 {
 			reply.Memory = append(reply.Memory, d.Id)

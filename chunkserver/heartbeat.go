@@ -64,6 +64,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 	defer cancel()
 	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want, RevokedVersion: s.revoked.Load().Version()}
 	heard := s.Heard()
+	beat.Bucket, beat.Probes = s.bucketHealth(), s.prober.results()
 	beat.HeardIncarnation, beat.HeardMark = uint64(heard.Number), transport.MarkBytes(heard)
 	passes := make(map[moraine.DeviceID]uint64, len(f.devices))
 	for _, d := range f.devices {
@@ -84,6 +85,8 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 		s.revoked.Store(transport.NewRevocations(reply.GetRevoked()))
 	}
 	s.applied.Store(reply.GetApplied())
+	s.prober.aim(reply.GetProbe())
+	s.watches.Store(reply.GetWatchBucket())
 	for _, id := range reply.GetScrub() {
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {
 			d.scrub.start()

@@ -45,6 +45,7 @@ type Metrics struct {
 	PieceWaits   prometheus.Counter     // fetches that waited for memory
 	PiecesRotten prometheus.Counter     // pieces that changed in memory
 	Stages       *prometheus.CounterVec // files asked to be staged, by outcome
+	Probes       *prometheus.CounterVec // of other servers, by outcome
 }
 
 // NewMetrics makes the collectors, and registers them with reg unless it is nil.
@@ -103,8 +104,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
 	m.PiecesRotten = counter("piece_rotten_total", "Pieces of objects whose bytes in memory did not match the sums of their arrival; dropped, and read again.")
 	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
+	m.Probes = outcomes("probes_total", "Attempts to open a new, authenticated connection to each address of another server, by outcome: ok or failed.")
 	if reg != nil {
-		reg.MustRegister(m.MemoryDirty, m.Settled, m.HeldBack, m.BackgroundBytes, m.ScrubChunks, m.ScrubBytes, m.ScrubParity, m.ScrubBad)
+		reg.MustRegister(m.Probes, m.MemoryDirty, m.Settled, m.HeldBack, m.BackgroundBytes, m.ScrubChunks, m.ScrubBytes, m.ScrubParity, m.ScrubBad)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.PiecesRotten, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Outlived, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)

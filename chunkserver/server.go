@@ -4,7 +4,8 @@
 //
 // It decides nothing about which chunks there should be: clients put them where
 // the metadata service placed them, and a chunk is deleted only when the service
-// says so. It never dials a client or another chunkserver.
+// says so. It dials other servers only to see whether they can be reached (probe.go), and sends
+// them nothing.
 //
 // The path of a put: PutChunk checks the caller's token, its capability and the device -> takes
 // an aligned buffer of the arena, for which chunks that are only kept to be read go,
@@ -54,6 +55,9 @@ type Server struct {
 	beaten  atomic.Bool // the last heartbeat was answered
 	// memoryLevel: the metadata keeps watch over chunks that are in memory alone.
 	memoryLevel atomic.Bool
+	// prober tries other servers; watches: this one is to ask an idle bucket often.
+	prober  *prober
+	watches atomic.Bool
 	// heard is the newest incarnation of the metadata that this server has heard of.
 	heard atomic.Pointer[moraine.MarkedIncarnation]
 	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
@@ -78,7 +82,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
 	}
-	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait}
+	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber()}
 	s.capabilities = capability.NewVerifier(s.Key)
 	if deps.Bucket != nil {
 		s.pieces = newPieces(cfg.PieceBytes, deps)
@@ -133,6 +137,12 @@ func (s *Server) Run(ctx context.Context) error {
 	close(s.ready)
 	for _, d := range f.devices {
 		g.Go(func() error { return s.tend(ctx, d) })
+	}
+	if b, ok := s.deps.Bucket.(watchedBucket); ok {
+		g.Go(func() error { s.watchBucket(ctx, b); return nil })
+	}
+	if s.deps.Probe != nil {
+		g.Go(func() error { s.probes(ctx); return nil })
 	}
 	g.Go(func() error { s.heartbeats(ctx, g); return nil })
 	return g.Wait()

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -41,7 +42,7 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 	if err != nil {
 		return nil, err
 	}
-	reply.Topology, reply.DefaultScheme = l.topology.heardSince(asked, l.markRevoked(topology)), schemeToWire(v.defaultScheme())
+	reply.Topology, reply.DefaultScheme = l.topology.heardSince(asked, l.markEndpoints(l.markRevoked(topology))), schemeToWire(v.defaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
@@ -74,7 +75,14 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if reply.StripesBySpare, err = l.machine.StripesBySpare(r); err != nil {
 		return err
 	}
-	reply.Backups = l.keptBackups()
+	reply.Backups, reply.Check = l.keptBackups(), l.stateCheck()
+	ended, err := l.machine.EndedGrants(r, maxEndedCounted)
+	if err != nil {
+		return err
+	}
+	reply.EndedGrants = uint64(ended)
+	reply.Certificates, reply.Insecure = l.certificatesNow(l.topology.view()), l.deps.Expires == nil
+	reply.Buckets = l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
 	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
 	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())
 	reply.Waits = l.waitsNow(r, reply.RepairQueued)
@@ -93,6 +101,7 @@ func (l *leader) nodes(asked asked, applied uint64) []*wire.MetadataNode {
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
 			LowSpace: s.lowSpaceOf(m.ID), Heard: l.heardMember(&m, asked),
+			Endpoint: l.endpoints.health(server{transport.RoleMetadata, m.ID}, l.deps.Clock.Now()),
 		}
 		if m.ID == s.cfg.Node {
 			out[i].Applied, out[i].Alive, out[i].Heard = applied, true, true

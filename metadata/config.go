@@ -84,7 +84,9 @@ type Config struct {
 	// empty: it takes none. BackupEvery is how often (6 h), BackupKeep how many it keeps (4).
 	BackupDir   string
 	BackupEvery time.Duration
-	BackupKeep  int
+	// CheckEvery is how often the leader checks its whole state (24 h); negative: never.
+	CheckEvery time.Duration
+	BackupKeep int
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int
@@ -120,6 +122,8 @@ type Deps struct {
 	Secrets     Secrets     // default: in memory, as long as the server
 	Log         *slog.Logger
 	Metrics     *Metrics // default: not registered anywhere
+	// Expires is when the certificate of this server expires; nil: the servers have none.
+	Expires func() time.Time
 }
 
 func (c *Config) setDefaults() {
@@ -142,6 +146,7 @@ func (c *Config) setDefaults() {
 		c.RewriteBytesPerSecond = 32 << 20
 	}
 	setDuration(&c.BackupEvery, 6*time.Hour)
+	setDuration(&c.CheckEvery, 24*time.Hour)
 	setInt(&c.BackupKeep, 4)
 	setInt(&c.RunnerKeys, 512)
 	setInt(&c.RunnerPieces, 200)

@@ -36,6 +36,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	req.GetRegisterHost().Host.Id = host
 	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // nothing that the log needs
 	l.topology.boots(host, asked.GetHost().GetDevices())
+	l.endpoints.booted(host)
 	resp, err := l.propose(ctx, c.caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
@@ -68,7 +69,12 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	}
 	known := l.topology.heard(host, asked.Devices, mark, l.deps.Clock.Now())
 	v := l.topology.view()
-	reply := &wire.HeartbeatReply{Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
+	now := l.deps.Clock.Now()
+	l.certificates.saw(c.peer, now)
+	if v.hosts[host] != nil {
+		l.bucketHealths.heard(host, asked.Bucket, now)
+	}
+	reply := &wire.HeartbeatReply{Probe: l.endpoints.heard(host, asked.Probes, now), WatchBucket: v.watches(host), Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
 		Incarnation: uint64(l.cluster.incarnation), Mark: l.mark()}
 	revoked := l.server.revoked.Load()
 	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != asked.RevokedVersion {
@@ -219,6 +225,7 @@ func (l *leader) followDevices(ctx context.Context) {
 // declares devices out of service and in again.
 func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 	before := l.topology.view()
+	l.avoidUnreachable(before, now)
 	changes := l.topology.judge(now, l.cfg.RepairGrace, l.clusterTime())
 	v := l.topology.view()
 	if v.wire.Version != before.wire.Version {
@@ -238,6 +245,9 @@ func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 
 // countHosts sets the metrics of hosts.
 func (l *leader) countHosts(v *topologyView) {
+	l.endpoints.arrange(v, l.server.reachable())
+	l.bucketHealths.forget(v)
+	l.countTrouble(v)
 	m := l.deps.Metrics
 	m.LiveHosts.Set(float64(v.heard))
 	m.UnknownHosts.Set(float64(v.live - v.heard))

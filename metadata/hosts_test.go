@@ -20,6 +20,11 @@ type node struct {
 	id      string
 	devices []*wire.Device
 	failed  bool // it took its devices out itself
+	bucket  string
+	expires time.Time                        // its certificate; zero: it has none
+	probes  []*wire.ProbeTarget              // that it was given last
+	finds   func(target string) (err string) // what it finds where it tries; nil: it tries nobody
+	says    func(hb *wire.Heartbeat)         // adds to its heartbeats
 }
 
 // register makes a chunkserver known, with n devices.
@@ -44,7 +49,7 @@ func (h *node) again() {
 		}
 	}
 	resp, err := h.c.do(peer(transport.RoleChunkserver, h.id), &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
-		RegisterHost: &wire.RegisterHost{Host: &wire.Host{Addresses: []string{h.id + ":9000"}, Devices: h.devices}}}})
+		RegisterHost: &wire.RegisterHost{Host: &wire.Host{Addresses: []string{h.id + ":9000"}, Devices: h.devices, Bucket: h.bucket}}}})
 	require.NoError(h.c.t, err)
 	reply := resp.GetRegisterHost()
 	require.Equal(h.c.t, clusterUUID[:], reply.Cluster)
@@ -62,8 +67,19 @@ func (h *node) beat() *wire.HeartbeatReply {
 		}
 		hb.Devices = append(hb.Devices, beat)
 	}
-	resp, err := h.c.do(peer(transport.RoleChunkserver, h.id), &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: hb}})
+	for _, p := range h.probes {
+		if h.finds != nil {
+			hb.Probes = append(hb.Probes, &wire.Probe{Role: p.Role, Node: p.Node, Mark: p.Mark, Error: h.finds(p.Node)})
+		}
+	}
+	if h.says != nil {
+		h.says(hb)
+	}
+	as := peer(transport.RoleChunkserver, h.id)
+	as.NotAfter = h.expires
+	resp, err := h.c.do(as, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: hb}})
 	require.NoError(h.c.t, err)
+	h.probes = resp.GetHeartbeat().Probe
 	return resp.GetHeartbeat()
 }
 

@@ -70,10 +70,16 @@ type leader struct {
 	// (*wire.BucketTraits).
 	buckets sync.Map
 
+	endpoints     *endpoints
+	bucketHealths *bucketHealths
+	certificates  *certificates
+
 	claims claims
 	news   *memberNews
 	began  time.Time
-	seated bool // this server's directory is recorded; the tick's alone
+	// endedCounted is when the ended grants were counted last; the tick's alone.
+	endedCounted time.Time
+	seated       bool // this server's directory is recorded; the tick's alone
 }
 
 // lead leads until ctx ends. It returns early, with an error, where it could
@@ -85,6 +91,7 @@ func (s *Server) lead(ctx context.Context) error {
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(), strays: newStrays(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
 		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),
+		endpoints: newEndpoints(s.store.Term()), bucketHealths: newBucketHealths(), certificates: newCertificates(),
 		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)
@@ -116,7 +123,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.judgeSteps, l.rewriteStripes, l.adoptStrays, l.keepBackups} {
+	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.judgeSteps, l.rewriteStripes, l.adoptStrays, l.keepBackups, l.checkStates} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()

@@ -53,6 +53,9 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 			return err
 		}
 	}
+	if peer := transport.PeerFrom(ctx); peer != nil && peer.Node == beat.Id {
+		l.certificates.saw(peer, l.deps.Clock.Now())
+	}
 	l.news.note(beat.Id, memberHeard{status: beat.Status, dataID: dir, at: l.deps.Clock.Now()}, l.store.Members)
 	l.countFullDisks()
 	reply.Accepted = true

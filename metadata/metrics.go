@@ -28,6 +28,10 @@ type Metrics struct {
 	LiveHosts     leaderGauge
 	SilentHosts   leaderGauge
 	UnknownHosts  leaderGauge // of which it is not known whether they are up
+	// UnreachableHosts are those that peers get no connection to, FailingBuckets those that
+	// do not answer a host, EndedGrants what is kept of them.
+	UnreachableHosts, FailingBuckets, EndedGrants leaderGauge
+	CheckProblems, CheckAge                       leaderGauge // of the last check of the state
 	// UnreportedDevices are those in use of which no whole report has come since they booted.
 	UnreportedDevices leaderGauge
 	DevicesOut        prometheus.Counter // devices declared out because their host was silent
@@ -104,6 +108,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		LiveHosts:         leaderOnly("live_hosts", "Hosts whose heartbeats arrive."),
 		UnknownHosts:      leaderOnly("unknown_hosts", "Registered hosts that the present leader has not heard of yet."),
 		UnreportedDevices: leaderOnly("unreported_devices", "Devices in use without a whole report of their chunks since they booted."),
+		UnreachableHosts:  leaderOnly("unreachable_hosts", "Hosts that are up, and that the chunkservers which try them get no authenticated connection to."),
+		FailingBuckets:    leaderOnly("failing_buckets", "Buckets that do not answer a host that serves them."),
+		EndedGrants:       leaderOnly("ended_grants", "Ended grants, or ranges of them, that are kept since a device has not reported after their end; 100,000 at most are counted."),
+		CheckProblems:     leaderOnly("check_problems", "Problems that the last check of the whole state found."),
+		CheckAge:          leaderOnly("check_age_seconds", "Age of the last check of the whole state."),
 		SilentHosts:       leaderOnly("silent_hosts", "Registered hosts whose heartbeats do not arrive."),
 		DevicesOut:        counter("devices_declared_out_total", "Devices declared out because their host was silent."),
 		RepairQueue:       leaderOnly("repair_queue_stripes", "Stripes waiting for repair."),
@@ -145,7 +154,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.Revoked, m.LiveHosts.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
+			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.Revoked, m.LiveHosts.vec, m.UnreachableHosts.vec, m.FailingBuckets.vec, m.EndedGrants.vec, m.CheckProblems.vec, m.CheckAge.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
 			m.DevicesOut, m.RepairQueue.vec, m.RepairRunning.vec, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
 			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
 	}
@@ -154,7 +163,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // stopLeading clears the gauges that only a leader knows.
 func (m *Metrics) stopLeading() {
-	for _, g := range []leaderGauge{m.LiveHosts, m.SilentHosts, m.UnknownHosts, m.UnreportedDevices, m.RepairQueue, m.RepairRunning} {
+	for _, g := range []leaderGauge{m.LiveHosts, m.UnreachableHosts, m.FailingBuckets, m.EndedGrants, m.CheckProblems, m.CheckAge, m.SilentHosts, m.UnknownHosts, m.UnreportedDevices, m.RepairQueue, m.RepairRunning} {
 		g.vec.Reset()
 	}
 	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions,

@@ -81,7 +81,7 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 		}
 	}
 	if t := resp.GetTier(); t != nil {
-		t.Traits = l.bucketTraits()
+		t.Traits, t.Health = l.bucketTraits(), l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
 	}
 	err := l.settleSeen(ctx, &seen)
 	if err == nil && c.req.LeaseEpoch != 0 && c.req.Session != 0 && resp.Error == nil && !seen.All {

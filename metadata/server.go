@@ -62,6 +62,7 @@ type Server struct {
 	diverged chan struct{}
 	lease    *leaseTable
 	secrets  secretKeeper
+	checks   stateChecks
 	// revoked are the certificates that are not taken any more; revokedServers are those
 	// of them that a server may have, which every client gets.
 	revoked, revokedServers atomic.Pointer[transport.Revocations]

@@ -211,7 +211,11 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 		case failed != nil:
 			return res.Response, nil
 		}
-		return l.sessionReply(res.Response.GetSession().GetSession(), true, 0)
+		id := res.Response.GetSession().GetSession()
+		if ses, err := l.sessions.live(id); err == nil {
+			ses.peer.Store(c.peer)
+		}
+		return l.sessionReply(id, true, 0)
 	}
 	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use; ask again", maxDraws)}
 }

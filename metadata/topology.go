@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +32,8 @@ type topology struct {
 	// came back, or this leader began; came is whether one did since the last.
 	clusterTime, back uint64
 	came              bool
-	requests          atomic.Uint64 // marks given out: see mark
+	requests          atomic.Uint64   // marks given out: see mark
+	avoided           map[string]bool // hosts that peers cannot reach: nothing new is placed on them
 
 	current atomic.Pointer[topologyView]
 }
@@ -48,6 +50,7 @@ type topologyView struct {
 	disks   int
 	mean    float64         // how full devices are
 	guessed map[uint32]bool // devices that are taken to be as full
+	avoided map[string]bool // as of topology
 }
 
 // host is what the leader knows of one registered host.
@@ -382,6 +385,16 @@ func (t *topology) renewAll(now time.Time) {
 	}
 }
 
+// avoid sets the hosts that peers cannot reach.
+func (t *topology) avoid(hosts map[string]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !maps.Equal(t.avoided, hosts) {
+		t.avoided = hosts
+		t.changed()
+	}
+}
+
 // changed publishes a view under a new version. The caller holds mu.
 func (t *topology) changed() {
 	t.version++
@@ -400,6 +413,7 @@ func (t *topology) publish() {
 	for _, h := range t.hosts {
 		v.add(h, t.clusterTime)
 	}
+	v.avoided = t.avoided
 	slices.SortFunc(v.wire.Hosts, func(a, b *wire.Host) int { return strings.Compare(a.Id, b.Id) })
 	v.place = place.NewTopology(v.placeHosts(t.clusterTime))
 	t.current.Store(v)
@@ -456,7 +470,7 @@ func (v *topologyView) placeHosts(clusterTime uint64) []place.Host {
 			}
 			p.Devices = append(p.Devices, place.Device{
 				ID: moraine.DeviceID(d.Id), Capacity: d.Capacity, Free: v.free(d),
-				Takes: d.State == deviceIn && h.MaintenanceUntil <= clusterTime,
+				Takes: d.State == deviceIn && h.MaintenanceUntil <= clusterTime && !v.avoided[h.Id],
 			})
 		}
 		out = append(out, p)

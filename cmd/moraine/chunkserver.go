@@ -199,6 +199,10 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
 	deps.Pace, moves.Pace = take, take
 	moves.PaceRepair = func(ctx context.Context, bytes int64) error { return bounded.TakeForRepair(ctx, bytes) }
+	var probe func(ctx context.Context, role transport.Role, node, addr string) error // of the pool, which comes later
+	deps.Probe = func(ctx context.Context, role transport.Role, node, addr string) error {
+		return probe(ctx, role, node, addr)
+	}
 	service, err := chunkserver.New(o.service, deps)
 	if err != nil {
 		return err
@@ -231,7 +235,8 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		return err
 	}
 	defer pool.Close()
-	return runAll(ctx, adm.run, server.Run, whenReady(server, func(ctx context.Context) error {
+	probe = pool.Probe
+	return runAll(ctx, adm.run, server.Run, watchCertificate(sec, log), whenReady(server, func(ctx context.Context) error {
 		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
 			StripesInFlight: o.mover.Stripes},
 			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})

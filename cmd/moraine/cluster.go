@@ -119,6 +119,9 @@ func (a *app) printStatus(s *clusterStatus) error {
 	}
 	for _, h := range s.Hosts {
 		in := fmt.Sprintf("%d of %d devices in", h.In, h.Devices)
+		if h.Endpoint == endpointUnreachable || h.Endpoint == endpointPartly {
+			in += "; " + strings.ToUpper(h.Endpoint)
+		}
 		if h.State == "draining" || strings.HasPrefix(h.State, "maintenance") {
 			in += "; " + h.State
 		}

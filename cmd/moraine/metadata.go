@@ -68,6 +68,9 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 			if o.service.BackupEvery == 0 || o.service.BackupKeep < 1 {
 				return usageError("--backup-interval cannot be 0 (-1s turns backups off), and --backup-keep is 1 at least")
 			}
+			if o.service.CheckEvery == 0 {
+				return usageError("--check-interval cannot be 0: -1s turns checks off")
+			}
 			return a.runMetadata(cmd.Context(), o)
 		},
 	}
@@ -96,6 +99,7 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	o.rewriteRate = 32 << 20
 	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that are put out of such stripes into new ones, in the whole cluster")
 	f.DurationVar(&o.service.BackupEvery, "backup-interval", 6*time.Hour, "the leader takes a backup of the metadata by itself this often; -1s: none")
+	f.DurationVar(&o.service.CheckEvery, "check-interval", 24*time.Hour, "the leader checks the whole metadata this often, in the background; -1s: never")
 	f.StringVar(&o.service.BackupDir, "backup-dir", "", "directory that the leader keeps these backups in (default \"backups\" in --data)")
 	f.IntVar(&o.service.BackupKeep, "backup-keep", 4, "how many of them are kept")
 	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")
@@ -273,7 +277,7 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	}
 	storeDeps := raftstore.Deps{Log: log, Metrics: raftstore.NewMetrics(reg), Stream: raftStream{server.RaftListener(), pool}}
 	service, err = metadata.New(o.service, metadata.Deps{
-		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, HeedRevoked: pool.SetRevoked, Log: log, Metrics: metadata.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data},
+		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, HeedRevoked: pool.SetRevoked, Log: log, Metrics: metadata.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data}, Expires: sec.expires(),
 	})
 	if err != nil {
 		return err
@@ -286,7 +290,7 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	if err != nil {
 		return err
 	}
-	return runAll(ctx, adm.run, server.Run, whenReady(server, func(ctx context.Context) error {
+	return runAll(ctx, adm.run, server.Run, watchCertificate(sec, log), whenReady(server, func(ctx context.Context) error {
 		form := raftstore.Bootstrap
 		if o.join {
 			form = raftstore.Join

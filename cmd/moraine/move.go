@@ -167,6 +167,8 @@ type tierInfo struct {
 	// Probed says what movers found out about each bucket, since the present leader of
 	// the metadata began.
 	Probed []bucketTraits `json:"probed"`
+	// Health is how each bucket answers.
+	Health []bucketStatus `json:"health"`
 }
 
 // bucketTraits are what a bucket supports.
@@ -213,7 +215,7 @@ func (a *app) tierCommand() *cobra.Command {
 				return err
 			}
 			return a.printTier(tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
-				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits)})
+				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), describeBuckets(t.Health)})
 		},
 	})
 	return cmd
@@ -230,6 +232,9 @@ func (a *app) printTier(t tierInfo) error {
 		if len(t.Probed) == 0 {
 			a.note("  not probed yet: the first flush finds out how uploads are verified")
 		}
+	}
+	for _, b := range t.Health {
+		a.note("  %s", b.words())
 	}
 	for _, p := range t.Probed {
 		how := "the store tells the CRC32C of whole objects, which verifies uploads"

@@ -148,7 +148,7 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	if err != nil {
 		return err
 	}
-	return runAll(ctx, adm.run, server.Run)
+	return runAll(ctx, adm.run, watchCertificate(sec, log), server.Run)
 }
 
 // confine makes the directory that is served, where it is missing, and returns it as a

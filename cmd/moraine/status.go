@@ -38,8 +38,13 @@ type clusterStatus struct {
 	Rebalance    *rebalanceStatus `json:"rebalance,omitempty"`
 	Rewriting    *rewritingStatus `json:"rewriting,omitempty"`
 	Waits        *waitsStatus     `json:"waiting_for_repair,omitempty"`
-	Commands     uint64           `json:"commands"`
-	Entries      uint64           `json:"entries"`
+	// Certificates are those of servers, and of gateways that have sessions.
+	Certificates []certificateStatus `json:"certificates"`
+	Buckets      []bucketStatus      `json:"buckets"`
+	Check        checkStatus         `json:"metadata_check"`
+	EndedGrants  uint64              `json:"ended_grants"`
+	Commands     uint64              `json:"commands"`
+	Entries      uint64              `json:"entries"`
 
 	up       int // hosts that take new chunks, and have room for them
 	taking   int // hosts that take new chunks
@@ -57,7 +62,8 @@ type metadataStatus struct {
 	Alive   bool   `json:"alive"`  // it is known to be up
 	Applied uint64 `json:"applied"`
 	// LowSpace: its disk is nearly full.
-	LowSpace bool `json:"low_space"`
+	LowSpace bool   `json:"low_space"`
+	Endpoint string `json:"endpoint"` // reachable, partly reachable, unreachable or unknown; empty where it is not up
 }
 
 type hostStatus struct {
@@ -71,7 +77,8 @@ type hostStatus struct {
 	Capacity uint64 `json:"capacity_bytes"`
 	Used     uint64 `json:"used_bytes"`
 	Chunks   uint64 `json:"chunks"`
-	State    string `json:"state"` // as `host ls` says it
+	State    string `json:"state"`    // as `host ls` says it
+	Endpoint string `json:"endpoint"` // reachable, partly reachable, unreachable or unknown; empty where it is not up
 }
 
 // healingStatus is how the repair goes.
@@ -123,7 +130,7 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 		Inodes: c.Inodes, Stripes: c.Stripes, Sessions: c.Sessions,
 		RepairQueued: c.RepairQueued, RepairActive: c.RepairRunning,
 		PendingBytes: c.PendingBytes, LeakedBytes: c.LeakedBytes, LostStripes: c.LostStripes,
-		Commands: c.Commands, Entries: c.Entries,
+		Commands: c.Commands, Entries: c.Entries, Certificates: []certificateStatus{}, Buckets: []bucketStatus{}, Check: checkStatus{Found: []string{}},
 	}
 	if len(c.Cluster) == len(moraine.UUID{}) {
 		s.Cluster = moraine.UUID(c.Cluster).String()
@@ -134,6 +141,7 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 	s.judgeReports(c.Unreported)
 	s.judgeBackups(c.Backups)
 	s.judgeStripes(c)
+	s.judgeTrust(c)
 	if s.Rebalance = describeRebalance(c.Rebalance); s.Rebalance.words() != "" {
 		s.Notes = append(s.Notes, s.Rebalance.words())
 	}

@@ -14,16 +14,22 @@ import (
 // sixHosts is a healthy cluster of six hosts, of which the first down ones are
 // silent.
 func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
-	c := &wire.ClusterReply{DefaultScheme: &wire.Scheme{K: 4, M: 2}, Topology: &wire.Topology{}}
+	c := &wire.ClusterReply{DefaultScheme: &wire.Scheme{K: 4, M: 2}, Topology: &wire.Topology{}, Check: &wire.StateCheck{Enabled: true, Done: true}}
+	good := func(role, node string) *wire.EndpointHealth {
+		c.Certificates = append(c.Certificates, &wire.ServerCertificate{Role: role, Node: node, Expires: 4e9, LeftSeconds: 1e8})
+		return &wire.EndpointHealth{Tried: 3, Known: true}
+	}
 	for i := range 3 {
-		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: fmt.Sprintf("m%d", i+1), Voter: true, Alive: true, Heard: true, Leader: i == 0})
+		id := fmt.Sprintf("m%d", i+1)
+		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: id, Voter: true, Alive: true, Heard: true, Leader: i == 0, Endpoint: good("metadata", id)})
 	}
 	for i := range 6 {
 		d := &wire.Device{Id: uint32(i + 1), State: wire.DeviceState_DEVICE_STATE_IN, Measured: true, Reported: true}
 		if i < down {
 			d.State = state
 		}
-		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: fmt.Sprintf("n%d", i+1), Alive: i >= down, Heard: i >= down, Devices: []*wire.Device{d}})
+		id := fmt.Sprintf("n%d", i+1)
+		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: id, Alive: i >= down, Heard: i >= down, Devices: []*wire.Device{d}, Endpoint: good("chunkserver", id)})
 	}
 	return c
 }

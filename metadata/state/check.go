@@ -32,6 +32,22 @@ func (m *Machine) Check(r Reader) ([]string, error) {
 	return c.problems, nil
 }
 
+// CheckWithin is Check where the state has so many inodes and stripes at most. Of a larger one
+// it checks the running sum alone, which needs no memory, and whole is false.
+func (m *Machine) CheckWithin(r Reader, records uint64) (problems []string, whole bool, err error) {
+	n, err := m.Counters(r)
+	if err != nil {
+		return nil, false, err
+	}
+	if n.Inodes+n.Stripes <= records {
+		problems, err = m.Check(r)
+		return problems, true, err
+	}
+	c := &checker{view: m.view(r)}
+	err = c.sum()
+	return c.problems, false, err
+}
+
 type checker struct {
 	*view
 	problems []string

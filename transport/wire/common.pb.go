@@ -1170,6 +1170,7 @@ type Host struct {
 	MaintenanceUntil  uint64                 `protobuf:"varint,450,opt,name=maintenance_until,json=maintenanceUntil,proto3" json:"maintenance_until,omitempty"` // cluster time: until then its silence is planned; 0: none was announced
 	MaintenanceReason string                 `protobuf:"bytes,451,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
 	CertRevoked       bool                   `protobuf:"varint,620,opt,name=cert_revoked,json=certRevoked,proto3" json:"cert_revoked,omitempty"` // it is silent, and a certificate of it was revoked
+	Endpoint          *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                           // what peers found when they tried its addresses
 	// The answering leader has heard of this boot of the host, in this incarnation, and in the
 	// answer to a fresh GetCluster since that came. Where it is false and alive is true, whether
 	// the host is up is not known.
@@ -1278,9 +1279,102 @@ func (x *Host) GetCertRevoked() bool {
 	return false
 }
 
+func (x *Host) GetEndpoint() *EndpointHealth {
+	if x != nil {
+		return x.Endpoint
+	}
+	return nil
+}
+
 func (x *Host) GetHeard() bool {
 	if x != nil {
 		return x.Heard
+	}
+	return false
+}
+
+// EndpointHealth is what chunkservers found that tried each address of a server, with a
+// new, authenticated connection, since it started and the answering leader began.
+type EndpointHealth struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tried         uint32                 `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`             // chunkservers that have tried
+	Failed        uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`           // of them, those that got no connection
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`              // of one of these
+	Known         bool                   `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`             // enough have tried
+	Unreachable   bool                   `protobuf:"varint,5,opt,name=unreachable,proto3" json:"unreachable,omitempty"` // so many have failed that the fault is the server's: nothing new is placed on it
+	Deaf          bool                   `protobuf:"varint,6,opt,name=deaf,proto3" json:"deaf,omitempty"`               // of a host: it reached no server that it tried, so that its word counts for nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointHealth) Reset() {
+	*x = EndpointHealth{}
+	mi := &file_common_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointHealth) ProtoMessage() {}
+
+func (x *EndpointHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_common_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointHealth.ProtoReflect.Descriptor instead.
+func (*EndpointHealth) Descriptor() ([]byte, []int) {
+	return file_common_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EndpointHealth) GetTried() uint32 {
+	if x != nil {
+		return x.Tried
+	}
+	return 0
+}
+
+func (x *EndpointHealth) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *EndpointHealth) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *EndpointHealth) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *EndpointHealth) GetUnreachable() bool {
+	if x != nil {
+		return x.Unreachable
+	}
+	return false
+}
+
+func (x *EndpointHealth) GetDeaf() bool {
+	if x != nil {
+		return x.Deaf
 	}
 	return false
 }
@@ -1296,7 +1390,7 @@ type Topology struct {
 
 func (x *Topology) Reset() {
 	*x = Topology{}
-	mi := &file_common_proto_msgTypes[10]
+	mi := &file_common_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1402,7 @@ func (x *Topology) String() string {
 func (*Topology) ProtoMessage() {}
 
 func (x *Topology) ProtoReflect() protoreflect.Message {
-	mi := &file_common_proto_msgTypes[10]
+	mi := &file_common_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1415,7 @@ func (x *Topology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topology.ProtoReflect.Descriptor instead.
 func (*Topology) Descriptor() ([]byte, []int) {
-	return file_common_proto_rawDescGZIP(), []int{10}
+	return file_common_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Topology) GetVersion() uint64 {
@@ -1351,7 +1445,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_common_proto_msgTypes[11]
+	mi := &file_common_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1457,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_common_proto_msgTypes[11]
+	mi := &file_common_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1470,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_common_proto_rawDescGZIP(), []int{11}
+	return file_common_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Placement) GetStripe() uint64 {
@@ -1522,7 +1616,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06chunks\x18\x06 \x01(\x04R\x06chunks\x12\x14\n" +
 	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x10\n" +
 	"\x03bad\x18\b \x01(\x04R\x03bad\x12(\n" +
-	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\xe4\x02\n" +
+	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\x9f\x03\n" +
 	"\x04Host\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12\x1c\n" +
@@ -1533,8 +1627,16 @@ const file_common_proto_rawDesc = "" +
 	"\x06bucket\x18\a \x01(\tR\x06bucket\x12,\n" +
 	"\x11maintenance_until\x18\xc2\x03 \x01(\x04R\x10maintenanceUntil\x12.\n" +
 	"\x12maintenance_reason\x18\xc3\x03 \x01(\tR\x11maintenanceReason\x12\"\n" +
-	"\fcert_revoked\x18\xec\x04 \x01(\bR\vcertRevoked\x12\x15\n" +
-	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\"N\n" +
+	"\fcert_revoked\x18\xec\x04 \x01(\bR\vcertRevoked\x129\n" +
+	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x15\n" +
+	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\"\xa0\x01\n" +
+	"\x0eEndpointHealth\x12\x14\n" +
+	"\x05tried\x18\x01 \x01(\rR\x05tried\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
+	"\x05known\x18\x04 \x01(\bR\x05known\x12 \n" +
+	"\vunreachable\x18\x05 \x01(\bR\vunreachable\x12\x12\n" +
+	"\x04deaf\x18\x06 \x01(\bR\x04deaf\"N\n" +
 	"\bTopology\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12(\n" +
 	"\x05hosts\x18\x02 \x03(\v2\x12.moraine.wire.HostR\x05hosts\"\x87\x01\n" +
@@ -1568,22 +1670,23 @@ func file_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_common_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_common_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_common_proto_goTypes = []any{
-	(FileType)(0),      // 0: moraine.wire.FileType
-	(DeviceState)(0),   // 1: moraine.wire.DeviceState
-	(*Error)(nil),      // 2: moraine.wire.Error
-	(*Scheme)(nil),     // 3: moraine.wire.Scheme
-	(*ChunkState)(nil), // 4: moraine.wire.ChunkState
-	(*Stripe)(nil),     // 5: moraine.wire.Stripe
-	(*Extent)(nil),     // 6: moraine.wire.Extent
-	(*Attr)(nil),       // 7: moraine.wire.Attr
-	(*Device)(nil),     // 8: moraine.wire.Device
-	(*DiskHealth)(nil), // 9: moraine.wire.DiskHealth
-	(*Scrub)(nil),      // 10: moraine.wire.Scrub
-	(*Host)(nil),       // 11: moraine.wire.Host
-	(*Topology)(nil),   // 12: moraine.wire.Topology
-	(*Placement)(nil),  // 13: moraine.wire.Placement
+	(FileType)(0),          // 0: moraine.wire.FileType
+	(DeviceState)(0),       // 1: moraine.wire.DeviceState
+	(*Error)(nil),          // 2: moraine.wire.Error
+	(*Scheme)(nil),         // 3: moraine.wire.Scheme
+	(*ChunkState)(nil),     // 4: moraine.wire.ChunkState
+	(*Stripe)(nil),         // 5: moraine.wire.Stripe
+	(*Extent)(nil),         // 6: moraine.wire.Extent
+	(*Attr)(nil),           // 7: moraine.wire.Attr
+	(*Device)(nil),         // 8: moraine.wire.Device
+	(*DiskHealth)(nil),     // 9: moraine.wire.DiskHealth
+	(*Scrub)(nil),          // 10: moraine.wire.Scrub
+	(*Host)(nil),           // 11: moraine.wire.Host
+	(*EndpointHealth)(nil), // 12: moraine.wire.EndpointHealth
+	(*Topology)(nil),       // 13: moraine.wire.Topology
+	(*Placement)(nil),      // 14: moraine.wire.Placement
 }
 var file_common_proto_depIdxs = []int32{
 	3,  // 0: moraine.wire.Stripe.scheme:type_name -> moraine.wire.Scheme
@@ -1593,13 +1696,14 @@ var file_common_proto_depIdxs = []int32{
 	9,  // 4: moraine.wire.Device.health:type_name -> moraine.wire.DiskHealth
 	10, // 5: moraine.wire.Device.scrub:type_name -> moraine.wire.Scrub
 	8,  // 6: moraine.wire.Host.devices:type_name -> moraine.wire.Device
-	11, // 7: moraine.wire.Topology.hosts:type_name -> moraine.wire.Host
-	3,  // 8: moraine.wire.Placement.scheme:type_name -> moraine.wire.Scheme
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 7: moraine.wire.Host.endpoint:type_name -> moraine.wire.EndpointHealth
+	11, // 8: moraine.wire.Topology.hosts:type_name -> moraine.wire.Host
+	3,  // 9: moraine.wire.Placement.scheme:type_name -> moraine.wire.Scheme
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_common_proto_init() }
@@ -1613,7 +1717,7 @@ func file_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_proto_rawDesc), len(file_common_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -3646,6 +3646,7 @@ type MetadataNode struct {
 	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
 	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
 	Heard         bool                   `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`                       // by the answering node, and since a fresh request came: alive, or not, is known
+	Endpoint      *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3743,6 +3744,13 @@ func (x *MetadataNode) GetHeard() bool {
 	return false
 }
 
+func (x *MetadataNode) GetEndpoint() *EndpointHealth {
+	if x != nil {
+		return x.Endpoint
+	}
+	return nil
+}
+
 type ClusterReply struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Cluster           []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -3767,9 +3775,14 @@ type ClusterReply struct {
 	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	Rebalance         *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
 	Rewriting         *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
-	Waits             *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`            // of a queue that is not empty
-	Unreported        uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"` // devices in service that have not reported since the metadata was restored
-	Backups           *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`        // that the leader takes by itself; unset: it takes none
+	Waits             *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`               // of a queue that is not empty
+	Unreported        uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"`    // devices in service that have not reported since the metadata was restored
+	Backups           *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`           // that the leader takes by itself; unset: it takes none
+	Insecure          bool                   `protobuf:"varint,740,opt,name=insecure,proto3" json:"insecure,omitempty"`        // the servers have no certificates
+	Certificates      []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, where the leader has seen them
+	Buckets           []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	Check             *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
+	EndedGrants       uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, as a device has not reported since they ended
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -3979,6 +3992,212 @@ func (x *ClusterReply) GetBackups() *KeptBackups {
 	return nil
 }
 
+func (x *ClusterReply) GetInsecure() bool {
+	if x != nil {
+		return x.Insecure
+	}
+	return false
+}
+
+func (x *ClusterReply) GetCertificates() []*ServerCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *ClusterReply) GetBuckets() []*BucketStatus {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *ClusterReply) GetCheck() *StateCheck {
+	if x != nil {
+		return x.Check
+	}
+	return nil
+}
+
+func (x *ClusterReply) GetEndedGrants() uint64 {
+	if x != nil {
+		return x.EndedGrants
+	}
+	return 0
+}
+
+// ServerCertificate is one that a server, or a gateway with a session, has shown.
+type ServerCertificate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Expires       int64                  `protobuf:"varint,3,opt,name=expires,proto3" json:"expires,omitempty"`                            // wall clock, seconds since the epoch
+	LeftSeconds   int64                  `protobuf:"varint,4,opt,name=left_seconds,json=leftSeconds,proto3" json:"left_seconds,omitempty"` // by the leader's clock; negative: it has expired
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerCertificate) Reset() {
+	*x = ServerCertificate{}
+	mi := &file_metadata_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerCertificate) ProtoMessage() {}
+
+func (x *ServerCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerCertificate.ProtoReflect.Descriptor instead.
+func (*ServerCertificate) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ServerCertificate) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ServerCertificate) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ServerCertificate) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *ServerCertificate) GetLeftSeconds() int64 {
+	if x != nil {
+		return x.LeftSeconds
+	}
+	return 0
+}
+
+// StateCheck is how the metadata leader's check of its own state goes, which it makes by
+// itself, now and then.
+type StateCheck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Enabled       bool                   `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`                            // one has ended since this leader began
+	AgeMillis     uint64                 `protobuf:"varint,3,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // since it ended
+	TookMillis    uint64                 `protobuf:"varint,4,opt,name=took_millis,json=tookMillis,proto3" json:"took_millis,omitempty"`
+	Problems      uint32                 `protobuf:"varint,5,opt,name=problems,proto3" json:"problems,omitempty"` // that it found
+	Found         []string               `protobuf:"bytes,6,rep,name=found,proto3" json:"found,omitempty"`        // the first of them
+	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`        // why the last one could not be made
+	Overdue       bool                   `protobuf:"varint,8,opt,name=overdue,proto3" json:"overdue,omitempty"`   // none has ended for more than two intervals
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateCheck) Reset() {
+	*x = StateCheck{}
+	mi := &file_metadata_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateCheck) ProtoMessage() {}
+
+func (x *StateCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateCheck.ProtoReflect.Descriptor instead.
+func (*StateCheck) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *StateCheck) GetEnabled() bool {
+	if x != nil {
+		return x.Enabled
+	}
+	return false
+}
+
+func (x *StateCheck) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *StateCheck) GetAgeMillis() uint64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *StateCheck) GetTookMillis() uint64 {
+	if x != nil {
+		return x.TookMillis
+	}
+	return 0
+}
+
+func (x *StateCheck) GetProblems() uint32 {
+	if x != nil {
+		return x.Problems
+	}
+	return 0
+}
+
+func (x *StateCheck) GetFound() []string {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *StateCheck) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *StateCheck) GetOverdue() bool {
+	if x != nil {
+		return x.Overdue
+	}
+	return false
+}
+
 // KeptBackups are the backups of the metadata that the leader takes by itself.
 type KeptBackups struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -3996,7 +4215,7 @@ type KeptBackups struct {
 
 func (x *KeptBackups) Reset() {
 	*x = KeptBackups{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4008,7 +4227,7 @@ func (x *KeptBackups) String() string {
 func (*KeptBackups) ProtoMessage() {}
 
 func (x *KeptBackups) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4021,7 +4240,7 @@ func (x *KeptBackups) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptBackups.ProtoReflect.Descriptor instead.
 func (*KeptBackups) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeptBackups) GetNode() string {
@@ -4101,7 +4320,7 @@ type RepairWaits struct {
 
 func (x *RepairWaits) Reset() {
 	*x = RepairWaits{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4113,7 +4332,7 @@ func (x *RepairWaits) String() string {
 func (*RepairWaits) ProtoMessage() {}
 
 func (x *RepairWaits) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4126,7 +4345,7 @@ func (x *RepairWaits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairWaits.ProtoReflect.Descriptor instead.
 func (*RepairWaits) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RepairWaits) GetCounted() uint64 {
@@ -4216,7 +4435,7 @@ type Healing struct {
 
 func (x *Healing) Reset() {
 	*x = Healing{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4447,7 @@ func (x *Healing) String() string {
 func (*Healing) ProtoMessage() {}
 
 func (x *Healing) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4460,7 @@ func (x *Healing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Healing.ProtoReflect.Descriptor instead.
 func (*Healing) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Healing) GetDone() uint64 {
@@ -4306,7 +4525,7 @@ type SetRebalance struct {
 
 func (x *SetRebalance) Reset() {
 	*x = SetRebalance{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4318,7 +4537,7 @@ func (x *SetRebalance) String() string {
 func (*SetRebalance) ProtoMessage() {}
 
 func (x *SetRebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4331,7 +4550,7 @@ func (x *SetRebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetRebalance.ProtoReflect.Descriptor instead.
 func (*SetRebalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetRebalance) GetPaused() bool {
@@ -4380,7 +4599,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4392,7 +4611,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4405,7 +4624,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Rebalance) GetState() RebalanceState {
@@ -4533,7 +4752,7 @@ type Rewriting struct {
 
 func (x *Rewriting) Reset() {
 	*x = Rewriting{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4545,7 +4764,7 @@ func (x *Rewriting) String() string {
 func (*Rewriting) ProtoMessage() {}
 
 func (x *Rewriting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4558,7 +4777,7 @@ func (x *Rewriting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewriting.ProtoReflect.Descriptor instead.
 func (*Rewriting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rewriting) GetLooking() bool {
@@ -4648,7 +4867,7 @@ type SetMaintenance struct {
 
 func (x *SetMaintenance) Reset() {
 	*x = SetMaintenance{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4660,7 +4879,7 @@ func (x *SetMaintenance) String() string {
 func (*SetMaintenance) ProtoMessage() {}
 
 func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4673,7 +4892,7 @@ func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
 func (*SetMaintenance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetMaintenance) GetHost() string {
@@ -4723,7 +4942,7 @@ type StartScrub struct {
 
 func (x *StartScrub) Reset() {
 	*x = StartScrub{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4735,7 +4954,7 @@ func (x *StartScrub) String() string {
 func (*StartScrub) ProtoMessage() {}
 
 func (x *StartScrub) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4748,7 +4967,7 @@ func (x *StartScrub) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartScrub.ProtoReflect.Descriptor instead.
 func (*StartScrub) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StartScrub) GetHost() string {
@@ -4780,7 +4999,7 @@ type SetHostState struct {
 
 func (x *SetHostState) Reset() {
 	*x = SetHostState{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4792,7 +5011,7 @@ func (x *SetHostState) String() string {
 func (*SetHostState) ProtoMessage() {}
 
 func (x *SetHostState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4805,7 +5024,7 @@ func (x *SetHostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHostState.ProtoReflect.Descriptor instead.
 func (*SetHostState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SetHostState) GetHost() string {
@@ -4852,7 +5071,7 @@ type GetTopology struct {
 
 func (x *GetTopology) Reset() {
 	*x = GetTopology{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4864,7 +5083,7 @@ func (x *GetTopology) String() string {
 func (*GetTopology) ProtoMessage() {}
 
 func (x *GetTopology) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4877,7 +5096,7 @@ func (x *GetTopology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTopology.ProtoReflect.Descriptor instead.
 func (*GetTopology) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetTopology) GetKnown() uint64 {
@@ -4897,7 +5116,7 @@ type Lookup struct {
 
 func (x *Lookup) Reset() {
 	*x = Lookup{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4909,7 +5128,7 @@ func (x *Lookup) String() string {
 func (*Lookup) ProtoMessage() {}
 
 func (x *Lookup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4922,7 +5141,7 @@ func (x *Lookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
 func (*Lookup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Lookup) GetParent() uint64 {
@@ -4948,7 +5167,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4960,7 +5179,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4973,7 +5192,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -4996,7 +5215,7 @@ type Walk struct {
 
 func (x *Walk) Reset() {
 	*x = Walk{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5008,7 +5227,7 @@ func (x *Walk) String() string {
 func (*Walk) ProtoMessage() {}
 
 func (x *Walk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5021,7 +5240,7 @@ func (x *Walk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Walk.ProtoReflect.Descriptor instead.
 func (*Walk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Walk) GetFrom() uint64 {
@@ -5065,7 +5284,7 @@ type WalkReply struct {
 
 func (x *WalkReply) Reset() {
 	*x = WalkReply{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5077,7 +5296,7 @@ func (x *WalkReply) String() string {
 func (*WalkReply) ProtoMessage() {}
 
 func (x *WalkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5090,7 +5309,7 @@ func (x *WalkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkReply.ProtoReflect.Descriptor instead.
 func (*WalkReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WalkReply) GetAttr() *Attr {
@@ -5139,7 +5358,7 @@ type WalkStep struct {
 
 func (x *WalkStep) Reset() {
 	*x = WalkStep{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5151,7 +5370,7 @@ func (x *WalkStep) String() string {
 func (*WalkStep) ProtoMessage() {}
 
 func (x *WalkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5164,7 +5383,7 @@ func (x *WalkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WalkStep.ProtoReflect.Descriptor instead.
 func (*WalkStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WalkStep) GetParent() uint64 {
@@ -5197,7 +5416,7 @@ type GetAttr struct {
 
 func (x *GetAttr) Reset() {
 	*x = GetAttr{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5209,7 +5428,7 @@ func (x *GetAttr) String() string {
 func (*GetAttr) ProtoMessage() {}
 
 func (x *GetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5222,7 +5441,7 @@ func (x *GetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttr.ProtoReflect.Descriptor instead.
 func (*GetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetAttr) GetInode() uint64 {
@@ -5243,7 +5462,7 @@ type ReadDir struct {
 
 func (x *ReadDir) Reset() {
 	*x = ReadDir{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5255,7 +5474,7 @@ func (x *ReadDir) String() string {
 func (*ReadDir) ProtoMessage() {}
 
 func (x *ReadDir) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5268,7 +5487,7 @@ func (x *ReadDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDir.ProtoReflect.Descriptor instead.
 func (*ReadDir) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadDir) GetInode() uint64 {
@@ -5302,7 +5521,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5314,7 +5533,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5327,7 +5546,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DirEntry) GetName() string {
@@ -5354,7 +5573,7 @@ type ReadDirReply struct {
 
 func (x *ReadDirReply) Reset() {
 	*x = ReadDirReply{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5366,7 +5585,7 @@ func (x *ReadDirReply) String() string {
 func (*ReadDirReply) ProtoMessage() {}
 
 func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5379,7 +5598,7 @@ func (x *ReadDirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirReply.ProtoReflect.Descriptor instead.
 func (*ReadDirReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReadDirReply) GetEntries() []*DirEntry {
@@ -5419,7 +5638,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5431,7 +5650,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5444,7 +5663,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -5542,7 +5761,7 @@ type Xattr struct {
 
 func (x *Xattr) Reset() {
 	*x = Xattr{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5554,7 +5773,7 @@ func (x *Xattr) String() string {
 func (*Xattr) ProtoMessage() {}
 
 func (x *Xattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5567,7 +5786,7 @@ func (x *Xattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Xattr.ProtoReflect.Descriptor instead.
 func (*Xattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Xattr) GetName() string {
@@ -5600,7 +5819,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5612,7 +5831,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5625,7 +5844,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -5698,7 +5917,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5710,7 +5929,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5723,7 +5942,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -5770,7 +5989,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5782,7 +6001,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5795,7 +6014,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -5817,7 +6036,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5829,7 +6048,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5842,7 +6061,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -5877,7 +6096,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5889,7 +6108,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5902,7 +6121,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -5927,7 +6146,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5939,7 +6158,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5952,7 +6171,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -6008,7 +6227,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6020,7 +6239,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6033,7 +6252,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -6060,7 +6279,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6072,7 +6291,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6085,7 +6304,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -6114,7 +6333,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6126,7 +6345,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6139,7 +6358,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -6179,7 +6398,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6191,7 +6410,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6204,7 +6423,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -6278,7 +6497,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6290,7 +6509,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6303,7 +6522,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -6359,7 +6578,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +6590,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +6603,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -6467,7 +6686,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6479,7 +6698,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6492,7 +6711,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -6517,7 +6736,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6529,7 +6748,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6542,7 +6761,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -6598,7 +6817,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6610,7 +6829,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6623,7 +6842,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -6674,7 +6893,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6686,7 +6905,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6699,7 +6918,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -6813,7 +7032,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6825,7 +7044,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6838,7 +7057,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -6889,7 +7108,7 @@ type Expect struct {
 
 func (x *Expect) Reset() {
 	*x = Expect{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6901,7 +7120,7 @@ func (x *Expect) String() string {
 func (*Expect) ProtoMessage() {}
 
 func (x *Expect) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6914,7 +7133,7 @@ func (x *Expect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expect.ProtoReflect.Descriptor instead.
 func (*Expect) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Expect) GetInode() uint64 {
@@ -6958,7 +7177,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6970,7 +7189,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6983,7 +7202,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -7047,7 +7266,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7059,7 +7278,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7072,7 +7291,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -7115,7 +7334,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7127,7 +7346,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7140,7 +7359,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -7183,7 +7402,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7195,7 +7414,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7208,7 +7427,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -7259,7 +7478,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7271,7 +7490,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7284,7 +7503,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -7353,7 +7572,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7365,7 +7584,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7378,7 +7597,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -7404,7 +7623,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7416,7 +7635,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7429,7 +7648,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -7500,7 +7719,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7512,7 +7731,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7525,7 +7744,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -7570,7 +7789,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7582,7 +7801,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7595,7 +7814,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -7648,13 +7867,15 @@ type Heartbeat struct {
 	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest that the server has heard of
 	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
 	RevokedVersion   uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the list of revoked certificates that it has; 0: none
+	Bucket           *BucketHealth          `protobuf:"bytes,740,opt,name=bucket,proto3" json:"bucket,omitempty"`                                        // where it has one
+	Probes           []*Probe               `protobuf:"bytes,741,rep,name=probes,proto3" json:"probes,omitempty"`                                        // the last of each target that it was given
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7666,7 +7887,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7679,7 +7900,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -7724,6 +7945,159 @@ func (x *Heartbeat) GetRevokedVersion() uint64 {
 	return 0
 }
 
+func (x *Heartbeat) GetBucket() *BucketHealth {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetProbes() []*Probe {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+// ProbeTarget is a server whose addresses a chunkserver is to try, now and then, by a new
+// connection to each.
+type ProbeTarget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Mark          uint64                 `protobuf:"varint,4,opt,name=mark,proto3" json:"mark,omitempty"` // another one: the server has started since, or another leader asks, and it is to be tried at once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeTarget) Reset() {
+	*x = ProbeTarget{}
+	mi := &file_metadata_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeTarget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeTarget) ProtoMessage() {}
+
+func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeTarget.ProtoReflect.Descriptor instead.
+func (*ProbeTarget) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *ProbeTarget) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ProbeTarget) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ProbeTarget) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *ProbeTarget) GetMark() uint64 {
+	if x != nil {
+		return x.Mark
+	}
+	return 0
+}
+
+// Probe is what came of that.
+type Probe struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Mark          uint64                 `protobuf:"varint,3,opt,name=mark,proto3" json:"mark,omitempty"`  // of the target
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"` // empty: each address gave a connection
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probe) Reset() {
+	*x = Probe{}
+	mi := &file_metadata_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probe) ProtoMessage() {}
+
+func (x *Probe) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probe.ProtoReflect.Descriptor instead.
+func (*Probe) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *Probe) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Probe) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Probe) GetMark() uint64 {
+	if x != nil {
+		return x.Mark
+	}
+	return 0
+}
+
+func (x *Probe) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type HeartbeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Applied         uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // index of the state this was judged under
@@ -7738,14 +8112,16 @@ type HeartbeatReply struct {
 	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the present list of revoked certificates
 	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                      // that list, where the server has another
 	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it is to begin now
-	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`          // the metadata can keep watch over chunks in memory: they may be put at that level
+	Probe           []*ProbeTarget         `protobuf:"bytes,740,rep,name=probe,proto3" json:"probe,omitempty"`
+	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"` // the server is one of the few that try an idle bucket every few seconds
+	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"` // the metadata can keep watch over chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7757,7 +8133,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7770,7 +8146,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -7857,6 +8233,20 @@ func (x *HeartbeatReply) GetReport() []uint32 {
 	return nil
 }
 
+func (x *HeartbeatReply) GetProbe() []*ProbeTarget {
+	if x != nil {
+		return x.Probe
+	}
+	return nil
+}
+
+func (x *HeartbeatReply) GetWatchBucket() bool {
+	if x != nil {
+		return x.WatchBucket
+	}
+	return false
+}
+
 func (x *HeartbeatReply) GetMemoryLevel() bool {
 	if x != nil {
 		return x.MemoryLevel
@@ -7878,7 +8268,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7890,7 +8280,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7903,7 +8293,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -7944,7 +8334,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7956,7 +8346,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7969,7 +8359,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -8000,7 +8390,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8012,7 +8402,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8025,7 +8415,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -8062,7 +8452,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8074,7 +8464,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8087,7 +8477,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -8139,7 +8529,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8151,7 +8541,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8164,7 +8554,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -8206,7 +8596,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8218,7 +8608,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8231,7 +8621,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -8267,7 +8657,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8279,7 +8669,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8292,7 +8682,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -8333,7 +8723,7 @@ type ByteRange struct {
 
 func (x *ByteRange) Reset() {
 	*x = ByteRange{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8345,7 +8735,7 @@ func (x *ByteRange) String() string {
 func (*ByteRange) ProtoMessage() {}
 
 func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8358,7 +8748,7 @@ func (x *ByteRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
 func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ByteRange) GetOffset() uint64 {
@@ -8388,7 +8778,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8400,7 +8790,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8413,7 +8803,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -8454,7 +8844,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8466,7 +8856,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8479,7 +8869,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -8506,7 +8896,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8518,7 +8908,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8531,7 +8921,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -8603,7 +8993,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8615,7 +9005,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8628,7 +9018,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -8680,7 +9070,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8692,7 +9082,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8705,7 +9095,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -8761,7 +9151,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8773,7 +9163,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8786,7 +9176,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -8813,7 +9203,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8825,7 +9215,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8838,7 +9228,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -8917,7 +9307,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8929,7 +9319,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8942,7 +9332,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -8965,7 +9355,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8977,7 +9367,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8990,7 +9380,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -9037,7 +9427,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9049,7 +9439,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9062,7 +9452,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -9088,7 +9478,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9100,7 +9490,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9113,7 +9503,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -9185,7 +9575,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9197,7 +9587,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9210,7 +9600,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -9279,7 +9669,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9291,7 +9681,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9304,7 +9694,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Job) GetId() uint64 {
@@ -9484,7 +9874,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9496,7 +9886,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9509,7 +9899,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -9572,7 +9962,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9584,7 +9974,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9597,7 +9987,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -9673,7 +10063,7 @@ type CommitPack struct {
 
 func (x *CommitPack) Reset() {
 	*x = CommitPack{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9685,7 +10075,7 @@ func (x *CommitPack) String() string {
 func (*CommitPack) ProtoMessage() {}
 
 func (x *CommitPack) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9698,7 +10088,7 @@ func (x *CommitPack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
 func (*CommitPack) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *CommitPack) GetJob() uint64 {
@@ -9754,7 +10144,7 @@ type PackedFile struct {
 
 func (x *PackedFile) Reset() {
 	*x = PackedFile{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9766,7 +10156,7 @@ func (x *PackedFile) String() string {
 func (*PackedFile) ProtoMessage() {}
 
 func (x *PackedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9779,7 +10169,7 @@ func (x *PackedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
 func (*PackedFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PackedFile) GetInode() uint64 {
@@ -9814,7 +10204,7 @@ type PackReply struct {
 
 func (x *PackReply) Reset() {
 	*x = PackReply{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9826,7 +10216,7 @@ func (x *PackReply) String() string {
 func (*PackReply) ProtoMessage() {}
 
 func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9839,7 +10229,7 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
 func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PackReply) GetPacked() []uint64 {
@@ -9878,7 +10268,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9890,7 +10280,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9903,7 +10293,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -9970,7 +10360,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9982,7 +10372,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9995,7 +10385,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -10055,7 +10445,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10067,7 +10457,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10080,7 +10470,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -10143,7 +10533,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10155,7 +10545,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10168,7 +10558,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -10204,7 +10594,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10216,7 +10606,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10229,7 +10619,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -10272,7 +10662,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10284,7 +10674,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10297,7 +10687,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -10340,7 +10730,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10352,7 +10742,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10365,7 +10755,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -10405,7 +10795,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10417,7 +10807,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10430,7 +10820,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -10453,7 +10843,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10465,7 +10855,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10478,7 +10868,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -10507,7 +10897,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10519,7 +10909,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10532,7 +10922,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -10566,7 +10956,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10578,7 +10968,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10591,7 +10981,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -10621,7 +11011,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10633,7 +11023,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10646,7 +11036,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -10680,7 +11070,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10692,7 +11082,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10705,7 +11095,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -10732,7 +11122,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10744,7 +11134,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10757,7 +11147,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -10784,7 +11174,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10796,7 +11186,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10809,7 +11199,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -10863,7 +11253,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10875,7 +11265,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10888,7 +11278,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -10911,7 +11301,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10923,7 +11313,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10936,7 +11326,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -10986,7 +11376,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10998,7 +11388,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11011,7 +11401,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -11045,7 +11435,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11057,7 +11447,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11070,7 +11460,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -11098,7 +11488,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11110,7 +11500,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11123,7 +11513,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -11157,7 +11547,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11169,7 +11559,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11182,7 +11572,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -11207,7 +11597,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11219,7 +11609,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11232,7 +11622,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -11313,7 +11703,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11325,7 +11715,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11338,7 +11728,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -11391,7 +11781,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11403,7 +11793,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11416,7 +11806,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -11461,7 +11851,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11473,7 +11863,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11486,7 +11876,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -11532,7 +11922,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11544,7 +11934,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11557,7 +11947,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -11594,7 +11984,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11606,7 +11996,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11619,7 +12009,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -11669,7 +12059,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11681,7 +12071,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11694,7 +12084,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -11722,7 +12112,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11734,7 +12124,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11747,7 +12137,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -11766,7 +12156,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11778,7 +12168,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11791,7 +12181,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -11814,7 +12204,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11826,7 +12216,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11839,7 +12229,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -11883,7 +12273,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11895,7 +12285,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11908,7 +12298,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -11953,7 +12343,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11965,7 +12355,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11978,7 +12368,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12035,7 +12425,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12047,7 +12437,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12060,7 +12450,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12101,7 +12491,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12113,7 +12503,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12126,7 +12516,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12159,7 +12549,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12171,7 +12561,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12184,7 +12574,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12247,7 +12637,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12259,7 +12649,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12272,7 +12662,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -12370,7 +12760,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12382,7 +12772,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12395,7 +12785,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -12524,7 +12914,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12536,7 +12926,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12549,7 +12939,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -12588,7 +12978,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12600,7 +12990,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12613,7 +13003,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 type Member struct {
@@ -12636,7 +13026,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12648,7 +13038,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12661,7 +13051,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *Member) GetId() string {
@@ -12766,7 +13156,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12778,7 +13168,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12791,7 +13181,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -12876,7 +13266,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12888,7 +13278,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12901,7 +13291,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *CommandCount) GetName() string {
@@ -12944,7 +13334,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12956,7 +13346,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12969,7 +13359,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *AddMember) GetId() string {
@@ -12996,7 +13386,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13008,7 +13398,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13021,7 +13411,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13041,7 +13431,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13053,7 +13443,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13066,7 +13456,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13089,7 +13479,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13101,7 +13491,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13114,7 +13504,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13156,7 +13546,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13168,7 +13558,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13181,7 +13571,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13230,7 +13620,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13242,7 +13632,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13255,7 +13645,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13277,7 +13667,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13289,7 +13679,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13302,7 +13692,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -13334,7 +13724,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13346,7 +13736,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13359,7 +13749,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -13420,7 +13810,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13432,7 +13822,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13445,7 +13835,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 type LeaderReply struct {
@@ -13460,7 +13850,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13472,7 +13862,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13485,7 +13875,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -13526,7 +13916,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13538,7 +13928,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13551,7 +13941,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 type MemberReply struct {
@@ -13569,7 +13959,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13581,7 +13971,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13594,7 +13984,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *MemberReply) GetId() string {
@@ -13660,7 +14050,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13672,7 +14062,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13685,7 +14075,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -13730,7 +14120,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13742,7 +14132,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13755,7 +14145,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -13809,7 +14199,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13821,7 +14211,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13834,7 +14224,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -13856,7 +14246,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13868,7 +14258,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13881,7 +14271,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14165,7 +14555,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\"#\n" +
 	"\n" +
 	"GetCluster\x12\x15\n" +
-	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xf4\x01\n" +
+	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xaf\x02\n" +
 	"\fMetadataNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x16\n" +
@@ -14175,7 +14565,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
 	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
-	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\"\xfe\a\n" +
+	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\x129\n" +
+	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\"\xed\t\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -14204,7 +14595,29 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"unreported\x18\x80\x05 \x01(\x04R\n" +
 	"unreported\x124\n" +
-	"\abackups\x18\x81\x05 \x01(\v2\x19.moraine.wire.KeptBackupsR\abackups\"\xd5\x01\n" +
+	"\abackups\x18\x81\x05 \x01(\v2\x19.moraine.wire.KeptBackupsR\abackups\x12\x1b\n" +
+	"\binsecure\x18\xe4\x05 \x01(\bR\binsecure\x12D\n" +
+	"\fcertificates\x18\xe5\x05 \x03(\v2\x1f.moraine.wire.ServerCertificateR\fcertificates\x125\n" +
+	"\abuckets\x18\xe6\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\abuckets\x12/\n" +
+	"\x05check\x18\xe7\x05 \x01(\v2\x18.moraine.wire.StateCheckR\x05check\x12\"\n" +
+	"\fended_grants\x18\xe8\x05 \x01(\x04R\vendedGrants\"x\n" +
+	"\x11ServerCertificate\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\aexpires\x18\x03 \x01(\x03R\aexpires\x12!\n" +
+	"\fleft_seconds\x18\x04 \x01(\x03R\vleftSeconds\"\xdc\x01\n" +
+	"\n" +
+	"StateCheck\x12\x18\n" +
+	"\aenabled\x18\x01 \x01(\bR\aenabled\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\x03 \x01(\x04R\tageMillis\x12\x1f\n" +
+	"\vtook_millis\x18\x04 \x01(\x04R\n" +
+	"tookMillis\x12\x1a\n" +
+	"\bproblems\x18\x05 \x01(\rR\bproblems\x12\x14\n" +
+	"\x05found\x18\x06 \x03(\tR\x05found\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12\x18\n" +
+	"\aoverdue\x18\b \x01(\bR\aoverdue\"\xd5\x01\n" +
 	"\vKeptBackups\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\tR\x03dir\x12'\n" +
@@ -14539,7 +14952,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\adevices\x18\x03 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
 	"\x04keys\x18\x04 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12!\n" +
 	"\fgrace_millis\x18\x05 \x01(\x04R\vgraceMillis\x12\x13\n" +
-	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xec\x01\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xcf\x02\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
@@ -14547,7 +14960,19 @@ const file_metadata_proto_rawDesc = "" +
 	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
 	"\n" +
 	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\x12(\n" +
-	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\"\xd9\x03\n" +
+	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
+	"\x06bucket\x18\xe4\x05 \x01(\v2\x1a.moraine.wire.BucketHealthR\x06bucket\x12,\n" +
+	"\x06probes\x18\xe5\x05 \x03(\v2\x13.moraine.wire.ProbeR\x06probes\"g\n" +
+	"\vProbeTarget\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x12\n" +
+	"\x04mark\x18\x04 \x01(\x04R\x04mark\"Y\n" +
+	"\x05Probe\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
+	"\x04mark\x18\x03 \x01(\x04R\x04mark\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xaf\x04\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
@@ -14560,7 +14985,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06memory\x18\xcc\x03 \x03(\rR\x06memory\x12(\n" +
 	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
 	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\x12\x17\n" +
-	"\x06report\x18\xbc\x05 \x03(\rR\x06report\x12\"\n" +
+	"\x06report\x18\xbc\x05 \x03(\rR\x06report\x120\n" +
+	"\x05probe\x18\xe4\x05 \x03(\v2\x19.moraine.wire.ProbeTargetR\x05probe\x12\"\n" +
+	"\fwatch_bucket\x18\xe5\x05 \x01(\bR\vwatchBucket\x12\"\n" +
 	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"~\n" +
 	"\n" +
 	"ListMemory\x12\x16\n" +
@@ -15143,7 +15570,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 149)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 153)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -15167,455 +15594,469 @@ var file_metadata_proto_goTypes = []any{
 	(*GetCluster)(nil),        // 19: moraine.wire.GetCluster
 	(*MetadataNode)(nil),      // 20: moraine.wire.MetadataNode
 	(*ClusterReply)(nil),      // 21: moraine.wire.ClusterReply
-	(*KeptBackups)(nil),       // 22: moraine.wire.KeptBackups
-	(*RepairWaits)(nil),       // 23: moraine.wire.RepairWaits
-	(*Healing)(nil),           // 24: moraine.wire.Healing
-	(*SetRebalance)(nil),      // 25: moraine.wire.SetRebalance
-	(*Rebalance)(nil),         // 26: moraine.wire.Rebalance
-	(*Rewriting)(nil),         // 27: moraine.wire.Rewriting
-	(*SetMaintenance)(nil),    // 28: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 29: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 30: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 31: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 32: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 33: moraine.wire.EntryReply
-	(*Walk)(nil),              // 34: moraine.wire.Walk
-	(*WalkReply)(nil),         // 35: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 36: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 37: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 38: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 39: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 40: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 41: moraine.wire.Create
-	(*Xattr)(nil),             // 42: moraine.wire.Xattr
-	(*Rename)(nil),            // 43: moraine.wire.Rename
-	(*Remove)(nil),            // 44: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 45: moraine.wire.RemoveReply
-	(*Link)(nil),              // 46: moraine.wire.Link
-	(*Release)(nil),           // 47: moraine.wire.Release
-	(*SetXattr)(nil),          // 48: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 49: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 50: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 51: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 52: moraine.wire.SetAttr
-	(*Grant)(nil),             // 53: moraine.wire.Grant
-	(*GrantReply)(nil),        // 54: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 55: moraine.wire.EndGrant
-	(*Place)(nil),             // 56: moraine.wire.Place
-	(*PlaceReply)(nil),        // 57: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 58: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 59: moraine.wire.LinkTarget
-	(*Expect)(nil),            // 60: moraine.wire.Expect
-	(*Clone)(nil),             // 61: moraine.wire.Clone
-	(*CloneRange)(nil),        // 62: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 63: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 64: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 65: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 66: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 67: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 68: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 69: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 70: moraine.wire.Heartbeat
-	(*HeartbeatReply)(nil),    // 71: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 72: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 73: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 74: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 75: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 76: moraine.wire.ListLost
-	(*LostReply)(nil),         // 77: moraine.wire.LostReply
-	(*LostFile)(nil),          // 78: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 79: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 80: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 81: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 82: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 83: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 84: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 85: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 86: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 87: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 88: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 89: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 90: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 91: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 92: moraine.wire.Job
-	(*RewriteTask)(nil),       // 93: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 94: moraine.wire.CommitRewrite
-	(*CommitPack)(nil),        // 95: moraine.wire.CommitPack
-	(*PackedFile)(nil),        // 96: moraine.wire.PackedFile
-	(*PackReply)(nil),         // 97: moraine.wire.PackReply
-	(*RepairTask)(nil),        // 98: moraine.wire.RepairTask
-	(*Intent)(nil),            // 99: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 100: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 101: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 102: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 103: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 104: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 105: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 106: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 107: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 108: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 109: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 110: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 111: moraine.wire.EndIntents
-	(*Usage)(nil),             // 112: moraine.wire.Usage
-	(*GetUsage)(nil),          // 113: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 114: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 115: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 116: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 117: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 118: moraine.wire.Recount
-	(*Leases)(nil),            // 119: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 120: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 121: moraine.wire.Recall
-	(*Touch)(nil),             // 122: moraine.wire.Touch
-	(*Hold)(nil),              // 123: moraine.wire.Hold
-	(*HoldReply)(nil),         // 124: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 125: moraine.wire.EndHold
-	(*Batch)(nil),             // 126: moraine.wire.Batch
-	(*BatchReply)(nil),        // 127: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 128: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 129: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 130: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 131: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 132: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 133: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 134: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 135: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 136: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 137: moraine.wire.GetMembers
-	(*Member)(nil),            // 138: moraine.wire.Member
-	(*MembersReply)(nil),      // 139: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 140: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 141: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 142: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 143: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 144: moraine.wire.CloneTree
-	(*Concat)(nil),            // 145: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 146: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 147: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 148: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 149: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 150: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 151: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 152: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 153: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 154: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 155: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 156: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 157: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 158: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 159: moraine.wire.SealPart
-	(*GetStep)(nil),           // 160: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 161: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 162: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 163: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 164: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 165: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 166: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 167: moraine.wire.ListParts
-	(*LeaseStep)(nil),         // 168: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil),       // 169: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 170: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 171: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 172: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 173: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 174: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 175: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 176: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 177: moraine.wire.GetObject
-	(*GetTier)(nil),           // 178: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 179: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 180: moraine.wire.GetPolicy
-	(*Error)(nil),             // 181: moraine.wire.Error
-	(*Topology)(nil),          // 182: moraine.wire.Topology
-	(*RunReply)(nil),          // 183: moraine.wire.RunReply
-	(*StepReply)(nil),         // 184: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 185: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 186: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 187: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 188: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 189: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 190: moraine.wire.PolicyReply
-	(*Scheme)(nil),            // 191: moraine.wire.Scheme
-	(DeviceState)(0),          // 192: moraine.wire.DeviceState
-	(*Attr)(nil),              // 193: moraine.wire.Attr
-	(FileType)(0),             // 194: moraine.wire.FileType
-	(*Placement)(nil),         // 195: moraine.wire.Placement
-	(*Stripe)(nil),            // 196: moraine.wire.Stripe
-	(*Extent)(nil),            // 197: moraine.wire.Extent
-	(*Object)(nil),            // 198: moraine.wire.Object
-	(*Host)(nil),              // 199: moraine.wire.Host
-	(*Device)(nil),            // 200: moraine.wire.Device
-	(*SigningKey)(nil),        // 201: moraine.wire.SigningKey
-	(*StepKey)(nil),           // 202: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 203: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 204: moraine.wire.BucketTraits
+	(*ServerCertificate)(nil), // 22: moraine.wire.ServerCertificate
+	(*StateCheck)(nil),        // 23: moraine.wire.StateCheck
+	(*KeptBackups)(nil),       // 24: moraine.wire.KeptBackups
+	(*RepairWaits)(nil),       // 25: moraine.wire.RepairWaits
+	(*Healing)(nil),           // 26: moraine.wire.Healing
+	(*SetRebalance)(nil),      // 27: moraine.wire.SetRebalance
+	(*Rebalance)(nil),         // 28: moraine.wire.Rebalance
+	(*Rewriting)(nil),         // 29: moraine.wire.Rewriting
+	(*SetMaintenance)(nil),    // 30: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),        // 31: moraine.wire.StartScrub
+	(*SetHostState)(nil),      // 32: moraine.wire.SetHostState
+	(*GetTopology)(nil),       // 33: moraine.wire.GetTopology
+	(*Lookup)(nil),            // 34: moraine.wire.Lookup
+	(*EntryReply)(nil),        // 35: moraine.wire.EntryReply
+	(*Walk)(nil),              // 36: moraine.wire.Walk
+	(*WalkReply)(nil),         // 37: moraine.wire.WalkReply
+	(*WalkStep)(nil),          // 38: moraine.wire.WalkStep
+	(*GetAttr)(nil),           // 39: moraine.wire.GetAttr
+	(*ReadDir)(nil),           // 40: moraine.wire.ReadDir
+	(*DirEntry)(nil),          // 41: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),      // 42: moraine.wire.ReadDirReply
+	(*Create)(nil),            // 43: moraine.wire.Create
+	(*Xattr)(nil),             // 44: moraine.wire.Xattr
+	(*Rename)(nil),            // 45: moraine.wire.Rename
+	(*Remove)(nil),            // 46: moraine.wire.Remove
+	(*RemoveReply)(nil),       // 47: moraine.wire.RemoveReply
+	(*Link)(nil),              // 48: moraine.wire.Link
+	(*Release)(nil),           // 49: moraine.wire.Release
+	(*SetXattr)(nil),          // 50: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 51: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 52: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 53: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 54: moraine.wire.SetAttr
+	(*Grant)(nil),             // 55: moraine.wire.Grant
+	(*GrantReply)(nil),        // 56: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 57: moraine.wire.EndGrant
+	(*Place)(nil),             // 58: moraine.wire.Place
+	(*PlaceReply)(nil),        // 59: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 60: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 61: moraine.wire.LinkTarget
+	(*Expect)(nil),            // 62: moraine.wire.Expect
+	(*Clone)(nil),             // 63: moraine.wire.Clone
+	(*CloneRange)(nil),        // 64: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 65: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 66: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 67: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 68: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 69: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 70: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 71: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 72: moraine.wire.Heartbeat
+	(*ProbeTarget)(nil),       // 73: moraine.wire.ProbeTarget
+	(*Probe)(nil),             // 74: moraine.wire.Probe
+	(*HeartbeatReply)(nil),    // 75: moraine.wire.HeartbeatReply
+	(*ListMemory)(nil),        // 76: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 77: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 78: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 79: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 80: moraine.wire.ListLost
+	(*LostReply)(nil),         // 81: moraine.wire.LostReply
+	(*LostFile)(nil),          // 82: moraine.wire.LostFile
+	(*ByteRange)(nil),         // 83: moraine.wire.ByteRange
+	(*Deletion)(nil),          // 84: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 85: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 86: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 87: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 88: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 89: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 90: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 91: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 92: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 93: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 94: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 95: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 96: moraine.wire.Job
+	(*RewriteTask)(nil),       // 97: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 98: moraine.wire.CommitRewrite
+	(*CommitPack)(nil),        // 99: moraine.wire.CommitPack
+	(*PackedFile)(nil),        // 100: moraine.wire.PackedFile
+	(*PackReply)(nil),         // 101: moraine.wire.PackReply
+	(*RepairTask)(nil),        // 102: moraine.wire.RepairTask
+	(*Intent)(nil),            // 103: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 104: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 105: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 106: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 107: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 108: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 109: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 110: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 111: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 112: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 113: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 114: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 115: moraine.wire.EndIntents
+	(*Usage)(nil),             // 116: moraine.wire.Usage
+	(*GetUsage)(nil),          // 117: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 118: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 119: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 120: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 121: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 122: moraine.wire.Recount
+	(*Leases)(nil),            // 123: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 124: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 125: moraine.wire.Recall
+	(*Touch)(nil),             // 126: moraine.wire.Touch
+	(*Hold)(nil),              // 127: moraine.wire.Hold
+	(*HoldReply)(nil),         // 128: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 129: moraine.wire.EndHold
+	(*Batch)(nil),             // 130: moraine.wire.Batch
+	(*BatchReply)(nil),        // 131: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 132: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 133: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 134: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 135: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 136: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 137: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 138: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 139: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 140: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 141: moraine.wire.GetMembers
+	(*Member)(nil),            // 142: moraine.wire.Member
+	(*MembersReply)(nil),      // 143: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 144: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 145: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 146: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 147: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 148: moraine.wire.CloneTree
+	(*Concat)(nil),            // 149: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 150: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 151: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 152: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 153: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 154: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 155: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 156: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 157: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 158: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 159: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 160: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 161: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 162: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 163: moraine.wire.SealPart
+	(*GetStep)(nil),           // 164: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 165: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 166: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 167: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 168: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 169: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 170: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 171: moraine.wire.ListParts
+	(*LeaseStep)(nil),         // 172: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),       // 173: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 174: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 175: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 176: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 177: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 178: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 179: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 180: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 181: moraine.wire.GetObject
+	(*GetTier)(nil),           // 182: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 183: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 184: moraine.wire.GetPolicy
+	(*Error)(nil),             // 185: moraine.wire.Error
+	(*Topology)(nil),          // 186: moraine.wire.Topology
+	(*RunReply)(nil),          // 187: moraine.wire.RunReply
+	(*StepReply)(nil),         // 188: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 189: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 190: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 191: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 192: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 193: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 194: moraine.wire.PolicyReply
+	(*EndpointHealth)(nil),    // 195: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 196: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 197: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 198: moraine.wire.DeviceState
+	(*Attr)(nil),              // 199: moraine.wire.Attr
+	(FileType)(0),             // 200: moraine.wire.FileType
+	(*Placement)(nil),         // 201: moraine.wire.Placement
+	(*Stripe)(nil),            // 202: moraine.wire.Stripe
+	(*Extent)(nil),            // 203: moraine.wire.Extent
+	(*Object)(nil),            // 204: moraine.wire.Object
+	(*Host)(nil),              // 205: moraine.wire.Host
+	(*Device)(nil),            // 206: moraine.wire.Device
+	(*SigningKey)(nil),        // 207: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 208: moraine.wire.BucketHealth
+	(*StepKey)(nil),           // 209: moraine.wire.StepKey
+	(*MoveTask)(nil),          // 210: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 211: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
 	16,  // 1: moraine.wire.MetaRequest.renew_session:type_name -> moraine.wire.RenewSession
 	17,  // 2: moraine.wire.MetaRequest.close_session:type_name -> moraine.wire.CloseSession
 	19,  // 3: moraine.wire.MetaRequest.get_cluster:type_name -> moraine.wire.GetCluster
-	31,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
-	32,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
-	34,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
-	37,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
-	38,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	41,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	43,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	44,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	52,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	51,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	46,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	47,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	48,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	49,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	53,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	55,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	56,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	58,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	64,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	66,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	61,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	68,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	70,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	82,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	81,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	91,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	100, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	102, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	103, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	104, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	105, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	107, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	109, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	111, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	157, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	158, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	159, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	160, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	161, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	162, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	163, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	164, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	165, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	166, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	167, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	168, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	169, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	106, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	170, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	171, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	172, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	173, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	174, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	175, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	176, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	177, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	178, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	179, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	180, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	113, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	115, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	116, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	118, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	144, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	145, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	146, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	119, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	129, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	133, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	137, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	141, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	142, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	143, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	147, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	28,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	30,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	29,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	149, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	151, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	153, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	74,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	72,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	76,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	25,  // 87: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	94,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	95,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
-	85,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	87,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	123, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	125, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	126, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	33,  // 4: moraine.wire.MetaRequest.get_topology:type_name -> moraine.wire.GetTopology
+	34,  // 5: moraine.wire.MetaRequest.lookup:type_name -> moraine.wire.Lookup
+	36,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
+	39,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
+	40,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
+	43,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	45,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	46,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	54,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	53,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	48,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	49,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	50,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	51,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	55,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	57,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	58,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	60,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	66,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	68,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	63,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	70,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	72,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	86,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	85,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	95,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	104, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	106, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	107, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	108, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	109, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	111, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	113, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	115, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	161, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	162, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	163, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	164, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	165, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	166, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	167, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	168, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	169, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	170, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	171, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	172, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	173, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	110, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	174, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	175, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	176, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	177, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	178, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	179, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	180, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	181, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	182, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	183, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	184, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	117, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	119, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	120, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	122, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	148, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	149, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	150, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	123, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	133, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	137, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	141, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	145, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	146, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	147, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	151, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	153, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	155, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	157, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	78,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	76,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	80,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 87: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	98,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	99,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
+	89,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	127, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	129, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	130, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
 	12,  // 95: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
 	13,  // 96: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	181, // 97: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	128, // 98: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	185, // 97: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	132, // 98: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
 	18,  // 99: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
 	21,  // 100: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	182, // 101: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	33,  // 102: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	35,  // 103: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	40,  // 104: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	45,  // 105: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	54,  // 106: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	57,  // 107: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	63,  // 108: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	65,  // 109: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	69,  // 110: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	71,  // 111: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	84,  // 112: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	101, // 113: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	108, // 114: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	110, // 115: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	183, // 116: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	184, // 117: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	185, // 118: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	186, // 119: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	187, // 120: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	50,  // 121: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	188, // 122: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	189, // 123: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	190, // 124: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	114, // 125: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	117, // 126: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	134, // 127: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	139, // 128: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	148, // 129: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	150, // 130: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	152, // 131: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	156, // 132: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	186, // 101: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 102: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 103: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 104: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 105: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 106: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 107: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 108: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 109: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 110: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 111: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 112: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	105, // 113: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	112, // 114: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	114, // 115: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	187, // 116: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	188, // 117: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	189, // 118: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	190, // 119: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	191, // 120: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 121: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	192, // 122: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	193, // 123: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	194, // 124: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	118, // 125: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	121, // 126: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	138, // 127: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	143, // 128: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	152, // 129: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	154, // 130: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	156, // 131: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	160, // 132: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
 	10,  // 133: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	120, // 134: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	131, // 135: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	124, // 136: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	127, // 137: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	73,  // 138: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	77,  // 139: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	86,  // 140: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	89,  // 141: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	155, // 142: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	97,  // 143: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
+	124, // 134: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	135, // 135: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	128, // 136: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	131, // 137: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	77,  // 138: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	81,  // 139: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 140: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 141: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	159, // 142: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	101, // 143: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
 	14,  // 144: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
 	11,  // 145: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
 	11,  // 146: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	132, // 147: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	136, // 147: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
 	11,  // 148: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	20,  // 149: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	182, // 150: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	191, // 151: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	24,  // 152: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	26,  // 153: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	27,  // 154: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	23,  // 155: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	22,  // 156: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	0,   // 157: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	192, // 158: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	193, // 159: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	193, // 160: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	36,  // 161: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	193, // 162: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	193, // 163: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	39,  // 164: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	194, // 165: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	42,  // 166: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	60,  // 167: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	191, // 168: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	195, // 169: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	191, // 170: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	191, // 171: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	195, // 172: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	196, // 173: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	197, // 174: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 175: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	59,  // 176: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	41,  // 177: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	60,  // 178: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 179: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	62,  // 180: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	59,  // 181: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	193, // 182: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	193, // 183: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	197, // 184: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	196, // 185: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	198, // 186: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	67,  // 187: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	199, // 188: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	200, // 189: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	201, // 190: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	200, // 191: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	80,  // 192: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	201, // 193: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 194: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	75,  // 195: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	75,  // 196: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	202, // 197: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	78,  // 198: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	79,  // 199: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	80,  // 200: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	83,  // 201: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	80,  // 202: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	196, // 203: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	82,  // 204: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	90,  // 205: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	88,  // 206: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 207: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	191, // 208: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	192, // 209: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 210: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 211: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	98,  // 212: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	202, // 213: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	203, // 214: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 215: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	93,  // 216: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	196, // 217: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	197, // 218: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	197, // 219: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	196, // 220: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	96,  // 221: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	197, // 222: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	197, // 223: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	196, // 224: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	99,  // 225: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 226: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	204, // 227: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	92,  // 228: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 229: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	99,  // 230: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	99,  // 231: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	99,  // 232: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	99,  // 233: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	112, // 234: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	112, // 235: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	112, // 236: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	121, // 237: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	122, // 238: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	193, // 239: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 240: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 241: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	122, // 242: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 243: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	194, // 244: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	130, // 245: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	135, // 246: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 247: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	136, // 248: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	136, // 249: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	135, // 250: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	138, // 251: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	140, // 252: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	62,  // 253: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	59,  // 254: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 255: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	135, // 256: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	138, // 257: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	154, // 258: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	259, // [259:259] is the sub-list for method output_type
-	259, // [259:259] is the sub-list for method input_type
-	259, // [259:259] is the sub-list for extension type_name
-	259, // [259:259] is the sub-list for extension extendee
-	0,   // [0:259] is the sub-list for field type_name
+	195, // 149: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 150: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	186, // 151: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	196, // 152: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 153: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 154: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 155: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 156: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 157: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 158: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	197, // 159: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 160: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 161: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	198, // 162: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	199, // 163: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	199, // 164: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 165: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	199, // 166: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	199, // 167: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 168: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	200, // 169: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 170: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 171: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	196, // 172: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	201, // 173: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	196, // 174: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	196, // 175: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	201, // 176: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	202, // 177: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	203, // 178: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 179: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 180: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	43,  // 181: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	62,  // 182: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 183: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 184: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 185: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	199, // 186: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	199, // 187: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	203, // 188: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	202, // 189: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	204, // 190: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 191: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	205, // 192: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	206, // 193: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	207, // 194: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	206, // 195: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	208, // 196: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 197: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 198: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	207, // 199: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 200: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 201: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	79,  // 202: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	79,  // 203: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	209, // 204: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	82,  // 205: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	83,  // 206: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 207: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 208: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 209: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	202, // 210: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 211: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 212: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 213: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 214: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	196, // 215: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	198, // 216: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 217: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 218: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	102, // 219: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	209, // 220: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	210, // 221: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 222: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 223: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	202, // 224: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	203, // 225: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	203, // 226: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	202, // 227: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	100, // 228: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	203, // 229: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	203, // 230: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	202, // 231: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	103, // 232: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 233: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	211, // 234: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 235: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 236: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	103, // 237: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	103, // 238: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	103, // 239: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	103, // 240: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	116, // 241: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	116, // 242: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	116, // 243: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	125, // 244: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	126, // 245: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	199, // 246: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 247: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 248: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	126, // 249: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 250: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	200, // 251: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	134, // 252: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	139, // 253: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 254: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	140, // 255: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	140, // 256: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	139, // 257: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	142, // 258: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	144, // 259: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 260: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 261: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 262: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	139, // 263: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	142, // 264: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	158, // 265: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	266, // [266:266] is the sub-list for method output_type
+	266, // [266:266] is the sub-list for method input_type
+	266, // [266:266] is the sub-list for extension type_name
+	266, // [266:266] is the sub-list for extension extendee
+	0,   // [0:266] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -15774,14 +16215,14 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Pack)(nil),
 		(*MetaResponse_Revoked)(nil),
 	}
-	file_metadata_proto_msgTypes[17].OneofWrappers = []any{}
+	file_metadata_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   149,
+			NumMessages:   153,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1407,6 +1407,7 @@ type TierReply struct {
 	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"` // that hosts serve, each once
 	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`   // hosts that serve one
 	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"` // of those that movers have probed, as far as this leader has heard
+	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"` // of the same buckets
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1518,6 +1519,175 @@ func (x *TierReply) GetTraits() []*BucketTraits {
 	return nil
 }
 
+func (x *TierReply) GetHealth() []*BucketStatus {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+// BucketHealth is how a bucket answers a chunkserver.
+type BucketHealth struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tried         bool                   `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`                                // a request was answered, or has failed
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                                 // of the last request; empty: it was answered
+	SinceMillis   uint64                 `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"` // since the first of the requests that failed in a row or, without error, the last answer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketHealth) Reset() {
+	*x = BucketHealth{}
+	mi := &file_object_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketHealth) ProtoMessage() {}
+
+func (x *BucketHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketHealth.ProtoReflect.Descriptor instead.
+func (*BucketHealth) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *BucketHealth) GetTried() bool {
+	if x != nil {
+		return x.Tried
+	}
+	return false
+}
+
+func (x *BucketHealth) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *BucketHealth) GetSinceMillis() uint64 {
+	if x != nil {
+		return x.SinceMillis
+	}
+	return 0
+}
+
+// BucketStatus is how a bucket answers the hosts that serve it.
+type BucketStatus struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Bucket         string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts,proto3" json:"hosts,omitempty"`                                         // that serve it, and are up
+	Answered       uint32                 `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"`                                   // of them, those whose last request it answered
+	Failed         uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`                                       // and those whose last one it did not; of the others it is not known
+	Error          string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                          // of one of these
+	Host           string                 `protobuf:"bytes,6,opt,name=host,proto3" json:"host,omitempty"`                                            // that host
+	FailingMillis  uint64                 `protobuf:"varint,7,opt,name=failing_millis,json=failingMillis,proto3" json:"failing_millis,omitempty"`    // the longest of them
+	AnsweredMillis uint64                 `protobuf:"varint,8,opt,name=answered_millis,json=answeredMillis,proto3" json:"answered_millis,omitempty"` // since the last answer to any of them; 0 where there is none
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *BucketStatus) Reset() {
+	*x = BucketStatus{}
+	mi := &file_object_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketStatus) ProtoMessage() {}
+
+func (x *BucketStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketStatus.ProtoReflect.Descriptor instead.
+func (*BucketStatus) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *BucketStatus) GetBucket() string {
+	if x != nil {
+		return x.Bucket
+	}
+	return ""
+}
+
+func (x *BucketStatus) GetHosts() uint32 {
+	if x != nil {
+		return x.Hosts
+	}
+	return 0
+}
+
+func (x *BucketStatus) GetAnswered() uint32 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *BucketStatus) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *BucketStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *BucketStatus) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *BucketStatus) GetFailingMillis() uint64 {
+	if x != nil {
+		return x.FailingMillis
+	}
+	return 0
+}
+
+func (x *BucketStatus) GetAnsweredMillis() uint64 {
+	if x != nil {
+		return x.AnsweredMillis
+	}
+	return 0
+}
+
 // Policy is set on a directory and governs what is below it, unless a
 // directory further down has its own. An unset field is inherited.
 type Policy struct {
@@ -1531,7 +1701,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_object_proto_msgTypes[16]
+	mi := &file_object_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1713,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[16]
+	mi := &file_object_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1726,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{16}
+	return file_object_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Policy) GetFlush() FlushPolicy {
@@ -1590,7 +1760,7 @@ type SetPolicy struct {
 
 func (x *SetPolicy) Reset() {
 	*x = SetPolicy{}
-	mi := &file_object_proto_msgTypes[17]
+	mi := &file_object_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1772,7 @@ func (x *SetPolicy) String() string {
 func (*SetPolicy) ProtoMessage() {}
 
 func (x *SetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[17]
+	mi := &file_object_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1785,7 @@ func (x *SetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicy.ProtoReflect.Descriptor instead.
 func (*SetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{17}
+	return file_object_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetPolicy) GetInode() uint64 {
@@ -1641,7 +1811,7 @@ type GetPolicy struct {
 
 func (x *GetPolicy) Reset() {
 	*x = GetPolicy{}
-	mi := &file_object_proto_msgTypes[18]
+	mi := &file_object_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1653,7 +1823,7 @@ func (x *GetPolicy) String() string {
 func (*GetPolicy) ProtoMessage() {}
 
 func (x *GetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[18]
+	mi := &file_object_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1666,7 +1836,7 @@ func (x *GetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicy.ProtoReflect.Descriptor instead.
 func (*GetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{18}
+	return file_object_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetPolicy) GetInode() uint64 {
@@ -1686,7 +1856,7 @@ type PolicyReply struct {
 
 func (x *PolicyReply) Reset() {
 	*x = PolicyReply{}
-	mi := &file_object_proto_msgTypes[19]
+	mi := &file_object_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1868,7 @@ func (x *PolicyReply) String() string {
 func (*PolicyReply) ProtoMessage() {}
 
 func (x *PolicyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[19]
+	mi := &file_object_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1881,7 @@ func (x *PolicyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyReply.ProtoReflect.Descriptor instead.
 func (*PolicyReply) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{19}
+	return file_object_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PolicyReply) GetOwn() *Policy {
@@ -1847,7 +2017,7 @@ const file_object_proto_rawDesc = "" +
 	"\vObjectReply\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04sums\x18\x02 \x03(\aR\x04sums\"\t\n" +
-	"\aGetTier\"\x83\x03\n" +
+	"\aGetTier\"\xb8\x03\n" +
 	"\tTierReply\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x04R\aobjects\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12%\n" +
@@ -1860,7 +2030,21 @@ const file_object_proto_rawDesc = "" +
 	"\abuckets\x18\t \x03(\tR\abuckets\x12\x14\n" +
 	"\x05hosts\x18\n" +
 	" \x01(\x04R\x05hosts\x123\n" +
-	"\x06traits\x18\x9a\x05 \x03(\v2\x1a.moraine.wire.BucketTraitsR\x06traits\"\x9f\x01\n" +
+	"\x06traits\x18\x9a\x05 \x03(\v2\x1a.moraine.wire.BucketTraitsR\x06traits\x123\n" +
+	"\x06health\x18\xe4\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\x06health\"]\n" +
+	"\fBucketHealth\x12\x14\n" +
+	"\x05tried\x18\x01 \x01(\bR\x05tried\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x12!\n" +
+	"\fsince_millis\x18\x03 \x01(\x04R\vsinceMillis\"\xea\x01\n" +
+	"\fBucketStatus\x12\x16\n" +
+	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x14\n" +
+	"\x05hosts\x18\x02 \x01(\rR\x05hosts\x12\x1a\n" +
+	"\banswered\x18\x03 \x01(\rR\banswered\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\rR\x06failed\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
+	"\x04host\x18\x06 \x01(\tR\x04host\x12%\n" +
+	"\x0efailing_millis\x18\a \x01(\x04R\rfailingMillis\x12'\n" +
+	"\x0fanswered_millis\x18\b \x01(\x04R\x0eansweredMillis\"\x9f\x01\n" +
 	"\x06Policy\x12/\n" +
 	"\x05flush\x18\x01 \x01(\x0e2\x19.moraine.wire.FlushPolicyR\x05flush\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x126\n" +
@@ -1905,7 +2089,7 @@ func file_object_proto_rawDescGZIP() []byte {
 }
 
 var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_object_proto_goTypes = []any{
 	(Verified)(0),         // 0: moraine.wire.Verified
 	(IntentKind)(0),       // 1: moraine.wire.IntentKind
@@ -1927,39 +2111,42 @@ var file_object_proto_goTypes = []any{
 	(*ObjectReply)(nil),   // 17: moraine.wire.ObjectReply
 	(*GetTier)(nil),       // 18: moraine.wire.GetTier
 	(*TierReply)(nil),     // 19: moraine.wire.TierReply
-	(*Policy)(nil),        // 20: moraine.wire.Policy
-	(*SetPolicy)(nil),     // 21: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),     // 22: moraine.wire.GetPolicy
-	(*PolicyReply)(nil),   // 23: moraine.wire.PolicyReply
-	(*Attr)(nil),          // 24: moraine.wire.Attr
-	(*Stripe)(nil),        // 25: moraine.wire.Stripe
-	(*Extent)(nil),        // 26: moraine.wire.Extent
-	(*Scheme)(nil),        // 27: moraine.wire.Scheme
+	(*BucketHealth)(nil),  // 20: moraine.wire.BucketHealth
+	(*BucketStatus)(nil),  // 21: moraine.wire.BucketStatus
+	(*Policy)(nil),        // 22: moraine.wire.Policy
+	(*SetPolicy)(nil),     // 23: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),     // 24: moraine.wire.GetPolicy
+	(*PolicyReply)(nil),   // 25: moraine.wire.PolicyReply
+	(*Attr)(nil),          // 26: moraine.wire.Attr
+	(*Stripe)(nil),        // 27: moraine.wire.Stripe
+	(*Extent)(nil),        // 28: moraine.wire.Extent
+	(*Scheme)(nil),        // 29: moraine.wire.Scheme
 }
 var file_object_proto_depIdxs = []int32{
 	0,  // 0: moraine.wire.Object.verified:type_name -> moraine.wire.Verified
 	1,  // 1: moraine.wire.ObjectIntent.kind:type_name -> moraine.wire.IntentKind
-	24, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
+	26, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
 	4,  // 3: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
 	7,  // 4: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
 	7,  // 5: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
 	4,  // 6: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
 	4,  // 7: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
-	25, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
-	26, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
+	27, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
+	28, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
 	4,  // 10: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
 	5,  // 11: moraine.wire.TierReply.traits:type_name -> moraine.wire.BucketTraits
-	3,  // 12: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
-	27, // 13: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
-	2,  // 14: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
-	20, // 15: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
-	20, // 16: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
-	20, // 17: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	21, // 12: moraine.wire.TierReply.health:type_name -> moraine.wire.BucketStatus
+	3,  // 13: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
+	29, // 14: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
+	2,  // 15: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
+	22, // 16: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
+	22, // 17: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
+	22, // 18: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_object_proto_init() }
@@ -1974,7 +2161,7 @@ func file_object_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_object_proto_rawDesc), len(file_object_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

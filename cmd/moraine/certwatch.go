@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// certificateLook is how often a server looks whether its certificate is about to expire.
+const certificateLook = 12 * time.Hour
+
+// expires is when the certificate of this program expires, as its file has it by now; nil
+// where there is none.
+func (s security) expires() func() time.Time {
+	if s.identity == nil {
+		return nil
+	}
+	return s.identity.NotAfter
+}
+
+// watchCertificate has a server tell in its log, from 30 days before, when its certificate
+// expires.
+func watchCertificate(sec security, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if sec.identity == nil {
+			<-ctx.Done()
+			return nil
+		}
+		tick := time.NewTicker(certificateLook)
+		defer tick.Stop()
+		for {
+			warnOfExpiry(log, sec.identity.Claims().Node, sec.identity.NotAfter(), time.Now())
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// warnOfExpiry writes a line where a certificate is about to expire.
+func warnOfExpiry(log *slog.Logger, node string, at, now time.Time) {
+	switch left := at.Sub(now); {
+	case left <= certificateLeast:
+		log.Error("the certificate expires within 7 days: renew it with `moraine cert renew`", "node", node, "expires", at.UTC(), "left", left.Round(time.Hour))
+	case left <= certificateWarning:
+		log.Warn("the certificate expires within 30 days: renew it with `moraine cert renew`", "node", node, "expires", at.UTC(), "left", left.Round(time.Hour))
+	}
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// What green needs beside servers that are up and stripes that are whole: servers that can be
+// called, certificates that last, a bucket that answers, and metadata that fits itself.
+
+const (
+	// certificateLeast is how long each certificate must be valid for the status to be
+	// green, certificateWarning from when on the status tells that one expires.
+	certificateLeast   = 7 * 24 * time.Hour
+	certificateWarning = 30 * 24 * time.Hour
+	// manyEndedGrants is from how many on they are told of.
+	manyEndedGrants = 10_000
+)
+
+// What is known of whether a server can be called.
+const (
+	endpointReachable   = "reachable"
+	endpointUnreachable = "unreachable"
+	endpointPartly      = "partly reachable" // one peer gets no connection
+	endpointUnknown     = "unknown"
+)
+
+// certificateStatus is one server's.
+type certificateStatus struct {
+	Role    string    `json:"role"`
+	Node    string    `json:"node"`
+	Expires time.Time `json:"expires"`
+	Seconds int64     `json:"seconds_left"` // negative: it has expired
+}
+
+// bucketStatus is how a bucket answers the hosts that serve it.
+type bucketStatus struct {
+	Bucket   string `json:"bucket"`
+	Status   string `json:"status"` // ok, failing or unknown
+	Hosts    uint32 `json:"hosts"`
+	Answered uint32 `json:"hosts_answered"`
+	Failed   uint32 `json:"hosts_failed"`
+	Error    string `json:"error"`
+	Host     string `json:"error_host"`
+	// FailingSeconds is for how long, AnsweredSeconds since when; 0 where it is not so.
+	FailingSeconds  uint64 `json:"failing_seconds"`
+	AnsweredSeconds uint64 `json:"answered_seconds_ago"`
+}
+
+const (
+	bucketOK      = "ok"
+	bucketFailing = "failing"
+	bucketUnknown = "unknown"
+)
+
+// checkStatus is how the leader's check of its own state goes.
+type checkStatus struct {
+	Enabled  bool     `json:"enabled"`
+	Done     bool     `json:"done"`
+	Age      uint64   `json:"age_seconds"`
+	Problems uint32   `json:"problems"`
+	Found    []string `json:"found"` // the first of them
+	Error    string   `json:"error"`
+}
+
+func describeBuckets(all []*wire.BucketStatus) []bucketStatus {
+	out := []bucketStatus{}
+	for _, b := range all {
+		s := bucketStatus{Bucket: b.Bucket, Status: bucketOK, Hosts: b.Hosts, Answered: b.Answered, Failed: b.Failed, Error: b.Error, Host: b.Host,
+			FailingSeconds: (b.FailingMillis + 999) / 1000, AnsweredSeconds: (b.AnsweredMillis + 999) / 1000}
+		switch {
+		case b.Failed > 0:
+			s.Status = bucketFailing
+		case b.Answered < b.Hosts:
+			s.Status = bucketUnknown
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// words says how a bucket answers.
+func (b *bucketStatus) words() string {
+	switch b.Status {
+	case bucketFailing:
+		return fmt.Sprintf("bucket %s does not answer %d of %d hosts, for %d s (%s: %s): flushes, stages and reads of evicted files wait; look at the store, its credentials and the way to it",
+			b.Bucket, b.Failed, b.Hosts, b.FailingSeconds, b.Host, b.Error)
+	case bucketUnknown:
+		return fmt.Sprintf("whether bucket %s answers is not known yet: %d of %d hosts have had an answer of late", b.Bucket, b.Answered, b.Hosts)
+	}
+	return fmt.Sprintf("bucket %s answers", b.Bucket)
+}
+
+// hasDevices reports whether a host has devices that are not retired.
+func hasDevices(h *wire.Host) bool {
+	return slices.ContainsFunc(h.Devices, func(d *wire.Device) bool { return d.State != wire.DeviceState_DEVICE_STATE_RETIRED })
+}
+
+// endpointOf is what is known of whether a server can be called.
+func endpointOf(e *wire.EndpointHealth) string {
+	switch {
+	case e.GetUnreachable():
+		return endpointUnreachable
+	case e.GetFailed() > 0:
+		return endpointPartly
+	case !e.GetKnown():
+		return endpointUnknown
+	}
+	return endpointReachable
+}
+
+// judgeTrust judges what peers, certificates, buckets and the check of the metadata say. It
+// comes last: what it does not know has nothing to do with the protection of stripes.
+func (s *clusterStatus) judgeTrust(c *wire.ClusterReply) {
+	s.judgeEndpoints(c)
+	s.judgeCertificates(c)
+	s.Buckets = describeBuckets(c.Buckets)
+	for _, b := range s.Buckets {
+		switch b.Status {
+		case bucketFailing:
+			s.worse(healthDegraded, "%s", b.words())
+		case bucketUnknown:
+			s.worse(healthUnknown, "%s", b.words())
+		}
+	}
+	s.judgeCheck(c.Check)
+	if s.EndedGrants = c.EndedGrants; s.EndedGrants >= manyEndedGrants {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d ranges of ended grants are kept, as a device has not reported since: set those retired that are out and never come back", s.EndedGrants))
+	}
+}
+
+func (s *clusterStatus) judgeEndpoints(c *wire.ClusterReply) {
+	var unknown []string
+	judge := func(what, id string, e *wire.EndpointHealth) string {
+		state := endpointOf(e)
+		switch state {
+		case endpointUnreachable:
+			s.worse(healthDegraded, "%s %s is up, and %d of %d chunkservers that tried get no connection to it (%s): look at its certificate, its address and the network between", what, id, e.Failed, e.Tried, e.Error)
+		case endpointPartly:
+			s.worse(healthDegraded, "%d of %d chunkservers that tried get no connection to %s %s (%s)", e.Failed, e.Tried, what, id, e.Error)
+		case endpointUnknown:
+			unknown = append(unknown, id)
+		}
+		return state
+	}
+	for i, n := range c.Metadata {
+		if s.Metadata[i].Alive {
+			s.Metadata[i].Endpoint = judge("metadata server", n.Id, n.Endpoint)
+		}
+	}
+	for i, h := range c.Topology.GetHosts() {
+		if !s.Hosts[i].Alive || !hasDevices(h) {
+			continue
+		}
+		s.Hosts[i].Endpoint = judge("host", h.Id, h.Endpoint)
+		if h.Endpoint.GetDeaf() {
+			s.worse(healthDegraded, "host %s reaches none of the servers that it tries: look at its certificate and its network", h.Id)
+		}
+	}
+	if len(unknown) > 0 {
+		s.worse(healthUnknown, "whether %s can be called is not known yet: too few chunkservers have tried", some(unknown))
+	}
+}
+
+func (s *clusterStatus) judgeCertificates(c *wire.ClusterReply) {
+	if c.Insecure {
+		return
+	}
+	shown := map[string]bool{}
+	for _, w := range c.Certificates {
+		shown[w.Role+" "+w.Node] = true
+		at := time.Unix(w.Expires, 0).UTC()
+		s.Certificates = append(s.Certificates, certificateStatus{Role: w.Role, Node: w.Node, Expires: at, Seconds: w.LeftSeconds})
+		name := fmt.Sprintf("the certificate of %s %s", w.Role, w.Node)
+		const renew = "renew it with `moraine cert renew DIR %s`"
+		switch left := time.Duration(w.LeftSeconds) * time.Second; {
+		case left <= 0:
+			s.worse(healthDegraded, "%s has expired on %s: "+renew, name, at.Format(time.DateOnly), w.Node)
+		case left <= certificateLeast:
+			s.worse(healthDegraded, "%s expires on %s, within 7 days: "+renew, name, at.Format(time.DateOnly), w.Node)
+		case left <= certificateWarning:
+			s.Notes = append(s.Notes, fmt.Sprintf("%s expires on %s: "+renew, name, at.Format(time.DateOnly), w.Node))
+		}
+	}
+	var unknown []string
+	for _, n := range s.Metadata {
+		if n.Alive && !shown["metadata "+n.ID] {
+			unknown = append(unknown, n.ID)
+		}
+	}
+	for i, h := range c.Topology.GetHosts() {
+		if s.Hosts[i].Alive && hasDevices(h) && !shown["chunkserver "+h.Id] {
+			unknown = append(unknown, h.Id)
+		}
+	}
+	if len(unknown) > 0 {
+		s.worse(healthUnknown, "when the certificate of %s expires is not known yet", some(unknown))
+	}
+}
+
+func (s *clusterStatus) judgeCheck(w *wire.StateCheck) {
+	if w == nil {
+		s.worse(healthUnknown, "whether the metadata fits itself is not known")
+		return
+	}
+	s.Check = checkStatus{Enabled: w.Enabled, Done: w.Done, Age: w.AgeMillis / 1000, Problems: w.Problems, Found: append([]string{}, w.Found...), Error: w.Error}
+	switch {
+	case w.Problems > 0:
+		s.worse(healthDegraded, "the check of the metadata found %s, the first: %s: see `moraine fsck --metadata`", are(int(w.Problems), "problem", "problems"), w.Found[0])
+	case w.Error != "":
+		s.worse(healthDegraded, "the metadata could not be checked: %s", w.Error)
+	case w.Overdue:
+		s.worse(healthDegraded, "the check of the metadata is overdue: the last one ended %v ago", time.Duration(s.Check.Age)*time.Second)
+	case !w.Enabled:
+		s.Notes = append(s.Notes, "the metadata is not checked by itself (--check-interval)")
+	case !w.Done:
+		s.worse(healthUnknown, "whether the metadata fits itself is not known yet: its first check is under way")
+	}
+}
+
+// some names the first of many.
+func some(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

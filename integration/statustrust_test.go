@@ -1,0 +1,76 @@
+package integration_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/transport/pki"
+)
+
+// waitStatus asks for the status until it is as wanted, and returns it.
+func waitStatus(t *testing.T, env []string, what string, is func(status map[string]any) bool) map[string]any {
+	t.Helper()
+	var last map[string]any
+	require.Eventually(t, func() bool {
+		o := invoke(t, env, "cluster", "status", "--json")
+		if o.code != 0 && o.code != 3 {
+			return false
+		}
+		last = objects(t, o.stdout)[0]
+		require.Equal(t, last["health"] == "green", o.code == 0, "the exit code goes with the status")
+		return is(last)
+	}, time.Minute, 200*time.Millisecond, what)
+	return last
+}
+
+// A cluster is not green while its bucket hangs, nor with a certificate that expires within 7
+// days, and it is green again when the bucket answers and the certificate is renewed. An expired
+// certificate can be shown, and renewed.
+func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+
+	store := c.Nodes(procs.ObjectServer)[0]
+	require.NoError(t, store.Signal(syscall.SIGSTOP))
+	hangs := waitStatus(t, env, "the bucket hangs", func(s map[string]any) bool { return s["health"] != "green" })
+	bucket := objectsIn(hangs["buckets"])[0]
+	require.Equal(t, "failing", bucket["status"])
+	require.NotEmpty(t, bucket["error"])
+	require.Equal(t, 3, invoke(t, env, "cluster", "status", "--wait", "2s").code)
+	require.Contains(t, works(t, env, "tier", "status"), "does not answer")
+	require.NoError(t, store.Signal(syscall.SIGCONT))
+	works(t, env, "cluster", "status", "--wait", "1m")
+
+	n1 := c.Node("n1")
+	reissue := func(ttl time.Duration) {
+		ca, err := pki.LoadCA(c.Certs())
+		require.NoError(t, err)
+		id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "n1"))
+		require.NoError(t, err)
+		cert, err := ca.Renew(id, time.Now(), ttl)
+		require.NoError(t, err)
+		require.NoError(t, cert.Save(c.Certs(), "n1"))
+	}
+	reissue(6 * 24 * time.Hour)
+	soon := waitStatus(t, env, "a certificate expires within 7 days", func(s map[string]any) bool { return s["health"] == "degraded" })
+	require.Contains(t, soon["findings"].([]any)[0], "the certificate of chunkserver n1 expires on")
+	require.True(t, n1.Running())
+	works(t, env, "cert", "renew", c.Certs(), "n1")
+	works(t, env, "cluster", "status", "--wait", "1m")
+
+	old := filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(old, os.DirFS(c.Certs())))
+	ca, err := pki.LoadCA(old)
+	require.NoError(t, err)
+	cert, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "gone", Now: time.Now().Add(-time.Minute), TTL: time.Second})
+	require.NoError(t, err)
+	require.NoError(t, cert.Save(old, "gone"))
+	require.Contains(t, works(t, env, "cert", "show", old, "gone"), "EXPIRED on")
+}

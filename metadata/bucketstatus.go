@@ -1,0 +1,121 @@
+package metadata
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// How buckets answer the hosts that serve them, as these say with their heartbeats.
+
+const (
+	// bucketWatchers is how many hosts ask an idle bucket every few seconds; the others do
+	// now and then.
+	bucketWatchers = 3
+	// bucketStale is after how long without an answer to any host a bucket is not known to
+	// work: a watcher asks every 5 s, and waits for 5 s.
+	bucketStale = 30 * time.Second
+)
+
+// bucketHealths is what hosts said last.
+type bucketHealths struct {
+	mu     sync.Mutex // guards what follows
+	byHost map[string]bucketWord
+}
+
+type bucketWord struct {
+	said *wire.BucketHealth
+	at   time.Time
+}
+
+func newBucketHealths() *bucketHealths { return &bucketHealths{byHost: make(map[string]bucketWord)} }
+
+// heard takes in what a registered host said.
+func (b *bucketHealths) heard(host string, said *wire.BucketHealth, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if said == nil {
+		delete(b.byHost, host)
+		return
+	}
+	said.Error = said.Error[:min(len(said.Error), maxProbeError)]
+	b.byHost[host] = bucketWord{said, now}
+}
+
+// watches reports whether a host is one of those that ask its bucket every few seconds: the
+// first of the hosts that are up and serve it.
+func (v *topologyView) watches(host string) bool {
+	h := v.hosts[host]
+	if h == nil || h.Bucket == "" {
+		return false
+	}
+	before := 0
+	for _, o := range v.wire.Hosts { // in order of their ids
+		if o.Id == host {
+			return true
+		}
+		if o.Alive && o.Bucket == h.Bucket {
+			if before++; before == bucketWatchers {
+				return false
+			}
+		}
+	}
+	return false
+}
+
+// status is how each bucket answers, in order of their names.
+func (b *bucketHealths) status(v *topologyView, now time.Time) (out []*wire.BucketStatus) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	byName := map[string]*wire.BucketStatus{}
+	for _, h := range v.wire.Hosts {
+		if h.Bucket == "" || !h.Alive || retired(h) {
+			continue
+		}
+		s := byName[h.Bucket]
+		if s == nil {
+			s = &wire.BucketStatus{Bucket: h.Bucket}
+			byName[h.Bucket] = s
+			out = append(out, s)
+		}
+		s.Hosts++
+		w, ok := b.byHost[h.Id]
+		if !ok || !w.said.Tried {
+			continue
+		}
+		since := w.said.SinceMillis + uint64(now.Sub(w.at).Milliseconds())
+		switch {
+		case w.said.Error != "":
+			s.Failed++
+			if since >= s.FailingMillis {
+				s.FailingMillis, s.Error, s.Host = since, w.said.Error, h.Id
+			}
+		default:
+			s.Answered++
+			if since = max(since, 1); s.AnsweredMillis == 0 || since < s.AnsweredMillis {
+				s.AnsweredMillis = since
+			}
+		}
+	}
+	for _, s := range out {
+		if s.AnsweredMillis > uint64(bucketStale.Milliseconds()) {
+			s.Answered = 0 // too long ago to say that it works
+		}
+	}
+	slices.SortFunc(out, func(a, b *wire.BucketStatus) int { return strings.Compare(a.Bucket, b.Bucket) })
+	return out
+}
+
+// forget drops what hosts said that are registered no more.
+func (b *bucketHealths) forget(v *topologyView) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id := range b.byHost {
+		if v.hosts[id] == nil {
+			delete(b.byHost, id)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package metadata
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// certificates is when the certificates expire that servers have shown the leader: hosts with
+// their heartbeats, metadata servers with their beats. Those of gateways are with their
+// sessions.
+type certificates struct {
+	mu    sync.Mutex // guards what follows
+	shown map[server]shown
+}
+
+type shown struct {
+	expires, at time.Time
+}
+
+// maxCertificates bounds those that are remembered; more servers are not called.
+const maxCertificates = 64 << 10
+
+func newCertificates() *certificates { return &certificates{shown: make(map[server]shown)} }
+
+// saw takes in the certificate of a connection; peer is nil where there is none.
+func (c *certificates) saw(peer *transport.Peer, now time.Time) {
+	if peer == nil || peer.NotAfter.IsZero() {
+		return
+	}
+	name := server{peer.Role, peer.Node}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.shown[name]; known || len(c.shown) < maxCertificates {
+		c.shown[name] = shown{peer.NotAfter, now}
+	}
+}
+
+// of returns when the certificate of a server expires that is known to be up.
+func (c *certificates) of(name server) (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.shown[name]
+	return s.expires, ok
+}
+
+// gateways are the certificates of gateways that have sessions, each once, the one that
+// expires first.
+func (s *sessions) gateways() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]time.Time{}
+	for _, ses := range s.byID {
+		p := ses.peer.Load()
+		if p == nil || p.Role != transport.RoleGateway || p.NotAfter.IsZero() || ses.ending {
+			continue
+		}
+		if have, ok := out[p.Node]; !ok || p.NotAfter.Before(have) {
+			out[p.Node] = p.NotAfter
+		}
+	}
+	return out
+}
+
+// certificatesNow lists the certificates of the servers that are up, as far as they are known.
+func (l *leader) certificatesNow(v *topologyView) (out []*wire.ServerCertificate) {
+	now := l.deps.Clock.Now()
+	add := func(role transport.Role, node string, expires time.Time) {
+		out = append(out, &wire.ServerCertificate{Role: string(role), Node: node, Expires: expires.Unix(), LeftSeconds: int64(expires.Sub(now) / time.Second)})
+	}
+	for _, m := range l.store.Members() {
+		switch at, ok := l.certificates.of(server{transport.RoleMetadata, m.ID}); {
+		case m.ID == l.cfg.Node && l.deps.Expires != nil:
+			add(transport.RoleMetadata, m.ID, l.deps.Expires())
+		case ok && m.Alive:
+			add(transport.RoleMetadata, m.ID, at)
+		}
+	}
+	for _, h := range v.wire.Hosts {
+		if at, ok := l.certificates.of(server{transport.RoleChunkserver, h.Id}); ok && h.Alive && !retired(h) {
+			add(transport.RoleChunkserver, h.Id, at)
+		}
+	}
+	for node, at := range l.sessions.gateways() {
+		add(transport.RoleGateway, node, at)
+	}
+	slices.SortFunc(out, func(a, b *wire.ServerCertificate) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Node, b.Node))
+	})
+	return out
+}

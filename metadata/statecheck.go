@@ -1,0 +1,171 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The scrub of the metadata: the leader reads all of its state now and then, and holds the
+// records against each other, the running sum of all pairs among them. The sum that servers
+// compare with each other follows what is written; what a bad core or bad memory changed
+// without a write only a pass over everything finds. It reads one consistent state, beside
+// all that goes on, for a share of one processor.
+
+const (
+	// checkShare is the part of the time that a check works; the rest it sleeps.
+	checkShare = 0.25
+	// checkPairs is after how many pairs it looks at the time.
+	checkPairs = 256
+	// checkRetry is the pause after a check that could not be made.
+	checkRetry = time.Minute
+	// checkRecords bounds the inodes and stripes of a state whose records are held against
+	// each other in memory, some 400 bytes each. Of a larger one the running sum is checked,
+	// and `moraine fsck --metadata` does the rest elsewhere.
+	checkRecords = 1 << 20
+	// checkFound is how many problems are told.
+	checkFound = 5
+)
+
+// stateChecks is what the checks of this server found. It outlives a leadership.
+type stateChecks struct {
+	mu       sync.Mutex // guards what follows
+	ended    time.Time  // of the last that was made; zero: none
+	took     time.Duration
+	problems []string
+	err      error // why a later one could not be made
+}
+
+// checkStates makes a check at once, and then every CheckEvery, until ctx ends.
+func (l *leader) checkStates(ctx context.Context) {
+	for l.cfg.CheckEvery > 0 && ctx.Err() == nil {
+		wait := l.cfg.CheckEvery
+		c := &l.server.checks
+		c.mu.Lock()
+		last := c.ended
+		c.mu.Unlock()
+		if !last.IsZero() && l.deps.Clock.Since(last) < l.cfg.CheckEvery {
+			wait -= l.deps.Clock.Since(last)
+		} else if !l.checkOnce(ctx) {
+			wait = min(checkRetry, wait)
+		}
+		l.measureCheck()
+		sleep(ctx, l.deps.Clock, wait)
+	}
+}
+
+// checkOnce makes one check, and reports whether it came to its end.
+func (l *leader) checkOnce(ctx context.Context) bool {
+	began := l.deps.Clock.Now()
+	var problems []string
+	whole := false
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		problems, whole, err = l.machine.CheckWithin(&pacedReader{Reader: r, ctx: ctx, clock: l.deps.Clock, began: began}, checkRecords)
+		return err
+	})
+	if ctx.Err() != nil {
+		return false
+	}
+	if moraine.KindOf(err) == moraine.Corrupt {
+		problems, err = append(problems, err.Error()), nil
+	}
+	took := l.deps.Clock.Since(began)
+	c := &l.server.checks
+	c.mu.Lock()
+	if c.err = err; err == nil {
+		c.ended, c.took, c.problems = l.deps.Clock.Now(), took, problems
+	}
+	c.mu.Unlock()
+	switch {
+	case err != nil:
+		l.deps.Log.Warn("could not check the metadata; trying again", "err", err)
+	case len(problems) > 0:
+		l.deps.Log.Error("the check of the metadata found what does not fit", "problems", len(problems), "first", problems[0])
+	default:
+		l.deps.Log.Info("checked the metadata", "took", took, "whole", whole)
+	}
+	return err == nil
+}
+
+// stateCheck says how the checks go.
+func (l *leader) stateCheck() *wire.StateCheck {
+	w := &wire.StateCheck{Enabled: l.cfg.CheckEvery > 0}
+	c := &l.server.checks
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := l.deps.Clock.Now()
+	if w.Done = !c.ended.IsZero(); w.Done {
+		age := now.Sub(c.ended)
+		w.AgeMillis, w.TookMillis = uint64(age.Milliseconds()), uint64(c.took.Milliseconds())
+		w.Overdue = w.Enabled && age > 2*l.cfg.CheckEvery && now.Sub(l.began) > l.cfg.CheckEvery
+	}
+	w.Problems = uint32(len(c.problems))
+	for _, p := range c.problems[:min(len(c.problems), checkFound)] {
+		w.Found = append(w.Found, p[:min(len(p), maxProbeError)])
+	}
+	if c.err != nil {
+		w.Error = c.err.Error()
+	}
+	return w
+}
+
+func (l *leader) measureCheck() {
+	w := l.stateCheck()
+	if !w.Done {
+		return
+	}
+	l.deps.Metrics.CheckProblems.Set(float64(w.Problems))
+	l.deps.Metrics.CheckAge.Set(float64(w.AgeMillis) / 1000)
+}
+
+// pacedReader is a Reader that takes a share of the time, and fails when ctx has ended.
+type pacedReader struct {
+	state.Reader
+	ctx   context.Context
+	clock clock.Clock
+	began time.Time // of the work since the last pause
+	pairs int
+}
+
+// Get implements state.Reader.
+func (p *pacedReader) Get(key []byte) ([]byte, bool, error) {
+	if err := p.pace(); err != nil {
+		return nil, false, err
+	}
+	return p.Reader.Get(key)
+}
+
+// Scan implements state.Reader.
+func (p *pacedReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
+	var bad error
+	err := p.Reader.Scan(lo, hi, func(key, value []byte) bool {
+		if bad = p.pace(); bad != nil {
+			return false
+		}
+		return fn(key, value)
+	})
+	if bad != nil {
+		return bad
+	}
+	return err
+}
+
+func (p *pacedReader) pace() error {
+	if p.pairs++; p.pairs%checkPairs != 0 {
+		return nil
+	}
+	if p.ctx.Err() != nil {
+		return fmt.Errorf("the check was ended: %w", p.ctx.Err())
+	}
+	if worked := p.clock.Since(p.began); worked > time.Millisecond {
+		sleep(p.ctx, p.clock, time.Duration(float64(worked)*(1/checkShare-1)))
+		p.began = p.clock.Now()
+	}
+	return nil
+}
