@@ -28,14 +28,20 @@ type listing struct {
 
 const waitsKeys = "counted more lost lost_device corrupt degraded drain no_room no_host unreadable"
 
+// bucketKeys are those of how a bucket answers.
+const bucketKeys = "bucket status hosts hosts_answered hosts_failed error error_host failing_seconds answered_seconds_ago"
+
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes lost_files devices_unreported commands entries notes", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
+		"inodes stripes sessions repair_queued repair_running pending_bytes leaked_bytes lost_stripes lost_files devices_unreported commands entries notes certificates buckets metadata_check ended_grants", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
 		inner: map[string]string{
 			"metadata_backups":   "node dir interval_seconds age_seconds bytes kept error overdue",
-			"metadata":           "id role status alive applied low_space",
-			"hosts":              "id status alive reports_complete devices devices_in capacity_bytes used_bytes chunks state | rack",
+			"metadata":           "id role status alive applied low_space endpoint",
+			"hosts":              "id status alive reports_complete devices devices_in capacity_bytes used_bytes chunks state endpoint | rack",
+			"certificates":       "role node expires seconds_left",
+			"buckets":            bucketKeys,
+			"metadata_check":     "enabled done age_seconds problems found error",
 			"healing":            "done total stripes_per_minute bytes_per_second eta_seconds elapsed_seconds devices_being_looked_through",
 			"rebalance":          rebalanceKeys,
 			"waiting_for_repair": waitsKeys,
@@ -46,8 +52,8 @@ var listings = []listing{
 	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
 	{args: "fsck", inner: map[string]string{"waiting_for_repair": waitsKeys}, keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata waiting_for_repair path queued_for_repair dropped seconds"},
 	{args: "fsck --metadata moraine:///", inner: map[string]string{"waiting_for_repair": waitsKeys}, keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files not_checked metadata waiting_for_repair path queued_for_repair dropped seconds"},
-	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys probed",
-		inner: map[string]string{"probed": "bucket verified if_none_match if_match"}},
+	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys probed health",
+		inner: map[string]string{"probed": "bucket verified if_none_match if_match", "health": bucketKeys}},
 	{args: "metadata ls", keys: memberKeys, optional: "no_vote_because"},
 	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands",
 		inner: map[string]string{

@@ -74,3 +74,27 @@ func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 	require.NoError(t, cert.Save(old, "gone"))
 	require.Contains(t, works(t, env, "cert", "show", old, "gone"), "EXPIRED on")
 }
+
+// `cluster status --wait` waits for a cluster that does not answer yet, ends when its time is over,
+// and at once when it is interrupted.
+func TestStatusWaitsForAClusterThatIsAway(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+	m1 := c.Node("m1")
+	require.NoError(t, m1.Kill())
+	require.Equal(t, 1, invoke(t, env, "cluster", "status", "--wait", "1s").code)
+
+	waiting := command(t, env, "cluster", "status", "--wait", "10m")
+	require.NoError(t, waiting.Start())
+	time.Sleep(500 * time.Millisecond)
+	require.NoError(t, waiting.Process.Signal(os.Interrupt))
+	require.Error(t, waiting.Wait())
+	require.Equal(t, 1, waiting.ProcessState.ExitCode())
+
+	waiting = command(t, env, "cluster", "status", "--wait", "2m")
+	require.NoError(t, waiting.Start())
+	time.Sleep(16 * time.Second) // longer than one question is tried
+	require.NoError(t, m1.Start())
+	require.NoError(t, waiting.Wait(), "it waits for the server, and for the cluster to be green")
+}

@@ -101,7 +101,7 @@ func TestEndpointsAreUnknownUntilTried(t *testing.T) {
 		for _, n := range nodes {
 			n.probes = nil
 		}
-		c.pass(3*time.Second, nodes...)
+		c.pass(6*time.Second, nodes...)
 		require.True(t, c.endpoint("n1").Known)
 
 		for _, n := range probersOf(nodes, "n1") {
@@ -289,5 +289,23 @@ func TestBucketHealthIsKnown(t *testing.T) {
 		for _, b := range c.cluster().Buckets {
 			require.Zero(t, b.Answered+b.Failed, "nobody has told this leader")
 		}
+	})
+}
+
+// What a host says of devices of others, or of none, changes nothing of them, and is not kept.
+func TestAHeartbeatSpeaksOfItsOwnDevicesAlone(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(3)
+		c.pass(2*time.Second, nodes...)
+		other := nodes[1].devices[0]
+		nodes[0].says = func(hb *wire.Heartbeat) {
+			hb.Devices = append(hb.Devices, &wire.Device{Id: other.Id, Epoch: other.Epoch, State: out, Capacity: 1, Used: 1 << 60},
+				&wire.Device{Id: 777, State: out, Capacity: 1 << 60})
+		}
+		c.pass(3*time.Second, nodes...)
+		d := c.device(other.Id)
+		require.Equal(t, in, d.State)
+		require.EqualValues(t, 1<<40, d.Capacity)
+		require.Zero(t, d.Used)
 	})
 }

@@ -152,6 +152,9 @@ func (t *topology) heard(id string, devices []*wire.Device, mark uint64, now tim
 		t.stale, t.first = true, true
 	}
 	for _, d := range devices {
+		if !slices.ContainsFunc(h.record.Devices, func(r *wire.Device) bool { return r.Id == d.Id }) {
+			continue // it is none of this host's
+		}
 		u := usageOf(d)
 		if _, before := h.usage[d.Id]; !before || h.usage[d.Id] != u {
 			h.usage[d.Id], t.stale, t.first = u, true, t.first || !before
@@ -225,7 +228,7 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 			for _, f := range h.freed[d.Id] {
 				used, unsure = used-min(used, f.bytes), true
 			}
-			out = append(out, filling{id: d.Id, host: id, rack: h.record.Rack, capacity: u.capacity, used: used, gives: true, takes: true})
+			out = append(out, filling{id: d.Id, host: id, rack: h.record.Rack, capacity: u.capacity, used: used, gives: true, takes: !t.avoided[id]})
 		}
 	}
 	slices.SortFunc(out, func(x, y filling) int { return cmp.Or(byFill(&y, &x), cmp.Compare(x.id, y.id)) })

@@ -35,7 +35,8 @@ a few seconds. What the leader does not know yet is said as unknown, never as go
 
 Exit code 0: green, which means that nothing is wrong and nothing is unknown. 3: it
 is unknown, degraded (it works, with less protection than promised) or critical. 1:
-the cluster did not answer. With --wait: 3 or 1 as well, when that time is over.`,
+the cluster did not answer. With --wait: 3 or 1 as well, when that time is over; a
+cluster that does not answer yet is waited for, too.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterStatus(cmd.Context(), wait) },
 	}
@@ -43,20 +44,27 @@ the cluster did not answer. With --wait: 3 or 1 as well, when that time is over.
 	return cmd
 }
 
+// statusAsk is the least time that one question of `cluster status --wait` has: an answer takes
+// up to six seconds where a host is silent.
+const statusAsk = 10 * time.Second
+
+// clusterStatus prints the status, when it is green or wait is over. A cluster that does not
+// answer yet is waited for as one that is not green.
 func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
-	c, err := a.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	deadline := time.Now().Add(wait)
+	var c *connection
+	defer func() {
+		if c != nil {
+			_ = c.Close()
+		}
+	}()
 	for {
-		s, err := askStatus(ctx, c)
+		s, err := a.statusBy(ctx, &c, wait, deadline)
 		if (err != nil && mayPass(err) || err == nil && s.Health != healthGreen) && time.Now().Before(deadline) {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(200 * time.Millisecond):
+			case <-time.After(min(200*time.Millisecond, time.Until(deadline))):
 				continue
 			}
 		}
@@ -71,6 +79,28 @@ func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 		}
 		return nil
 	}
+}
+
+// statusBy asks once, over a connection that is made where there is none. With wait it gives up
+// at the deadline, or after statusAsk.
+func (a *app) statusBy(ctx context.Context, c **connection, wait time.Duration, deadline time.Time) (*clusterStatus, error) {
+	if wait > 0 {
+		least := time.Now().Add(statusAsk)
+		if least.After(deadline) {
+			deadline = least
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
+	if *c == nil {
+		made, err := a.dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		*c = made
+	}
+	return askStatus(ctx, *c)
 }
 
 // askStatus asks for all that the status goes by.

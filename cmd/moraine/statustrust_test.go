@@ -100,3 +100,17 @@ func TestExpiryIsLogged(t *testing.T) {
 		require.Contains(t, out.String(), "level="+level)
 	}
 }
+
+// TestADeviceThatIsOutHasNoUsage: what a device that is out or retired said last that it holds is
+// no part of the sums.
+func TestADeviceThatIsOutHasNoUsage(t *testing.T) {
+	for _, state := range []wire.DeviceState{wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_RETIRED} {
+		c := fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 0)
+		d := c.Topology.Hosts[0].Devices[0]
+		d.State, d.Chunks = state, 77
+		s := judge(c)
+		require.EqualValues(t, 5<<39, s.Used, state)
+		require.EqualValues(t, 5<<40, s.Capacity, state)
+		require.Zero(t, s.Hosts[0].Used+s.Hosts[0].Chunks, state)
+	}
+}
