@@ -66,8 +66,10 @@ func (s *sessions) gateways() map[string]time.Time {
 	return out
 }
 
-// certificatesNow lists the certificates of the servers that are up, as far as they are known.
-func (l *leader) certificatesNow(v *topologyView) (out []*wire.ServerCertificate) {
+// certificatesNow lists the certificates of the servers that are up, as far as they are known,
+// and those that have expired of servers that are not: that may be why.
+// whole: the caller is confined to no directory. Others are told of no gateway.
+func (l *leader) certificatesNow(v *topologyView, whole bool) (out []*wire.ServerCertificate) {
 	now := l.deps.Clock.Now()
 	add := func(role transport.Role, node string, expires time.Time) {
 		out = append(out, &wire.ServerCertificate{Role: string(role), Node: node, Expires: expires.Unix(), LeftSeconds: int64(expires.Sub(now) / time.Second)})
@@ -76,17 +78,19 @@ func (l *leader) certificatesNow(v *topologyView) (out []*wire.ServerCertificate
 		switch at, ok := l.certificates.of(server{transport.RoleMetadata, m.ID}); {
 		case m.ID == l.cfg.Node && l.deps.Expires != nil:
 			add(transport.RoleMetadata, m.ID, l.deps.Expires())
-		case ok && m.Alive:
+		case ok && (m.Alive || at.Before(now)):
 			add(transport.RoleMetadata, m.ID, at)
 		}
 	}
 	for _, h := range v.wire.Hosts {
-		if at, ok := l.certificates.of(server{transport.RoleChunkserver, h.Id}); ok && h.Alive && !retired(h) {
+		if at, ok := l.certificates.of(server{transport.RoleChunkserver, h.Id}); ok && (h.Alive || at.Before(now)) && !retired(h) {
 			add(transport.RoleChunkserver, h.Id, at)
 		}
 	}
-	for node, at := range l.sessions.gateways() {
-		add(transport.RoleGateway, node, at)
+	if whole {
+		for node, at := range l.sessions.gateways() {
+			add(transport.RoleGateway, node, at)
+		}
 	}
 	slices.SortFunc(out, func(a, b *wire.ServerCertificate) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Node, b.Node))

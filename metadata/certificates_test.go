@@ -37,10 +37,17 @@ func TestCertificatesAreKnown(t *testing.T) {
 		gateway.NotAfter = time.Now().Add(20 * day)
 		k := c.open(gateway)
 		require.Equal(t, map[string]int64{"metadata m1": 90, "chunkserver n1": 5, "chunkserver n2": -1, "gateway s1": 20}, left())
+		confined := peer(transport.RoleClient, "c2")
+		confined.Scope = "/team"
+		resp, err := c.do(confined, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		require.NoError(t, err)
+		require.Len(t, resp.GetCluster().Certificates, 3, "a caller that is confined to a directory is told of no gateway")
 		nodes[0].expires = time.Now().Add(365 * day)
 		c.pass(time.Second, nodes...)
 		require.EqualValues(t, 365, left()["chunkserver n1"])
-		_, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+		c.pass(5*time.Second, nodes[0], nodes[2]) // n2 is down, and may be for its certificate
+		require.Contains(t, left(), "chunkserver n2")
+		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
 		require.NoError(t, err)
 		require.NotContains(t, left(), "gateway s1")
 	})

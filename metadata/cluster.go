@@ -42,6 +42,11 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 	if err != nil {
 		return nil, err
 	}
+	whole := c.caller.Scope == "/"
+	reply.Certificates = l.certificatesNow(v, whole)
+	if !whole {
+		reply.Check.Found = nil // it may tell of what is not the caller's
+	}
 	reply.Topology, reply.DefaultScheme = l.topology.heardSince(asked, l.markEndpoints(l.markRevoked(topology))), schemeToWire(v.defaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
@@ -81,7 +86,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 		return err
 	}
 	reply.EndedGrants = uint64(ended)
-	reply.Certificates, reply.Insecure = l.certificatesNow(l.topology.view()), l.deps.Expires == nil
+	reply.Insecure = l.deps.Expires == nil
 	reply.Buckets = l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
 	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
 	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())

@@ -210,7 +210,11 @@ func (s *clusterStatus) judgeCheck(w *wire.StateCheck) {
 	s.Check = checkStatus{Enabled: w.Enabled, Done: w.Done, Age: w.AgeMillis / 1000, Problems: w.Problems, Found: append([]string{}, w.Found...), Error: w.Error}
 	switch {
 	case w.Problems > 0:
-		s.worse(healthDegraded, "the check of the metadata found %s, the first: %s: see `moraine fsck --metadata`", are(int(w.Problems), "problem", "problems"), w.Found[0])
+		what := are(int(w.Problems), "problem", "problems")
+		if len(w.Found) > 0 {
+			what += ", the first: " + w.Found[0]
+		}
+		s.worse(healthDegraded, "the check of the metadata found %s: see `moraine fsck --metadata`", what)
 	case w.Error != "":
 		s.worse(healthDegraded, "the metadata could not be checked: %s", w.Error)
 	case w.Overdue:
