@@ -3,10 +3,12 @@ package incluster
 import (
 	"context"
 	crand "crypto/rand"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
@@ -24,7 +26,7 @@ type node struct {
 	rng  *rand.Rand // of what cuts leave
 	life atomic.Pointer[life]
 
-	formatted bool // its devices were made, before its first life
+	formatted atomic.Bool // its devices were made, and are registered
 }
 
 // life is one process of a node.
@@ -123,14 +125,16 @@ func (c *Cluster) deviceConfig(dir string) chunkserver.DeviceConfig {
 	return chunkserver.DeviceConfig{Dir: dir, CapacityBytes: c.opts.CapacityBytes, SegmentBytes: c.opts.SegmentBytes}
 }
 
-// format makes the devices of a chunkserver that has never had any.
-func (n *node) format() error {
-	if n.formatted {
+// format makes the devices of a chunkserver that has never had any, as its operator does. It goes
+// through fs, so that a cut, or a sync that is left out, meets it too; one that was cut short is
+// made again in the next life.
+func (n *node) format(fs vfs.FS) error {
+	if n.formatted.Load() {
 		return nil
 	}
-	n.formatted = true
 	for i := range n.c.opts.Devices {
-		if _, err := disk.Format(n.mem, fmt.Sprintf("/device%d", i+1), clusterID, crand.Reader); err != nil {
+		_, err := disk.Format(fs, fmt.Sprintf("/device%d", i+1), clusterID, crand.Reader)
+		if err != nil && !errors.Is(err, moraine.Exists) {
 			return err
 		}
 	}

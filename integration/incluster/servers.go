@@ -126,9 +126,6 @@ func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 // buildChunkserver makes a chunkserver with its mover, as `moraine chunkserver`
 // does.
 func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error, error) {
-	if err := n.format(); err != nil {
-		return nil, err
-	}
 	log := n.c.opts.Log.With("node", n.id)
 	cfg := chunkserver.Config{Node: n.id, Addresses: []string{memnet.Address(n.id)}, Cluster: clusterID, MemoryBytes: 64 << 20, ScrubInterval: n.c.opts.ScrubInterval, ScrubParity: n.c.opts.ScrubParity}
 	for i := range n.c.opts.Devices {
@@ -165,6 +162,9 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	addresses := n.c.addresses() // now: nodes may be added while it runs
 	l.healthy = func() bool { return service.Healthy() == nil }
 	return func(ctx context.Context) error {
+		if err := n.format(fs); err != nil {
+			return err
+		}
 		d := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleChunkserver, Node: n.id, Scope: "/"})
 		defer d.Close()
 		deps := client.Deps{Dialer: d, Log: log}
@@ -174,11 +174,11 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 		}
 		defer session.Close()
 		meta.c, moves.Client = session, session
-		return n.serveChunks(ctx, service, moves)
+		return n.serveChunks(ctx, l, service, moves)
 	}, nil
 }
 
-func (n *node) serveChunks(ctx context.Context, service *chunkserver.Server, deps mover.Deps) error {
+func (n *node) serveChunks(ctx context.Context, l *life, service *chunkserver.Server, deps mover.Deps) error {
 	m, err := mover.New(mover.Config{}, deps)
 	if err != nil {
 		return err
@@ -188,6 +188,9 @@ func (n *node) serveChunks(ctx context.Context, service *chunkserver.Server, dep
 	g.Go(func() error {
 		select {
 		case <-service.Ready():
+			if !l.gone.Load() {
+				n.formatted.Store(true)
+			}
 			return ignoreEnd(ctx, m.Run(ctx))
 		case <-ctx.Done():
 			return nil
