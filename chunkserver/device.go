@@ -85,10 +85,11 @@ func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, e
 		return nil, err
 	}
 	working, broken := false, error(nil)
+	var without []func() // logs what is served without
 	for _, cfg := range s.cfg.Devices {
 		d, err := s.openDevice(cfg, f)
 		if errors.Is(err, moraine.IOError) || errors.Is(err, moraine.NotFound) && !fresh {
-			s.deps.Log.Error("device does not work; serving without it", "device", cfg.Dir, "err", err)
+			without = append(without, func() { s.deps.Log.Error("device does not work; serving without it", "device", cfg.Dir, "err", err) })
 			broken = errors.Join(broken, err)
 			if d == nil {
 				f.nameless++
@@ -104,6 +105,9 @@ func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, e
 	if !working {
 		f.close(s.deps.Log)
 		return nil, broken
+	}
+	for _, log := range without {
+		log()
 	}
 	return f, nil
 }
