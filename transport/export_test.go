@@ -120,3 +120,9 @@ func (p *Pool) Shown() bool {
 	}
 	return true
 }
+
+// ReportTraffic has several report how much a connection has sent so far.
+func ReportTraffic(m *Metrics) func(sent uint64) {
+	t := &traffic{}
+	return func(sent uint64) { t.report(m, sideServer, Bulk, sent, sent) }
+}

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"crypto/x509"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -152,10 +153,17 @@ func (m *Metrics) done(s side, k Kind, d time.Duration, err error) {
 	(*c).Inc()
 }
 
-// traffic moves what a connection counted since the last call into m.
-type traffic struct{ sent, received uint64 }
+// traffic moves what a connection counted since the last call into m. Who looks after the
+// connection reports, and who ends it, in any order: of two, the smaller counts came first.
+type traffic struct {
+	mu             sync.Mutex // guards what follows
+	sent, received uint64
+}
 
 func (t *traffic) report(m *Metrics, s side, c Class, sent, received uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sent, received = max(sent, t.sent), max(received, t.received)
 	m.sent.WithLabelValues(s.String(), c.String()).Add(float64(sent - t.sent))
 	m.received.WithLabelValues(s.String(), c.String()).Add(float64(received - t.received))
 	t.sent, t.received = sent, received
