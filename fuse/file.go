@@ -210,13 +210,18 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 	var n int
 	var err error
 	own := in.WriteFlags&gofuse.WRITE_CACHE == 0
-	if in.Flags&syscall.O_APPEND != 0 && own {
+	appends := in.Flags&syscall.O_APPEND != 0 && own
+	if appends {
 		_, n, err = f.handle.Append(ctx, data)
 	} else {
 		n, err = f.handle.WriteAt(ctx, data, int64(in.Offset))
 	}
 	if n > 0 && own && in.Flags&syscall.O_DSYNC != 0 { // O_SYNC has its bit
-		if err := f.handle.Sync(ctx); err != nil {
+		err := f.handle.Sync(ctx)
+		if appends && errors.Is(err, moraine.Canceled) {
+			return 0, gofuse.Status(syscall.ETIMEDOUT) // upon EINTR it would be appended again
+		}
+		if err != nil {
 			return 0, status(err)
 		}
 	}
