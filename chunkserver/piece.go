@@ -57,7 +57,7 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	if claims != nil && (!capability.CoversObject(claims, req.Object) || req.Inode != claims.Inode) {
+	if claims != nil && (!capability.CoversObject(claims, req.Object, req.Offset, req.Length) || req.Inode != claims.Inode) {
 		return nil, 0, nil, notCovered(op, ref)
 	}
 	rec, err := s.pieces.record(ctx, req.Object, req.Offset)

@@ -248,7 +248,8 @@ func TestPiecesNeedACapability(t *testing.T) {
 		return err
 	}
 	permit := func(session, object uint64) []byte {
-		return capabilitytest.Sign(cluster, &wire.CapabilityClaims{Session: session, Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Objects: []uint64{object}, Inode: 12})
+		return capabilitytest.Sign(cluster, &wire.CapabilityClaims{Session: session, Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ,
+			Objects: []*wire.ObjectRange{{Object: object, Offset: 0, Length: 1}}, Inode: 12})
 	}
 	for name, err := range map[string]error{
 		"none":              get(5, 12, nil),
@@ -260,6 +261,13 @@ func TestPiecesNeedACapability(t *testing.T) {
 		"of stripes":        get(5, 12, chunk(1, 1).req.Capability),
 	} {
 		require.ErrorIs(t, err, moraine.PermissionDenied, name)
+	}
+	for _, r := range [][2]uint64{{0, 2}, {1, 1}, {1, 0}} {
+		_, _, _, err := s.GetPiece(confined, &wire.GetPiece{Object: 5, Inode: 12, Offset: r[0], Length: r[1], Capability: permit(session, 5)})
+		require.Error(t, err, "bytes that its file does not have: %v", r)
+		if r[1] > 0 {
+			require.ErrorIs(t, err, moraine.PermissionDenied)
+		}
 	}
 	require.NoError(t, get(5, 12, permit(session, 5)))
 	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // they are asked for in their order

@@ -36,7 +36,7 @@ func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*stripeRecord, ob
 			return err
 		}
 		for _, o := range claims.Objects {
-			if o := objects[o]; o != nil {
+			if o := objects[o.Object]; o != nil {
 				o.capability = b
 			}
 		}

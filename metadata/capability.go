@@ -137,7 +137,7 @@ func (s *signer) permits(b []byte, session, stripe uint64, now int64) bool {
 }
 
 // permitReads signs capabilities for all that a page of extents names: for whole stripes,
-// and for what the extents name of the limited ones.
+// and for what the extents name of objects and of limited stripes.
 func (l *leader) permitReads(c *call, page *wire.ExtentsReply) error {
 	var stripes []uint64
 	var limited [][]*wire.ChunkPart
@@ -149,10 +149,7 @@ func (l *leader) permitReads(c *call, page *wire.ExtentsReply) error {
 		}
 	}
 	slices.SortFunc(limited, func(a, b []*wire.ChunkPart) int { return cmp.Compare(a[0].Stripe, b[0].Stripe) })
-	objects := make([]uint64, len(page.Objects))
-	for i, o := range page.Objects {
-		objects[i] = o.Id
-	}
+	objects := capability.ObjectRanges(page.Extents)
 	ranges, now := capability.Ranges(stripes), l.deps.Clock.Now()
 	for len(ranges)+len(objects)+len(limited) > 0 {
 		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Objects: objects, Inode: page.GetAttr().GetInode()}

@@ -59,6 +59,9 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 			Offset: uint64(off), Length: uint64(n), Capability: page.Capabilities[0]}, dst, nil)
 		return kind(err), dst
 	}
+	for _, s := range page.Stripes {
+		require.Zero(t, s.LiveBytes+uint64(s.RefCount), "they tell of others")
+	}
 	var first *wire.Stripe // of the file's
 	for _, e := range page.Extents {
 		s := page.Stripes[slices.IndexFunc(page.Stripes, func(s *wire.Stripe) bool { return s.Id == e.Stripe })]

@@ -79,13 +79,14 @@ func sharedTail(a, b []moraine.InodeID) []moraine.InodeID {
 	return a[len(a)-n:]
 }
 
-// limitReads says in a page of extents which stripes a caller may not read as a whole.
+// limitReads says in a page of extents which stripes a caller may not read as a whole. stripes
+// are those of the page, in its order.
 func (v *view) limitReads(sc scope, i *inode, stripes []*moraine.Stripe, reply *wire.ExtentsReply) error {
 	if sc.root == v.k.top() {
 		return nil
 	}
 	inside := map[moraine.InodeID]bool{i.id: true}
-	for _, s := range stripes {
+	for n, s := range stripes {
 		in, known := inside[s.Origin]
 		if !known {
 			var err error
@@ -96,6 +97,7 @@ func (v *view) limitReads(sc scope, i *inode, stripes []*moraine.Stripe, reply *
 		}
 		if !in && !namesAll(reply.Extents, s) {
 			reply.Limited = append(reply.Limited, uint64(s.ID))
+			reply.Stripes[n].LiveBytes, reply.Stripes[n].RefCount = 0, 0 // they tell of others
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ import (
 const (
 	// MaxRanges is the most ranges of stripes in one capability.
 	MaxRanges = 64
-	// MaxParts is the most parts of chunks in one capability: a page of extents has up to
+	// MaxParts is the most parts of chunks, and ranges of objects, in one capability: a page of extents has up to
 	// 1,000, of which those of one stripe cross from chunk to chunk 31 times at most.
 	MaxParts = 2048
 )
@@ -110,6 +110,8 @@ func wellFormed(c *wire.CapabilityClaims) error {
 		return denied("the claims of the capability do not fit its right")
 	case len(c.Stripes) > MaxRanges || !inOrder(c.Stripes):
 		return denied("the stripes of the capability are too many, empty, or out of order")
+	case len(c.Objects) > MaxParts || !objectsInOrder(c.Objects):
+		return denied("the objects of the capability are too many, empty, or out of order")
 	case len(c.Parts) > MaxParts || !partsInOrder(c.Parts):
 		return denied("the parts of chunks of the capability are too many, empty, or out of order")
 	}
@@ -205,11 +207,6 @@ func CoversRead(c *wire.CapabilityClaims, stripe uint64, index uint32, offset, l
 func CoversPart(c *wire.CapabilityClaims, stripe uint64) bool {
 	n := sort.Search(len(c.Parts), func(n int) bool { return c.Parts[n].Stripe >= stripe })
 	return n < len(c.Parts) && c.Parts[n].Stripe == stripe || CoversStripe(c, stripe)
-}
-
-// CoversObject reports whether the claims cover an object.
-func CoversObject(c *wire.CapabilityClaims, object uint64) bool {
-	return slices.Contains(c.Objects, object)
 }
 
 // CoversChunk reports whether the claims have an intent for the chunk, just so.

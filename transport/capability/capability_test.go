@@ -32,7 +32,7 @@ func claims() *wire.CapabilityClaims {
 	cluster := moraine.UUID{1, 2, 3}
 	return &wire.CapabilityClaims{Cluster: cluster[:], Key: 7, Incarnation: 2, Expires: 1000, Session: 42,
 		Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Inode: 5,
-		Stripes: []*wire.StripeRange{{First: 10, Count: 5}, {First: 20, Count: 1}}, Objects: []uint64{9},
+		Stripes: []*wire.StripeRange{{First: 10, Count: 5}, {First: 20, Count: 1}}, Objects: []*wire.ObjectRange{{Object: 9, Offset: 100, Length: 50}, {Object: 9, Offset: 200, Length: 50}},
 		Parts: []*wire.ChunkPart{{Stripe: 30, Index: 1, Offset: 100, Length: 50}, {Stripe: 30, Index: 1, Offset: 200, Length: 50},
 			{Stripe: 31, Copies: true, Offset: 0, Length: 10}, {Stripe: 31, Copies: true, Offset: 20, Length: 10}}}
 }
@@ -102,8 +102,16 @@ func TestWhatACapabilityCovers(t *testing.T) {
 		require.Equal(t, some, capability.CoversPart(claims(), stripe), "stripe %d", stripe)
 	}
 	require.False(t, capability.CoversStripe(claims(), 30))
-	require.True(t, capability.CoversObject(claims(), 9))
-	require.False(t, capability.CoversObject(claims(), 8))
+	for _, r := range []struct {
+		object, off, length uint64
+		covered             bool
+	}{
+		{9, 100, 50, true}, {9, 149, 1, true}, {9, 200, 50, true},
+		{9, 99, 1, false}, {9, 100, 51, false}, {9, 150, 1, false}, {9, 140, 70, false}, {9, 100, 150, false}, {8, 100, 1, false}, {10, 100, 1, false},
+		{9, 100, math.MaxUint64, false}, {9, math.MaxUint64, 2, false}, {9, math.MaxUint64, 101, false}, {0, 0, 0, false},
+	} {
+		require.Equal(t, r.covered, capability.CoversObject(claims(), r.object, r.off, r.length), "%+v", r)
+	}
 }
 
 // raw signs claims that Sign refuses.
@@ -163,6 +171,12 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 		"an empty part":           func(c *wire.CapabilityClaims) { c.Parts[0].Length = 0 },
 		"a part of no stripe":     func(c *wire.CapabilityClaims) { c.Parts = []*wire.ChunkPart{{Length: 1}} },
 		"a part that wraps":       func(c *wire.CapabilityClaims) { c.Parts[1].Length = most },
+		"objects that overlap":    func(c *wire.CapabilityClaims) { c.Objects[1].Offset = 149 },
+		"objects that touch":      func(c *wire.CapabilityClaims) { c.Objects[1].Offset = 150 },
+		"objects out of order":    func(c *wire.CapabilityClaims) { slices.Reverse(c.Objects) },
+		"no bytes of an object":   func(c *wire.CapabilityClaims) { c.Objects[0].Length = 0 },
+		"bytes of no object":      func(c *wire.CapabilityClaims) { c.Objects[0].Object = 0 },
+		"an object that wraps":    func(c *wire.CapabilityClaims) { c.Objects[1].Length = most },
 		"a part past a chunk":     func(c *wire.CapabilityClaims) { c.Parts[1].Length = moraine.MaxChunkSize },
 		"a part of chunk 32":      func(c *wire.CapabilityClaims) { c.Parts[1].Index = moraine.MaxChunks },
 		"a part of one copy":      func(c *wire.CapabilityClaims) { c.Parts[3].Index = 1 },
@@ -171,7 +185,7 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 		"read with chunks":        func(c *wire.CapabilityClaims) { c.Chunks = 3 },
 		"write of no chunks":      writes(0),
 		"write of many chunks":    writes(moraine.MaxChunks + 1),
-		"write with objects":      func(c *wire.CapabilityClaims) { writes(3)(c); c.Objects = []uint64{9} },
+		"write with objects":      func(c *wire.CapabilityClaims) { objects := c.Objects; writes(3)(c); c.Objects = objects },
 		"repair of stripes": func(c *wire.CapabilityClaims) {
 			c.Right, c.Objects, c.Parts, c.Inode, c.Intents = repair, nil, nil, 0, intents
 		},
@@ -246,6 +260,21 @@ func TestPartsOfChunks(t *testing.T) {
 	require.True(t, proto.Equal(&wire.ChunkPart{Stripe: 30, Copies: true, Offset: block - 10, Length: 30}, got[0]), "%v", got)
 	c := claims()
 	c.Parts = got
+	_, err := capability.Sign(signer, c)
+	require.NoError(t, err)
+}
+
+// ObjectRanges finds what extents name of objects, whatever their order, as a capability has it.
+func TestRangesOfObjects(t *testing.T) {
+	got := capability.ObjectRanges([]*wire.Extent{{Object: 9, StripeOffset: 50, Length: 10}, {Stripe: 3, Length: 10}, {Object: 8, StripeOffset: 5, Length: 1},
+		{Object: 9, StripeOffset: 0, Length: 50}, {Object: 9, StripeOffset: 70, Length: 10}, {Object: 9, StripeOffset: 72, Length: 2}})
+	want := []*wire.ObjectRange{{Object: 8, Offset: 5, Length: 1}, {Object: 9, Length: 60}, {Object: 9, Offset: 70, Length: 10}}
+	require.Len(t, got, len(want))
+	for n := range want {
+		require.True(t, proto.Equal(want[n], got[n]), "%v", got[n])
+	}
+	c := claims()
+	c.Objects = got
 	_, err := capability.Sign(signer, c)
 	require.NoError(t, err)
 }

@@ -3,6 +3,7 @@ package capability
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -58,6 +59,58 @@ func Parts(s *wire.Stripe, ranges []*wire.Extent) []*wire.ChunkPart {
 			continue
 		}
 		out = append(out, p)
+	}
+	return out
+}
+
+// begins reports whether a range of an object begins behind a byte of one.
+func begins(r *wire.ObjectRange, object, offset uint64) bool {
+	return r.Object > object || r.Object == object && r.Offset > offset
+}
+
+// objectsInOrder reports whether each range is one of bytes, and behind the one before it
+// without touching it.
+func objectsInOrder(ranges []*wire.ObjectRange) bool {
+	for n, r := range ranges {
+		if r.Object == 0 || r.Length == 0 || r.Offset+r.Length < r.Offset {
+			return false
+		}
+		if n > 0 && !begins(r, ranges[n-1].Object, ranges[n-1].Offset+ranges[n-1].Length) {
+			return false
+		}
+	}
+	return true
+}
+
+// CoversObject reports whether the claims cover a range of an object.
+func CoversObject(c *wire.CapabilityClaims, object, offset, length uint64) bool {
+	n := sort.Search(len(c.Objects), func(n int) bool { return begins(c.Objects[n], object, offset) })
+	if n == 0 {
+		return false
+	}
+	r := c.Objects[n-1]
+	return r.Object == object && length <= r.Length && offset-r.Offset <= r.Length-length
+}
+
+// ObjectRanges returns what extents name of objects: in order and apart, as a capability has
+// it.
+func ObjectRanges(extents []*wire.Extent) []*wire.ObjectRange {
+	var all []*wire.ObjectRange
+	for _, e := range extents {
+		if e.Object != 0 {
+			all = append(all, &wire.ObjectRange{Object: e.Object, Offset: e.StripeOffset, Length: e.Length})
+		}
+	}
+	slices.SortFunc(all, func(a, b *wire.ObjectRange) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Offset, b.Offset))
+	})
+	out := all[:0]
+	for _, r := range all {
+		if n := len(out); n > 0 && out[n-1].Object == r.Object && r.Offset <= out[n-1].Offset+out[n-1].Length {
+			out[n-1].Length = max(out[n-1].Length, r.Offset+r.Length-out[n-1].Offset)
+			continue
+		}
+		out = append(out, r)
 	}
 	return out
 }

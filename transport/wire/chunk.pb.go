@@ -136,12 +136,12 @@ type CapabilityClaims struct {
 	Session       uint64                 `protobuf:"fixed64,5,opt,name=session,proto3" json:"session,omitempty"` // the holder's: its session token must be of this session
 	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`         // the holder's node id, for a server: it shows no session token
 	Right         CapabilityRight        `protobuf:"varint,7,opt,name=right,proto3,enum=moraine.wire.CapabilityRight" json:"right,omitempty"`
-	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`           // READ, WRITE: in order, none touching another, none empty; of any device
-	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`           // REPAIR
-	Objects       []uint64               `protobuf:"fixed64,10,rep,packed,name=objects,proto3" json:"objects,omitempty"` // READ
-	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`            // READ: the file whose content it is
-	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`              // READ: by stripe, index and offset, none touching another, none empty
-	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`           // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
+	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`  // READ, WRITE: in order, none touching another, none empty; of any device
+	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`  // REPAIR
+	Objects       []*ObjectRange         `protobuf:"bytes,10,rep,name=objects,proto3" json:"objects,omitempty"` // READ: by object and offset, none touching another, none empty
+	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`   // READ: the file whose content it is
+	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`     // READ: by stripe, index and offset, none touching another, none empty
+	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`  // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,7 +239,7 @@ func (x *CapabilityClaims) GetIntents() []*Intent {
 	return nil
 }
 
-func (x *CapabilityClaims) GetObjects() []uint64 {
+func (x *CapabilityClaims) GetObjects() []*ObjectRange {
 	if x != nil {
 		return x.Objects
 	}
@@ -267,6 +267,67 @@ func (x *CapabilityClaims) GetChunks() uint32 {
 	return 0
 }
 
+// ObjectRange is a range of bytes of an object.
+type ObjectRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectRange) Reset() {
+	*x = ObjectRange{}
+	mi := &file_chunk_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectRange) ProtoMessage() {}
+
+func (x *ObjectRange) ProtoReflect() protoreflect.Message {
+	mi := &file_chunk_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectRange.ProtoReflect.Descriptor instead.
+func (*ObjectRange) Descriptor() ([]byte, []int) {
+	return file_chunk_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ObjectRange) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
+func (x *ObjectRange) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ObjectRange) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 // ChunkPart is a range of bytes of one chunk of a stripe, or of each of its copies.
 type ChunkPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -281,7 +342,7 @@ type ChunkPart struct {
 
 func (x *ChunkPart) Reset() {
 	*x = ChunkPart{}
-	mi := &file_chunk_proto_msgTypes[2]
+	mi := &file_chunk_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -293,7 +354,7 @@ func (x *ChunkPart) String() string {
 func (*ChunkPart) ProtoMessage() {}
 
 func (x *ChunkPart) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[2]
+	mi := &file_chunk_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -306,7 +367,7 @@ func (x *ChunkPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPart.ProtoReflect.Descriptor instead.
 func (*ChunkPart) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{2}
+	return file_chunk_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ChunkPart) GetStripe() uint64 {
@@ -354,7 +415,7 @@ type StripeRange struct {
 
 func (x *StripeRange) Reset() {
 	*x = StripeRange{}
-	mi := &file_chunk_proto_msgTypes[3]
+	mi := &file_chunk_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +427,7 @@ func (x *StripeRange) String() string {
 func (*StripeRange) ProtoMessage() {}
 
 func (x *StripeRange) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[3]
+	mi := &file_chunk_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +440,7 @@ func (x *StripeRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StripeRange.ProtoReflect.Descriptor instead.
 func (*StripeRange) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{3}
+	return file_chunk_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StripeRange) GetFirst() uint64 {
@@ -421,7 +482,7 @@ type PutChunk struct {
 
 func (x *PutChunk) Reset() {
 	*x = PutChunk{}
-	mi := &file_chunk_proto_msgTypes[4]
+	mi := &file_chunk_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +494,7 @@ func (x *PutChunk) String() string {
 func (*PutChunk) ProtoMessage() {}
 
 func (x *PutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[4]
+	mi := &file_chunk_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +507,7 @@ func (x *PutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutChunk.ProtoReflect.Descriptor instead.
 func (*PutChunk) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{4}
+	return file_chunk_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PutChunk) GetStripe() uint64 {
@@ -558,7 +619,7 @@ type PutChunkReply struct {
 
 func (x *PutChunkReply) Reset() {
 	*x = PutChunkReply{}
-	mi := &file_chunk_proto_msgTypes[5]
+	mi := &file_chunk_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +631,7 @@ func (x *PutChunkReply) String() string {
 func (*PutChunkReply) ProtoMessage() {}
 
 func (x *PutChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[5]
+	mi := &file_chunk_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +644,7 @@ func (x *PutChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutChunkReply.ProtoReflect.Descriptor instead.
 func (*PutChunkReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{5}
+	return file_chunk_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PutChunkReply) GetError() *Error {
@@ -628,7 +689,7 @@ type GetChunk struct {
 
 func (x *GetChunk) Reset() {
 	*x = GetChunk{}
-	mi := &file_chunk_proto_msgTypes[6]
+	mi := &file_chunk_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -640,7 +701,7 @@ func (x *GetChunk) String() string {
 func (*GetChunk) ProtoMessage() {}
 
 func (x *GetChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[6]
+	mi := &file_chunk_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -653,7 +714,7 @@ func (x *GetChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChunk.ProtoReflect.Descriptor instead.
 func (*GetChunk) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{6}
+	return file_chunk_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetChunk) GetStripe() uint64 {
@@ -739,7 +800,7 @@ type GetChunkReply struct {
 
 func (x *GetChunkReply) Reset() {
 	*x = GetChunkReply{}
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +812,7 @@ func (x *GetChunkReply) String() string {
 func (*GetChunkReply) ProtoMessage() {}
 
 func (x *GetChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[7]
+	mi := &file_chunk_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +825,7 @@ func (x *GetChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChunkReply.ProtoReflect.Descriptor instead.
 func (*GetChunkReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{7}
+	return file_chunk_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetChunkReply) GetError() *Error {
@@ -812,7 +873,7 @@ type SyncDevices struct {
 
 func (x *SyncDevices) Reset() {
 	*x = SyncDevices{}
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +885,7 @@ func (x *SyncDevices) String() string {
 func (*SyncDevices) ProtoMessage() {}
 
 func (x *SyncDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[8]
+	mi := &file_chunk_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +898,7 @@ func (x *SyncDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncDevices.ProtoReflect.Descriptor instead.
 func (*SyncDevices) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{8}
+	return file_chunk_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SyncDevices) GetDevices() []uint32 {
@@ -856,7 +917,7 @@ type SyncDevicesReply struct {
 
 func (x *SyncDevicesReply) Reset() {
 	*x = SyncDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +929,7 @@ func (x *SyncDevicesReply) String() string {
 func (*SyncDevicesReply) ProtoMessage() {}
 
 func (x *SyncDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[9]
+	mi := &file_chunk_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +942,7 @@ func (x *SyncDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncDevicesReply.ProtoReflect.Descriptor instead.
 func (*SyncDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{9}
+	return file_chunk_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SyncDevicesReply) GetError() *Error {
@@ -902,7 +963,7 @@ type StatDevices struct {
 
 func (x *StatDevices) Reset() {
 	*x = StatDevices{}
-	mi := &file_chunk_proto_msgTypes[10]
+	mi := &file_chunk_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +975,7 @@ func (x *StatDevices) String() string {
 func (*StatDevices) ProtoMessage() {}
 
 func (x *StatDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[10]
+	mi := &file_chunk_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +988,7 @@ func (x *StatDevices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevices.ProtoReflect.Descriptor instead.
 func (*StatDevices) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{10}
+	return file_chunk_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StatDevices) GetList() *ListChunks {
@@ -950,7 +1011,7 @@ type ListChunks struct {
 
 func (x *ListChunks) Reset() {
 	*x = ListChunks{}
-	mi := &file_chunk_proto_msgTypes[11]
+	mi := &file_chunk_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1023,7 @@ func (x *ListChunks) String() string {
 func (*ListChunks) ProtoMessage() {}
 
 func (x *ListChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[11]
+	mi := &file_chunk_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1036,7 @@ func (x *ListChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListChunks.ProtoReflect.Descriptor instead.
 func (*ListChunks) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{11}
+	return file_chunk_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListChunks) GetDevice() uint32 {
@@ -1009,7 +1070,7 @@ type ListedChunks struct {
 
 func (x *ListedChunks) Reset() {
 	*x = ListedChunks{}
-	mi := &file_chunk_proto_msgTypes[12]
+	mi := &file_chunk_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1082,7 @@ func (x *ListedChunks) String() string {
 func (*ListedChunks) ProtoMessage() {}
 
 func (x *ListedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[12]
+	mi := &file_chunk_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1095,7 @@ func (x *ListedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedChunks.ProtoReflect.Descriptor instead.
 func (*ListedChunks) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{12}
+	return file_chunk_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListedChunks) GetChunks() []*ChunkReport {
@@ -1064,7 +1125,7 @@ type StatDevicesReply struct {
 
 func (x *StatDevicesReply) Reset() {
 	*x = StatDevicesReply{}
-	mi := &file_chunk_proto_msgTypes[13]
+	mi := &file_chunk_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1137,7 @@ func (x *StatDevicesReply) String() string {
 func (*StatDevicesReply) ProtoMessage() {}
 
 func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[13]
+	mi := &file_chunk_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1150,7 @@ func (x *StatDevicesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatDevicesReply.ProtoReflect.Descriptor instead.
 func (*StatDevicesReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{13}
+	return file_chunk_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatDevicesReply) GetError() *Error {
@@ -1146,7 +1207,7 @@ type GetPiece struct {
 
 func (x *GetPiece) Reset() {
 	*x = GetPiece{}
-	mi := &file_chunk_proto_msgTypes[14]
+	mi := &file_chunk_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1219,7 @@ func (x *GetPiece) String() string {
 func (*GetPiece) ProtoMessage() {}
 
 func (x *GetPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[14]
+	mi := &file_chunk_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1232,7 @@ func (x *GetPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPiece.ProtoReflect.Descriptor instead.
 func (*GetPiece) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{14}
+	return file_chunk_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetPiece) GetObject() uint64 {
@@ -1233,7 +1294,7 @@ type GetPieceReply struct {
 
 func (x *GetPieceReply) Reset() {
 	*x = GetPieceReply{}
-	mi := &file_chunk_proto_msgTypes[15]
+	mi := &file_chunk_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1306,7 @@ func (x *GetPieceReply) String() string {
 func (*GetPieceReply) ProtoMessage() {}
 
 func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_chunk_proto_msgTypes[15]
+	mi := &file_chunk_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1319,7 @@ func (x *GetPieceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPieceReply.ProtoReflect.Descriptor instead.
 func (*GetPieceReply) Descriptor() ([]byte, []int) {
-	return file_chunk_proto_rawDescGZIP(), []int{15}
+	return file_chunk_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetPieceReply) GetError() *Error {
@@ -1283,7 +1344,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\n" +
 	"Capability\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xb9\x03\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xd4\x03\n" +
 	"\x10CapabilityClaims\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -1293,12 +1354,16 @@ const file_chunk_proto_rawDesc = "" +
 	"\x04node\x18\x06 \x01(\tR\x04node\x123\n" +
 	"\x05right\x18\a \x01(\x0e2\x1d.moraine.wire.CapabilityRightR\x05right\x123\n" +
 	"\astripes\x18\b \x03(\v2\x19.moraine.wire.StripeRangeR\astripes\x12.\n" +
-	"\aintents\x18\t \x03(\v2\x14.moraine.wire.IntentR\aintents\x12\x18\n" +
+	"\aintents\x18\t \x03(\v2\x14.moraine.wire.IntentR\aintents\x123\n" +
 	"\aobjects\x18\n" +
-	" \x03(\x06R\aobjects\x12\x14\n" +
+	" \x03(\v2\x19.moraine.wire.ObjectRangeR\aobjects\x12\x14\n" +
 	"\x05inode\x18\v \x01(\x06R\x05inode\x12-\n" +
 	"\x05parts\x18\r \x03(\v2\x17.moraine.wire.ChunkPartR\x05parts\x12\x16\n" +
-	"\x06chunks\x18\f \x01(\rR\x06chunks\"\x81\x01\n" +
+	"\x06chunks\x18\f \x01(\rR\x06chunks\"U\n" +
+	"\vObjectRange\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x03 \x01(\x04R\x06length\"\x81\x01\n" +
 	"\tChunkPart\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -1406,49 +1471,51 @@ func file_chunk_proto_rawDescGZIP() []byte {
 }
 
 var file_chunk_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_chunk_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_chunk_proto_goTypes = []any{
 	(CapabilityRight)(0),     // 0: moraine.wire.CapabilityRight
 	(*Capability)(nil),       // 1: moraine.wire.Capability
 	(*CapabilityClaims)(nil), // 2: moraine.wire.CapabilityClaims
-	(*ChunkPart)(nil),        // 3: moraine.wire.ChunkPart
-	(*StripeRange)(nil),      // 4: moraine.wire.StripeRange
-	(*PutChunk)(nil),         // 5: moraine.wire.PutChunk
-	(*PutChunkReply)(nil),    // 6: moraine.wire.PutChunkReply
-	(*GetChunk)(nil),         // 7: moraine.wire.GetChunk
-	(*GetChunkReply)(nil),    // 8: moraine.wire.GetChunkReply
-	(*SyncDevices)(nil),      // 9: moraine.wire.SyncDevices
-	(*SyncDevicesReply)(nil), // 10: moraine.wire.SyncDevicesReply
-	(*StatDevices)(nil),      // 11: moraine.wire.StatDevices
-	(*ListChunks)(nil),       // 12: moraine.wire.ListChunks
-	(*ListedChunks)(nil),     // 13: moraine.wire.ListedChunks
-	(*StatDevicesReply)(nil), // 14: moraine.wire.StatDevicesReply
-	(*GetPiece)(nil),         // 15: moraine.wire.GetPiece
-	(*GetPieceReply)(nil),    // 16: moraine.wire.GetPieceReply
-	(*Intent)(nil),           // 17: moraine.wire.Intent
-	(*Error)(nil),            // 18: moraine.wire.Error
-	(*ChunkReport)(nil),      // 19: moraine.wire.ChunkReport
-	(*Device)(nil),           // 20: moraine.wire.Device
+	(*ObjectRange)(nil),      // 3: moraine.wire.ObjectRange
+	(*ChunkPart)(nil),        // 4: moraine.wire.ChunkPart
+	(*StripeRange)(nil),      // 5: moraine.wire.StripeRange
+	(*PutChunk)(nil),         // 6: moraine.wire.PutChunk
+	(*PutChunkReply)(nil),    // 7: moraine.wire.PutChunkReply
+	(*GetChunk)(nil),         // 8: moraine.wire.GetChunk
+	(*GetChunkReply)(nil),    // 9: moraine.wire.GetChunkReply
+	(*SyncDevices)(nil),      // 10: moraine.wire.SyncDevices
+	(*SyncDevicesReply)(nil), // 11: moraine.wire.SyncDevicesReply
+	(*StatDevices)(nil),      // 12: moraine.wire.StatDevices
+	(*ListChunks)(nil),       // 13: moraine.wire.ListChunks
+	(*ListedChunks)(nil),     // 14: moraine.wire.ListedChunks
+	(*StatDevicesReply)(nil), // 15: moraine.wire.StatDevicesReply
+	(*GetPiece)(nil),         // 16: moraine.wire.GetPiece
+	(*GetPieceReply)(nil),    // 17: moraine.wire.GetPieceReply
+	(*Intent)(nil),           // 18: moraine.wire.Intent
+	(*Error)(nil),            // 19: moraine.wire.Error
+	(*ChunkReport)(nil),      // 20: moraine.wire.ChunkReport
+	(*Device)(nil),           // 21: moraine.wire.Device
 }
 var file_chunk_proto_depIdxs = []int32{
 	0,  // 0: moraine.wire.CapabilityClaims.right:type_name -> moraine.wire.CapabilityRight
-	4,  // 1: moraine.wire.CapabilityClaims.stripes:type_name -> moraine.wire.StripeRange
-	17, // 2: moraine.wire.CapabilityClaims.intents:type_name -> moraine.wire.Intent
-	3,  // 3: moraine.wire.CapabilityClaims.parts:type_name -> moraine.wire.ChunkPart
-	18, // 4: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
-	18, // 5: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
-	18, // 6: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
-	12, // 7: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
-	19, // 8: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
-	18, // 9: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
-	20, // 10: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
-	13, // 11: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
-	18, // 12: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	5,  // 1: moraine.wire.CapabilityClaims.stripes:type_name -> moraine.wire.StripeRange
+	18, // 2: moraine.wire.CapabilityClaims.intents:type_name -> moraine.wire.Intent
+	3,  // 3: moraine.wire.CapabilityClaims.objects:type_name -> moraine.wire.ObjectRange
+	4,  // 4: moraine.wire.CapabilityClaims.parts:type_name -> moraine.wire.ChunkPart
+	19, // 5: moraine.wire.PutChunkReply.error:type_name -> moraine.wire.Error
+	19, // 6: moraine.wire.GetChunkReply.error:type_name -> moraine.wire.Error
+	19, // 7: moraine.wire.SyncDevicesReply.error:type_name -> moraine.wire.Error
+	13, // 8: moraine.wire.StatDevices.list:type_name -> moraine.wire.ListChunks
+	20, // 9: moraine.wire.ListedChunks.chunks:type_name -> moraine.wire.ChunkReport
+	19, // 10: moraine.wire.StatDevicesReply.error:type_name -> moraine.wire.Error
+	21, // 11: moraine.wire.StatDevicesReply.devices:type_name -> moraine.wire.Device
+	14, // 12: moraine.wire.StatDevicesReply.listed:type_name -> moraine.wire.ListedChunks
+	19, // 13: moraine.wire.GetPieceReply.error:type_name -> moraine.wire.Error
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_chunk_proto_init() }
@@ -1464,7 +1531,7 @@ func file_chunk_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_chunk_proto_rawDesc), len(file_chunk_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
