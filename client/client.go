@@ -165,10 +165,18 @@ func (c *Client) Close() error {
 		c.running.Wait()
 		c.grants.wait()
 		c.cache.reset() // nobody recalls anything from here on
+		c.lastReport()
 		err = c.endSession()
 		c.pool.Close()
 	})
 	return wrap("client.Close", "", err)
+}
+
+// lastReport delivers what reads found and nobody has reported yet.
+func (c *Client) lastReport() {
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	c.reports.deliver(ctx)
 }
 
 // closePatience bounds how long Close tries to tell the service.

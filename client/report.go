@@ -10,8 +10,9 @@ import (
 )
 
 // reporter tells the service, in the background, which chunks reads found lost
-// or wrong, so that they are repaired. A report that cannot be delivered is
-// dropped: the next read, or scrub, finds the chunk again. Safe for concurrent
+// or wrong, so that they are repaired. What waits when the client is closed is
+// delivered by Close: a command that reads one file and ends has reported what it
+// met. A report that cannot be delivered is dropped: the next read, or scrub, finds the chunk again. Safe for concurrent
 // use.
 type reporter struct {
 	c    *Client
@@ -96,10 +97,11 @@ func (r *reporter) run(ctx context.Context) {
 func (r *reporter) deliver(ctx context.Context) {
 	op := &wire.ReportBadChunks{}
 	r.mu.Lock()
-	for _, b := range r.waiting {
+	sent := r.waiting
+	for _, b := range sent {
 		op.Chunks = append(op.Chunks, b)
 	}
-	clear(r.waiting)
+	r.waiting = map[toldChunk]*wire.BadChunk{}
 	r.mu.Unlock()
 	if len(op.Chunks) == 0 {
 		return
@@ -108,6 +110,12 @@ func (r *reporter) deliver(ctx context.Context) {
 	if err != nil {
 		if ctx.Err() == nil {
 			r.c.log.Warn("bad chunks could not be reported", "chunks", len(op.Chunks), "err", err)
+			return
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for key, b := range sent { // Close delivers them
+			r.waiting[key] = b
 		}
 		return
 	}

@@ -85,3 +85,21 @@ func TestAChunkRebuiltInPlaceIsLeftAlone(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseReportsWhatReadsFound: a client that reads a file with a bad chunk and is closed at
+// once has reported it.
+func TestCloseReportsWhatReadsFound(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		writer := c.dial("c1", config())
+		defer writer.Close()
+		data := bytesOf(7, 4*64<<10)
+		write(t, c, writer, "/f", data, 1<<30, false)
+		damages["flipped bit"](c.hostOf(stripesOf(t, c, writer, "/f")[0].Chunks[0].Device))
+		reader := c.dial("c2", config())
+		require.True(t, bytes.Equal(data, read(t, c, reader, "/f")))
+		require.NoError(t, reader.Close())
+		resp, err := writer.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, resp.GetCluster().GetRepairQueued())
+	})
+}

@@ -71,6 +71,7 @@ var listings = []listing{
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},
 	{args: "ckpt ls moraine:///runs", keys: "name attempt launch committed_steps"},
 	{args: "ckpt ls moraine:///runs/a", keys: "attempt step state level ranks bytes degraded_stripes protects", optional: "committed path missing reason"},
+	{args: "ckpt show moraine:///runs/a --step 7", keys: "attempt step state level ranks bytes degraded_stripes protects lost_files", optional: "committed path missing reason"},
 	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes digest"},
 	{args: "ls moraine:///", keys: fileKeys, optional: fileOptional},
 	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},

@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -24,7 +25,8 @@ func (a *app) ckptRestoreCommand() *cobra.Command {
 		Short: "Copy a checkpoint's files into a local directory, each checked against its sum",
 		Long: `Copy the files of a checkpoint into DIR, each checked against its sum. While that
 goes on, nobody can remove the checkpoint. With --fallback a latest checkpoint that
-is damaged or lost is passed over, with a warning, for the newest good one.`,
+is damaged is passed over, with a warning, for the newest good one. One that is known
+to be lost is not the latest any more, which a warning says too.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := parseRemote(args[0])
@@ -55,7 +57,7 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 	var k *ckpt.Checkpoint
 	if fallback {
 		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
-			a.note("step %d of %s is passed over: %v", s.Step, l, err)
+			fmt.Fprintf(a.err, "step %d of %s is passed over: %v\n", s.Step, l, err)
 		})
 	} else if k, err = run.Resolve(ctx, ckpt.ResolveOptions{Step: choice.step, Exact: choice.given}); err == nil {
 		err = restore(k)
@@ -66,11 +68,29 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 	if err != nil {
 		return noStepHint(err, l)
 	}
+	if !choice.given {
+		if err := a.warnOfLost(ctx, c, run, l, k.Info); err != nil {
+			return err
+		}
+	}
 	a.note("step %d of %s: %s, %s, in %s", k.Info.Step, l, countOf(len(k.Files()), "file"), size(uint64(bytesOf(k))), dir)
 	if a.global.json {
 		return printJSON(a.out, describeStep(k.Info))
 	}
 	return nil
+}
+
+// warnOfLost names the lost checkpoints that are newer than the one that was restored as the
+// latest.
+func (a *app) warnOfLost(ctx context.Context, c *connection, run *ckpt.Run, l location, latest ckpt.StepInfo) error {
+	steps, err := ckpt.ListSteps(ctx, c.Client, run.ID(), false)
+	for _, s := range steps {
+		newer := s.Attempt > latest.Attempt || s.Attempt == latest.Attempt && s.Step > latest.Step
+		if newer && s.State == wire.StepState_STEP_STATE_LOST {
+			fmt.Fprintf(a.err, "step %d of %s is newer and lost: %s\n", s.Step, l, s.Reason)
+		}
+	}
+	return err
 }
 
 // restoreFiles copies all files of a checkpoint. It goes by the step's own path, which no
