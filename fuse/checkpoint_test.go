@@ -46,42 +46,53 @@ func stepCalls(run, dir, part, index, mine, empty string) map[string]func() erro
 		return func() error { return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE) }
 	}
 	return map[string]func() error{
-		"open to write":               open(part, unix.O_WRONLY),
-		"open to read and write":      open(part, unix.O_RDWR),
-		"open to append":              open(part, unix.O_WRONLY|unix.O_APPEND),
-		"open with O_TRUNC":           open(part, unix.O_WRONLY|unix.O_TRUNC),
-		"open to read, with O_TRUNC":  open(part, unix.O_RDONLY|unix.O_TRUNC),
-		"open the index to write":     open(index, unix.O_RDWR),
-		"creat over":                  open(part, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC),
-		"creat":                       open(dir+"/new", unix.O_CREAT|unix.O_WRONLY),
-		"creat, exclusive":            open(dir+"/new", unix.O_CREAT|unix.O_EXCL|unix.O_RDWR),
-		"truncate to nothing":         func() error { return unix.Truncate(part, 0) },
-		"truncate to more":            func() error { return unix.Truncate(part, 1<<30) },
-		"chmod":                       func() error { return unix.Chmod(part, 0o600) },
-		"chmod of the directory":      func() error { return unix.Chmod(dir, 0o700) },
-		"chown":                       func() error { return unix.Chown(part, 7, 7) },
-		"utimes":                      func() error { return unix.Utimes(part, []unix.Timeval{{Sec: 1}, {Sec: 1}}) },
-		"setxattr":                    func() error { return unix.Setxattr(part, "user.x", []byte("y"), 0) },
-		"setxattr of the directory":   func() error { return unix.Setxattr(dir, "user.x", []byte("y"), 0) },
-		"unlink":                      func() error { return unix.Unlink(part) },
-		"rmdir":                       func() error { return unix.Rmdir(dir) },
-		"mkdir in it":                 func() error { return unix.Mkdir(dir+"/new", 0o755) },
-		"symlink in it":               func() error { return unix.Symlink("x", dir+"/new") },
-		"link out of it":              func() error { return unix.Link(part, mine+".link") },
-		"link into it":                func() error { return unix.Link(mine, dir+"/new") },
-		"rename in it":                func() error { return unix.Rename(part, dir+"/new") },
-		"rename out of it":            func() error { return unix.Rename(part, mine+".moved") },
-		"rename into it":              func() error { return unix.Rename(mine, dir+"/new") },
-		"rename onto a file of it":    func() error { return unix.Rename(mine, part) },
-		"exchange with a file of it":  exchange(mine, part),
-		"rename it":                   func() error { return unix.Rename(dir, dir+".old") },
-		"rename it away":              func() error { return unix.Rename(dir, mine+".dir") },
-		"exchange it":                 exchange(empty, dir),
-		"rename its attempt":          func() error { return unix.Rename(run+"/attempt-1", run+"/attempt-2") },
-		"rename its run":              func() error { return unix.Rename(run, run+".old") },
-		"rename what is above":        func() error { return unix.Rename(run+"/..", run+"/../../else") },
-		"unlink latest":               func() error { return unix.Unlink(run + "/latest") },
-		"rename onto latest":          func() error { return unix.Rename(mine, run+"/latest") },
+		"open to write":              open(part, unix.O_WRONLY),
+		"open to read and write":     open(part, unix.O_RDWR),
+		"open to append":             open(part, unix.O_WRONLY|unix.O_APPEND),
+		"open with O_TRUNC":          open(part, unix.O_WRONLY|unix.O_TRUNC),
+		"open to read, with O_TRUNC": open(part, unix.O_RDONLY|unix.O_TRUNC),
+		"open the index to write":    open(index, unix.O_RDWR),
+		"creat over":                 open(part, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC),
+		"creat":                      open(dir+"/new", unix.O_CREAT|unix.O_WRONLY),
+		"creat, exclusive":           open(dir+"/new", unix.O_CREAT|unix.O_EXCL|unix.O_RDWR),
+		"truncate to nothing":        func() error { return unix.Truncate(part, 0) },
+		"truncate to more":           func() error { return unix.Truncate(part, 1<<30) },
+		"chmod":                      func() error { return unix.Chmod(part, 0o600) },
+		"chmod of the directory":     func() error { return unix.Chmod(dir, 0o700) },
+		"chown":                      func() error { return unix.Chown(part, 7, 7) },
+		"utimes":                     func() error { return unix.Utimes(part, []unix.Timeval{{Sec: 1}, {Sec: 1}}) },
+		"setxattr":                   func() error { return unix.Setxattr(part, "user.x", []byte("y"), 0) },
+		"setxattr of the directory":  func() error { return unix.Setxattr(dir, "user.x", []byte("y"), 0) },
+		"unlink":                     func() error { return unix.Unlink(part) },
+		"rmdir":                      func() error { return unix.Rmdir(dir) },
+		"mkdir in it":                func() error { return unix.Mkdir(dir+"/new", 0o755) },
+		"symlink in it":              func() error { return unix.Symlink("x", dir+"/new") },
+		"link out of it":             func() error { return unix.Link(part, mine+".link") },
+		"link into it":               func() error { return unix.Link(mine, dir+"/new") },
+		"rename in it":               func() error { return unix.Rename(part, dir+"/new") },
+		"rename out of it":           func() error { return unix.Rename(part, mine+".moved") },
+		"rename into it":             func() error { return unix.Rename(mine, dir+"/new") },
+		"rename onto a file of it":   func() error { return unix.Rename(mine, part) },
+		"exchange with a file of it": exchange(mine, part),
+		"rename it":                  func() error { return unix.Rename(dir, dir+".old") },
+		"rename it away":             func() error { return unix.Rename(dir, mine+".dir") },
+		"exchange it":                exchange(empty, dir),
+		"rename its attempt":         func() error { return unix.Rename(run+"/attempt-1", run+"/attempt-2") },
+		"rename its run":             func() error { return unix.Rename(run, run+".old") },
+		"rename what is above":       func() error { return unix.Rename(run+"/..", run+"/../../else") },
+		"unlink latest":              func() error { return unix.Unlink(run + "/latest") },
+		"rename onto latest":         func() error { return unix.Rename(mine, run+"/latest") },
+		"rename it onto another":     func() error { return unix.Rename(dir, empty) },
+		"symlink onto latest": func() error {
+			if err := unix.Symlink("elsewhere", mine+".symlink"); err != nil {
+				return err
+			}
+			defer unix.Unlink(mine + ".symlink") //nolint:errcheck // it is there
+			return unix.Rename(mine+".symlink", run+"/latest")
+		},
+		"truncate through latest":     func() error { return unix.Truncate(run+"/latest/"+ckpt.IndexName, 0) },
+		"lchown of latest":            func() error { return unix.Lchown(run+"/latest", 7, 7) },
+		"link of latest":              func() error { return unix.Linkat(unix.AT_FDCWD, run+"/latest", unix.AT_FDCWD, mine+".latest", 0) },
 		"unlink the last index there": func() error { return unix.Unlink(run + "/latest/" + ckpt.IndexName) },
 	}
 }
@@ -115,6 +126,7 @@ func TestACommittedStepCannotBeChangedThroughAMount(t *testing.T) {
 					t.Fatalf("%s: the part is gone: %v", what, err)
 				}
 			}
+			require.Equal(t, syscall.ENOTEMPTY, unix.Rename(empty, dir), "a directory onto one that is not empty")
 			verifies(t, saver, top+"/r", 1)
 			got, err := os.ReadFile(mine)
 			require.NoError(t, err)

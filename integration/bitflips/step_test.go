@@ -1,7 +1,9 @@
 package bitflips_test
 
 import (
+	"maps"
 	"path"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +18,12 @@ import (
 // scrub has found them, the checkpoint is lost and the links name the one before; the first
 // of them goes on being read.
 func TestAStepThatRotsIsNotLatest(t *testing.T) {
-	inWorld(t, incluster.Options{}, func(w *world) {
+	t.Run("one leader", func(t *testing.T) { stepRots(t, 1) })
+	t.Run("the leader is killed before it has looked", func(t *testing.T) { stepRots(t, 3) })
+}
+
+func stepRots(t *testing.T, servers int) {
+	inWorld(t, incluster.Options{Metadata: servers}, func(w *world) {
 		require.NoError(t, w.admin.SaveSteps(w.ctx, "/r", 1, 2))
 		attr, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-2/rank-00000-of-00001.safetensors")
 		require.NoError(t, err)
@@ -32,15 +39,17 @@ func TestAStepThatRotsIsNotLatest(t *testing.T) {
 		for n := range s.GetScheme().GetM() + 1 {
 			w.rotOnDisk(hosts[s.Chunks[n].Device], moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(n)})
 		}
-		for _, host := range hosts { // what it has in memory is not rotten, and would be what a repair reads
-			w.Kill(host)
-			require.NoError(t, w.Restart(host))
-		}
+		// What they have in memory is not rotten, and would be what a repair reads.
+		w.Kill(slices.Collect(maps.Values(hosts))...)
+		require.NoError(t, w.Restart())
 		w.until("the chunkservers are there again", func() bool {
 			k, err := w.admin.Stat(w.ctx, "/r/latest")
 			return err == nil && k != nil && w.readable("/r/attempt-1/step-1/"+ckpt.IndexName)
 		})
 		w.scrub()
+		if servers > 1 {
+			w.Kill(w.Leader())
+		}
 		run, err := w.admin.Stat(w.ctx, "/r")
 		require.NoError(t, err)
 		state := func() wire.StepState {

@@ -22,6 +22,7 @@ type StepLook struct {
 	since  uint64 // Changes as the look at this checkpoint began
 
 	lost  []*statepb.LostStep
+	evict []uint64
 	found map[uint64][]*wire.StepKey // by since
 }
 
@@ -90,7 +91,7 @@ func (v *view) lookStep(l *StepLook, limit int) (looked int, err error) {
 			return 1, err
 		}
 	}
-	for looked < limit {
+	for looked < limit && l.judged() < MaxJudged {
 		names, entries, err := v.listDir(s.dir, l.name, 1)
 		if err != nil {
 			return looked, err
@@ -121,6 +122,11 @@ func (v *view) lookPart(l *StepLook, s *step, name string, id moraine.InodeID, l
 	if l.inside {
 		from = l.offset
 	}
+	if beside, err := v.lostBeside(i, from, limit); err != nil {
+		return 1, false, err
+	} else if beside && (len(l.evict) == 0 || l.evict[len(l.evict)-1] != uint64(id)) {
+		l.evict = append(l.evict, uint64(id))
+	}
 	at, next, looked, err := v.lossFrom(i, from, limit)
 	switch {
 	case err != nil:
@@ -148,7 +154,7 @@ func (l *StepLook) foundStep(id stepID) {
 }
 
 func (l *StepLook) judged() int {
-	n := len(l.lost)
+	n := len(l.lost) + len(l.evict)
 	for _, found := range l.found {
 		n += len(found)
 	}
@@ -158,9 +164,9 @@ func (l *StepLook) judged() int {
 // Judge returns the command that records what the look has found since the last one; nil
 // where that is nothing.
 func (l *StepLook) Judge(changes uint64) *statepb.JudgeSteps {
-	op := &statepb.JudgeSteps{Lost: l.lost, Found: l.found[changes], Changes: changes}
-	l.lost, l.found = nil, nil
-	if len(op.Lost) == 0 && len(op.Found) == 0 {
+	op := &statepb.JudgeSteps{Lost: l.lost, Found: l.found[changes], Changes: changes, Evict: l.evict}
+	l.lost, l.found, l.evict = nil, nil, nil
+	if len(op.Lost) == 0 && len(op.Found) == 0 && len(op.Evict) == 0 {
 		return nil
 	}
 	return op

@@ -145,13 +145,18 @@ func (v *view) readStepLost(sc scope, op *wire.ListLost) (*wire.MetaResponse, er
 // judgeSteps records which checkpoints are lost, and which are not any more, and moves the
 // links of their runs.
 func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) {
-	if n := len(op.GetLost()) + len(op.GetFound()); n > MaxJudged {
+	if n := len(op.GetLost()) + len(op.GetFound()) + len(op.GetEvict()); n > MaxJudged {
 		return nil, fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, MaxJudged)
 	}
 	t.anyway = true // a full quota keeps no link from moving
 	for _, l := range op.GetLost() {
 		loss := stepLoss{moraine.InodeID(l.GetAt().GetInode()), int64(l.GetAt().GetOffset())}
 		if err := m.loseStep(t, stepFromWire(l.GetKey()), loss); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range op.GetEvict() {
+		if err := m.evictLost(t, moraine.InodeID(id)); err != nil {
 			return nil, err
 		}
 	}
@@ -173,6 +178,39 @@ func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse,
 		}
 	}
 	return done(), nil
+}
+
+// evictLost has a file evicted that an object has whole.
+func (m *Machine) evictLost(t *tx, id moraine.InodeID) error {
+	i, err := t.inode(id)
+	if moraineKind(err) == moraine.NotFound || err == nil && (!i.sealed || i.level <= moraine.NVMe) {
+		return nil
+	}
+	if err == nil {
+		_, err = m.queueInode(t, wire.JobKind_JOB_KIND_EVICT, i)
+	}
+	return err
+}
+
+// lostBeside reports whether stripes are lost of a file that an object has whole, looking at
+// no more than limit extents from an offset on.
+func (v *view) lostBeside(i *inode, from int64, limit int) (bool, error) {
+	if i.level <= moraine.NVMe {
+		return false, nil
+	}
+	exts, err := v.extentsOf(i, from, limit)
+	if err != nil {
+		return false, err
+	}
+	for _, e := range exts {
+		if e.Object != 0 {
+			continue
+		}
+		if item, err := v.repairOf(e.Stripe); err != nil || item != nil && item.lost() {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // loseStep records that a checkpoint is lost, if the place is in one of its files, and lost.

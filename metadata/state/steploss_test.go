@@ -420,3 +420,71 @@ func (l *losses) removeRandom() {
 		l.t.Fatalf("remove of %s: %s", s.path(), got)
 	}
 }
+
+// TestAStepWholeInObjectsIsNotLost: stripes of a checkpoint are lost whose files verified objects
+// have whole. It stays latest, and what is lost is evicted, so that readers read the objects.
+func TestAStepWholeInObjectsIsNotLost(t *testing.T) {
+	y, s := flushedStep(t, onCommit)
+	y.drain()
+	part := y.c.walk("/r/attempt-1/step-10/part-1").GetWalk().GetAttr().GetInode()
+	extents := y.c.extents(part, 0, 10)
+	st := extents.GetExtents().GetStripes()[0]
+	report := &wire.ReportBadChunks{}
+	for i, c := range st.GetChunks() {
+		report.Chunks = append(report.Chunks, &wire.BadChunk{Stripe: st.Id, Index: uint32(i), Device: c.Device, Kind: uint32(moraine.Corrupt)})
+	}
+	y.ok(y.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: report}}))
+	l := &losses{ckptScript: s}
+	l.look = nil
+	for l.judge(2); l.look != nil; {
+		l.judge(2)
+	}
+	if links := s.links(); !strings.Contains(links, "latest->attempt-1/step-10") {
+		t.Errorf("the links: %s", links)
+	}
+	y.drain()
+	for _, e := range y.c.extents(part, 0, 10).GetExtents().GetExtents() {
+		if e.Object == 0 {
+			t.Errorf("an extent is still of a stripe that is lost: %v", e)
+		}
+	}
+	if steps := s.query(s.session("reader"), "steps", words("step=0/0")); !strings.Contains(steps, "1/10:committed") {
+		t.Errorf("the list: %s", steps)
+	}
+	y.check()
+}
+
+// TestAReaderKeepsTheStepThatItReads: an attempt saves the same step again while the old one is
+// restored: the links move, and the old one is not removed until its readers have gone, by
+// their word or with their sessions.
+func TestAReaderKeepsTheStepThatItReads(t *testing.T) {
+	for _, end := range []string{"x done step=1/20", "expire x", "x close"} {
+		t.Run(end, func(t *testing.T) {
+			s := &ckptScript{bench: newCluster(t, 3), sessions: map[string]*client{}}
+			for _, line := range []string{"a open r launch=L1", "a begin step=1/10 rank=0 world=1", "a seal step=1/10 rank=0", "m lease", "m commit step=1/10",
+				"a begin step=1/20 rank=0 world=1", "a seal step=1/20 rank=0", "m lease", "m commit step=1/20", "x hold step=1/20",
+				"b open r launch=L2 takeover=1", "b fix attempt=2 exact=10", "b begin step=2/20 rank=0 world=1", "b seal step=2/20 rank=0", "m lease", "m commit step=2/20"} {
+				if out := s.line(line); strings.Contains(out, ": ") {
+					t.Fatalf("%s: %s", line, out)
+				}
+			}
+			if links := s.links(); !strings.Contains(links, "step-20->attempt-2/step-20") {
+				t.Errorf("the links: %s", links)
+			}
+			for _, door := range []string{"b rm step=1/20 force=1", "b rmtree attempt-1/step-20 force=1", "b unlink attempt-1/step-20:index"} {
+				if out := s.line(door); !strings.HasPrefix(out, "busy") {
+					t.Errorf("%s while it is read: %s", door, out)
+				}
+			}
+			s.line(end)
+			if out := s.line("b rm step=1/20"); out != "ok" {
+				t.Errorf("after %s: %s", end, out)
+			}
+			if out := s.line("y hold step=1/20"); out != "not found" {
+				t.Errorf("a lease on what is removed: %s", out)
+			}
+			s.check()
+			s.replays()
+		})
+	}
+}

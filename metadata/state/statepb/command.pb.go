@@ -1632,8 +1632,11 @@ type JudgeSteps struct {
 	Lost  []*LostStep            `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
 	// found are lost checkpoints of which the leader looked at every extent and found none
 	// lost. They are passed over where changes is not what the state counts by now.
-	Found         []*wire.StepKey `protobuf:"bytes,2,rep,name=found,proto3" json:"found,omitempty"`
-	Changes       uint64          `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"` // how often stripes had been lost or found when it looked
+	Found   []*wire.StepKey `protobuf:"bytes,2,rep,name=found,proto3" json:"found,omitempty"`
+	Changes uint64          `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"` // how often stripes had been lost or found when it looked
+	// evict are files of checkpoints that verified objects have whole, and of which stripes are
+	// lost: an eviction has readers read the objects.
+	Evict         []uint64 `protobuf:"fixed64,4,rep,packed,name=evict,proto3" json:"evict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1687,6 +1690,13 @@ func (x *JudgeSteps) GetChanges() uint64 {
 		return x.Changes
 	}
 	return 0
+}
+
+func (x *JudgeSteps) GetEvict() []uint64 {
+	if x != nil {
+		return x.Evict
+	}
+	return nil
 }
 
 type LostStep struct {
@@ -1853,12 +1863,13 @@ const file_command_proto_rawDesc = "" +
 	"\x04lost\x18\x02 \x03(\v2\x18.moraine.state.FilePlaceR\x04lost\"9\n" +
 	"\tFilePlace\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\x80\x01\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\x96\x01\n" +
 	"\n" +
 	"JudgeSteps\x12+\n" +
 	"\x04lost\x18\x01 \x03(\v2\x17.moraine.state.LostStepR\x04lost\x12+\n" +
 	"\x05found\x18\x02 \x03(\v2\x15.moraine.wire.StepKeyR\x05found\x12\x18\n" +
-	"\achanges\x18\x03 \x01(\x04R\achanges\"]\n" +
+	"\achanges\x18\x03 \x01(\x04R\achanges\x12\x14\n" +
+	"\x05evict\x18\x04 \x03(\x06R\x05evict\"]\n" +
 	"\bLostStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12(\n" +
 	"\x02at\x18\x02 \x01(\v2\x18.moraine.state.FilePlaceR\x02atB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
