@@ -104,7 +104,7 @@ var rows = map[string]row{
 	"list_quarantine":   {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"settle_chunks":     {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"list_memory":       {own: "permission denied", confined: "permission denied", node: "ok"},
-	"list_lost":         {own: "ok", confined: "ok", node: "ok"},
+	"list_lost":         {own: "ok", confined: "not found", node: "not found"},
 	"set_rebalance":     {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"commit_rewrite":    {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"commit_pack":       {own: "permission denied", confined: "permission denied", node: "permission denied"},
