@@ -21,10 +21,9 @@ import (
 	"errors"
 	"log/slog"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/tiers"
 )
 
@@ -47,7 +46,7 @@ type Memory struct {
 	deps  Deps
 	arena *Arena
 	cache *cache
-	dirty *semaphore.Weighted // bytes of dirty chunks
+	dirty *limit.Semaphore // bytes of dirty chunks
 	tiers int
 }
 
@@ -70,7 +69,7 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: semaphore.NewWeighted(cfg.DirtyBytes)}, nil
+	return &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: limit.NewSemaphore(cfg.DirtyBytes, limit.Resource{Name: "memory of dirty chunks"})}, nil
 }
 
 // Arena is what buffers for Take, and for the reads of the devices, come from.
