@@ -86,7 +86,7 @@ func (m *Mount) present(ctx context.Context, a *wire.Attr) (*wire.Attr, error) {
 
 // GetAttr implements gofuse.RawFileSystem.
 func (m *Mount) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := m.attr(ctx, m.inode(in.NodeId))
 	if err != nil {
@@ -112,7 +112,7 @@ var attrFields = []struct {
 // SetAttr implements gofuse.RawFileSystem: truncate, chmod, chown and utimens.
 // The client sees to what was written to the file before and is not committed.
 func (m *Mount) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := m.setAttr(ctx, m.inode(in.NodeId), in)
 	if err != nil {
@@ -172,8 +172,8 @@ func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.Se
 
 // StatFs implements gofuse.RawFileSystem. Space is counted in bytes of files, by
 // the cluster's default scheme.
-func (m *Mount) StatFs(cancel <-chan struct{}, _ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+func (m *Mount) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
+	ctx, done := m.request(cancel, in)
 	defer done()
 	resp, err := m.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {

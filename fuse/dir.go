@@ -94,7 +94,7 @@ func (m *Mount) ReleaseDir(in *gofuse.ReleaseIn) {
 // FsyncDir implements gofuse.RawFileSystem: every change of a directory is
 // durable when its call returns, but for files made under an exclusive lease.
 func (m *Mount) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	return status(m.client.SendMade(ctx, m.inode(in.NodeId)))
 }
@@ -131,7 +131,7 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 	if d == nil {
 		return gofuse.EBADF
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	d.mu.Lock()
 	defer d.mu.Unlock()

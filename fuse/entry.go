@@ -14,7 +14,7 @@ import (
 
 // Lookup implements gofuse.RawFileSystem.
 func (m *Mount) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	attr, err := m.client.LookupAt(ctx, m.inode(in.NodeId), name)
 	if err == nil {
@@ -41,7 +41,7 @@ func (m *Mount) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name string, o
 	if t := in.Mode & syscall.S_IFMT; t != 0 && t != syscall.S_IFREG {
 		return gofuse.EPERM // as POSIX says of a file system without such nodes
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := m.client.CreateAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
@@ -50,7 +50,7 @@ func (m *Mount) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name string, o
 
 // Mkdir implements gofuse.RawFileSystem.
 func (m *Mount) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := m.client.MkdirAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
@@ -59,7 +59,7 @@ func (m *Mount) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, o
 
 // Symlink implements gofuse.RawFileSystem.
 func (m *Mount) Symlink(cancel <-chan struct{}, in *gofuse.InHeader, target, name string, out *gofuse.EntryOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	attr, err := m.client.SymlinkAt(ctx, m.inode(in.NodeId), name, target, client.NodeOptions{UID: in.Uid, GID: in.Gid})
 	return m.entry(attr, err, out)
@@ -67,7 +67,7 @@ func (m *Mount) Symlink(cancel <-chan struct{}, in *gofuse.InHeader, target, nam
 
 // Readlink implements gofuse.RawFileSystem.
 func (m *Mount) Readlink(cancel <-chan struct{}, in *gofuse.InHeader) ([]byte, gofuse.Status) {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	attr, err := m.client.StatInode(ctx, m.inode(in.NodeId))
 	if err != nil {
@@ -81,7 +81,7 @@ func (m *Mount) Readlink(cancel <-chan struct{}, in *gofuse.InHeader) ([]byte, g
 
 // Link implements gofuse.RawFileSystem.
 func (m *Mount) Link(cancel <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := m.client.Link(ctx, m.inode(in.Oldnodeid), m.inode(in.NodeId), name)
 	if err == nil {
@@ -95,7 +95,7 @@ func (m *Mount) Link(cancel <-chan struct{}, in *gofuse.LinkIn, name string, out
 
 // Rmdir implements gofuse.RawFileSystem.
 func (m *Mount) Rmdir(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	_, err := m.client.RemoveAt(ctx, m.inode(in.NodeId), name, client.RemoveOptions{Directory: true})
 	return status(err)
@@ -104,7 +104,7 @@ func (m *Mount) Rmdir(cancel <-chan struct{}, in *gofuse.InHeader, name string) 
 // Unlink implements gofuse.RawFileSystem. A file that is open here lives on
 // until it is closed, as long as the mount's session does.
 func (m *Mount) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	parent := m.inode(in.NodeId)
 	return status(m.losing(ctx, parent, name, func(keep bool) error {
@@ -118,7 +118,7 @@ func (m *Mount) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, newNam
 	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
 		return gofuse.EINVAL
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	from := client.Entry{Parent: m.inode(in.NodeId), Name: name}
 	to := client.Entry{Parent: m.inode(in.Newdir), Name: newName}

@@ -47,3 +47,10 @@ func Operations() []string {
 	}
 	return ops
 }
+
+// What a thread's files in /proc say.
+var (
+	SignalPending = signalPending
+	Killed        = killed
+	GaveUp        = gaveUp
+)

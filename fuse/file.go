@@ -20,7 +20,7 @@ const openFlags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
 
 // Open implements gofuse.RawFileSystem.
 func (m *Mount) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	fh, err := m.open(ctx, m.inode(in.NodeId), in.Flags, client.HandleOptions{})
 	if err != nil {
@@ -75,7 +75,7 @@ func (m *Mount) release(s *openInode, release bool) {
 // no such name. Somebody else may have made one since, which it holds no
 // permissions of: ESTALE makes it look again and open that.
 func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	var later *client.Later
 	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
@@ -123,7 +123,7 @@ func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status 
 	if !f.writes {
 		return gofuse.OK
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	return status(f.handle.Flush(ctx))
 }
@@ -136,7 +136,7 @@ func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status 
 	if f == nil {
 		return m.notOpen()
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	return status(f.handle.Sync(ctx))
 }
@@ -148,7 +148,7 @@ func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 	if f == nil {
 		return nil, m.notOpen()
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	// buf is not touched, and so takes no memory, before its bytes are granted.
 	granted := int64(len(buf))
@@ -198,7 +198,7 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 	if f == nil {
 		return 0, m.notOpen()
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 && f.state.privileged.Load() {
 		if err := m.dropPrivileges(ctx, f.state); err != nil {

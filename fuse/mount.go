@@ -236,6 +236,7 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 	if err != nil {
 		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
 	}
+	closeOnExec(m.log)
 	return server, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 )
 
@@ -16,19 +17,34 @@ const undisturbed = time.Second
 // request returns the context of one call of an application, and what releases
 // it. It ends when the caller was interrupted, not before the call has taken
 // the time undisturbed.
-func (m *Mount) request(cancel <-chan struct{}) (context.Context, func()) {
+func (m *Mount) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
 	ctx, stop := context.WithCancelCause(m.life)
+	thread := in.Pid // in is the server's once the call has returned
 	t := time.AfterFunc(time.Duration(m.undisturbed.Load()), func() {
-		select {
-		case <-cancel:
+		if interrupted(ctx, cancel, thread) {
 			stop(&moraine.Error{Op: "fuse", Kind: moraine.Canceled})
-		case <-ctx.Done():
 		}
 	})
 	return ctx, func() {
 		t.Stop()
 		stop(nil)
 	}
+}
+
+// interrupted waits until the caller of a call was interrupted, or until ctx ends.
+func interrupted(ctx context.Context, cancel <-chan struct{}, thread uint32) bool {
+	look := time.NewTicker(signalInterval)
+	defer look.Stop()
+	for !gaveUp(thread) {
+		select {
+		case <-cancel:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-look.C:
+		}
+	}
+	return true
 }
 
 // inode is the inode that a FUSE node stands for.

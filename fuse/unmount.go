@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,5 +122,24 @@ func raiseReadahead(dir string, log *slog.Logger) {
 	file := filepath.Join("/sys/class/bdi", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), "read_ahead_kb")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", maxRequest>>10), 0o644); err != nil {
 		log.Debug("mapped files are read ahead by 128 KiB only", "err", err)
+	}
+}
+
+// closeOnExec keeps the FUSE device from the children of this process: the library opens
+// it without O_CLOEXEC. A child that has it keeps the mount from its end when this process
+// is killed, and calls on the mount then wait for ever.
+func closeOnExec(log *slog.Logger) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		log.Warn("a child of this process would keep the mount", "err", err)
+	}
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && to == "/dev/fuse" {
+			unix.CloseOnExec(fd)
+		}
 	}
 }

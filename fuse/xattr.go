@@ -23,7 +23,7 @@ func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name strin
 	if refused(name) {
 		return 0, gofuse.ENODATA
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	value, err := m.client.GetXattr(ctx, m.inode(in.NodeId), name)
 	if err != nil {
@@ -34,7 +34,7 @@ func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name strin
 
 // ListXAttr implements gofuse.RawFileSystem.
 func (m *Mount) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	names, err := m.client.ListXattr(ctx, m.inode(in.NodeId))
 	if err != nil {
@@ -67,7 +67,7 @@ func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name str
 	case in.Flags&unix.XATTR_REPLACE != 0:
 		mode = client.XattrReplace
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	// The value is the kernel's again when this returns, though an attempt that
 	// was given up may still be on its way.
@@ -83,7 +83,7 @@ func (m *Mount) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name st
 	if refused(name) {
 		return gofuse.ENODATA
 	}
-	ctx, done := m.request(cancel)
+	ctx, done := m.request(cancel, in)
 	defer done()
 	return nodeStatus(m.client.RemoveXattr(ctx, m.inode(in.NodeId), name))
 }

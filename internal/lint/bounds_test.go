@@ -45,6 +45,7 @@ var bounds = map[string]string{
 	"metadata/raftstore/transport.go changed": "signal",
 	"chunkserver/device.go again":             "signal",
 	"chunkserver/device.go settle":            "signal",
+	"chunkserver/probe.go poke":               "signal",
 	"chunkserver/scrubstate.go now":           "signal",
 	"transport/call.go done":                  "signal",
 	"client/report.go wake":                   "signal",
