@@ -55,6 +55,7 @@ type body struct {
 	value     string    // announced; empty: none
 	sum       hash.Hash // nil: none is computed here
 	trailer   middlewares.ChecksumReader
+	from      transfer
 	err       error // of S3, with which reading ended
 }
 
@@ -103,7 +104,7 @@ func newHash(algorithm types.ChecksumAlgorithm) (hash.Hash, error) {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
+	n, err := b.from.read(b.r, p)
 	if n > 0 {
 		b.bytes += int64(n)
 		if b.sum != nil {

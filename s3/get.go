@@ -58,7 +58,7 @@ func (b *backend) GetObject(rc context.Context, in *s3.GetObjectInput) (*s3.GetO
 		cancel()
 		return nil, b.answer(rc, "GetObject", err)
 	}
-	out.Body = &sentBody{ReadCloser: out.Body, cancel: cancel, metrics: b.deps.Metrics}
+	out.Body = &sentBody{ReadCloser: out.Body, cancel: cancel, metrics: b.deps.Metrics, to: b.transferOf(rc)}
 	return out, nil
 }
 
@@ -277,6 +277,7 @@ type sentBody struct {
 	io.ReadCloser
 	cancel  context.CancelFunc
 	metrics *Metrics
+	to      transfer
 }
 
 // Read implements io.Reader.
@@ -288,7 +289,7 @@ func (s *sentBody) Read(p []byte) (int, error) {
 
 // WriteTo implements io.WriterTo.
 func (s *sentBody) WriteTo(w io.Writer) (int64, error) {
-	n, err := io.Copy(w, s.ReadCloser)
+	n, err := io.Copy(transferWriter{s.to, w}, s.ReadCloser)
 	s.metrics.GetBytes.Add(float64(n))
 	return n, err
 }

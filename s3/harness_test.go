@@ -33,6 +33,8 @@ const (
 	secretKey = "test/secret+key"
 	// headerTimeout is the endpoint's.
 	headerTimeout = 5 * time.Second
+	// stallTimeout is the endpoint's: long enough for a machine that is loaded.
+	stallTimeout = 10 * time.Second
 	// served is the directory whose directories are the buckets.
 	served = "/served"
 )
@@ -124,7 +126,7 @@ func serve(m *testing.M) (int, error) {
 	}
 	shared.cluster, shared.owner, shared.client, shared.endpoint = c, owner, cl, addrs[0]
 	ready := make(chan struct{})
-	server, err := s3.New(s3.Config{Listen: addrs, HeaderTimeout: headerTimeout, AccessKey: accessKey, SecretKey: secretKey},
+	server, err := s3.New(s3.Config{Listen: addrs, HeaderTimeout: headerTimeout, StallTimeout: stallTimeout, AccessKey: accessKey, SecretKey: secretKey},
 		s3.Deps{Client: cl.Client, Log: log, Ready: func() { close(ready) }})
 	if err != nil {
 		return 0, err

@@ -14,12 +14,8 @@ import (
 // key could hold all of them by saying nothing. Its HTTP server has the settings for that
 // and is out of reach but for this: hangUp sets them right before the server serves.
 
-const (
-	// idleTimeout is how long a connection may wait for its next request.
-	idleTimeout = 2 * time.Minute
-	// bodyTimeout bounds a request with its body: 5 GiB, the longest, at 0.5 MB/s.
-	bodyTimeout = 3 * time.Hour
-)
+// idleTimeout is how long a connection may wait for its next request.
+const idleTimeout = 2 * time.Minute
 
 // appField is where the library's server keeps what serves it.
 const appField = "app"
@@ -35,15 +31,17 @@ func checkLibrary() error {
 	return nil
 }
 
-// hangUp has the server end connections whose headers take longer than header to come.
-func hangUp(header time.Duration) s3api.Option {
+// hangUp has the server end connections whose headers take longer than header to come, and
+// those on which a body or an answer takes longer than stall: what moves the content of
+// objects gives itself more, as long as it gets on (stall.go).
+func hangUp(header, stall time.Duration) s3api.Option {
 	return func(s *s3api.S3ApiServer) {
 		s3api.WithOnListen(func() {
 			app := (*fiber.App)(reflect.ValueOf(s).Elem().FieldByName(appField).UnsafePointer())
 			server := app.Server()
-			server.ReadTimeout, server.IdleTimeout = header, idleTimeout
+			server.ReadTimeout, server.WriteTimeout, server.IdleTimeout = header, stall, idleTimeout
 			server.HeaderReceived = func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
-				return fasthttp.RequestConfig{ReadTimeout: bodyTimeout}
+				return fasthttp.RequestConfig{ReadTimeout: stall}
 			}
 		})(s)
 	}

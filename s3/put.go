@@ -30,7 +30,7 @@ func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s
 	if err != nil {
 		return s3response.PutObjectOutput{}, b.answer(rc, "PutObject", err)
 	}
-	out, err := b.putObject(b.life, in, level)
+	out, err := b.putObject(b.life, b.transferOf(rc), in, level)
 	return out, b.answer(rc, "PutObject", err)
 }
 
@@ -44,7 +44,7 @@ func endAfterChunked(rc context.Context) {
 	}
 }
 
-func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput, level moraine.Level) (out s3response.PutObjectOutput, err error) {
+func (b *backend) putObject(ctx context.Context, from transfer, in s3response.PutObjectInput, level moraine.Level) (out s3response.PutObjectOutput, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return out, err
@@ -68,6 +68,7 @@ func (b *backend) putObject(ctx context.Context, in s3response.PutObjectInput, l
 	if err != nil {
 		return out, err
 	}
+	body.from = from
 	var attr *wire.Attr
 	if k.isDir() {
 		attr, err = b.putDir(ctx, k, body, r)

@@ -61,6 +61,10 @@ type Config struct {
 	MaxConnections, MaxRequests int
 	// HeaderTimeout is how long the headers of a request may take to come. Default 30 s.
 	HeaderTimeout time.Duration
+	// StallTimeout is how long a client may make no progress with the body of a request,
+	// or with an answer. A body or an answer as a whole has no bound, but for what is not
+	// the content of an object. Default 2 min.
+	StallTimeout time.Duration
 }
 
 // Deps is what a Server works with. Client is needed and stays the caller's, to
@@ -95,6 +99,9 @@ func (c *Config) setDefaults() {
 	if c.HeaderTimeout == 0 {
 		c.HeaderTimeout = 30 * time.Second
 	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = 2 * time.Minute
+	}
 	if c.Level == 0 {
 		c.Level = moraine.NVMe
 	}
@@ -113,6 +120,8 @@ func (c *Config) validate() error {
 		return bad("a TLS certificate and its key are two files: give both or none")
 	case c.Level != moraine.NVMe && c.Level != moraine.Memory:
 		return bad("a PUT waits for nvme or memory, not %s", c.Level)
+	case c.HeaderTimeout < 0 || c.StallTimeout < 0:
+		return bad("a header timeout of %v, a stall timeout of %v: neither may be negative", c.HeaderTimeout, c.StallTimeout)
 	case c.MaxConnections < 1 || c.MaxRequests < 1 || c.MaxRequests > c.MaxConnections:
 		return bad("%d requests over %d connections: there must be one at least, and no more requests than connections", c.MaxRequests, c.MaxConnections)
 	}
@@ -156,7 +165,7 @@ func (s *Server) Run(ctx context.Context) error {
 		// A bucket is any directory with a name that a client will send;
 		// CreateBucket holds new ones to the rules of S3 (bucket.go).
 		DisableStrictBucketNames: true,
-		S3Options:                []s3api.Option{hangUp(s.cfg.HeaderTimeout), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
+		S3Options:                []s3api.Option{hangUp(s.cfg.HeaderTimeout, s.cfg.StallTimeout), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
 	})
 	if err != nil && ctx.Err() == nil {
 		return &moraine.Error{Op: "s3", Ref: strings.Join(s.cfg.Listen, ","), Kind: moraine.Internal, Err: err}

@@ -162,11 +162,11 @@ func (b *backend) UploadPart(rc context.Context, in *s3.UploadPartInput) (*s3.Up
 	if err != nil {
 		return nil, b.answer(rc, "UploadPart", err)
 	}
-	out, err := b.uploadPart(b.life, in, level)
+	out, err := b.uploadPart(b.life, b.transferOf(rc), in, level)
 	return out, b.answer(rc, "UploadPart", err)
 }
 
-func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput, level moraine.Level) (*s3.UploadPartOutput, error) {
+func (b *backend) uploadPart(ctx context.Context, from transfer, in *s3.UploadPartInput, level moraine.Level) (*s3.UploadPartOutput, error) {
 	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
 	if err != nil {
 		return nil, err
@@ -180,6 +180,7 @@ func (b *backend) uploadPart(ctx context.Context, in *s3.UploadPartInput, level 
 	if err != nil {
 		return nil, err
 	}
+	body.from = from
 	f, err := b.cl.Create(ctx, name, client.CreateOptions{Replace: true, Level: level})
 	if err != nil {
 		return nil, goneUpload(err, u)

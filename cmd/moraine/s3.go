@@ -79,6 +79,8 @@ a request may ask for nvme by the same header.`,
 	f.StringVar(&o.service.Region, "region", s3.DefaultRegion, "region that clients must name")
 	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse everything that changes something")
 	f.StringVar(&o.ack, "ack", "nvme", "level that a PUT waits for, unless it says so itself: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
+	f.DurationVar(&o.service.HeaderTimeout, "header-timeout", 30*time.Second, "how long the headers of a request may take to come")
+	f.DurationVar(&o.service.StallTimeout, "stall-timeout", 2*time.Minute, "how long a client may make no progress with a body or an answer before its connection ends")
 	o.memory = 512 << 20
 	f.Var(&o.memory, "memory", "memory for objects that are being written and read")
 	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)

@@ -1,0 +1,87 @@
+package s3
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/morainefs/moraine"
+)
+
+// transfer is the connection of a request whose body, or whose answer, may be long. It has
+// no bound of time as a whole: a client may be slow, and may not stand still. The zero
+// value bounds nothing.
+type transfer struct {
+	conn     net.Conn
+	patience time.Duration
+	log      *slog.Logger
+	metrics  *Metrics
+}
+
+// transferOf returns the transfer of a request.
+func (b *backend) transferOf(rc context.Context) transfer {
+	t := transfer{patience: b.cfg.StallTimeout, log: b.deps.Log, metrics: b.deps.Metrics}
+	if r, ok := rc.(*fasthttp.RequestCtx); ok {
+		t.conn = r.Conn()
+	}
+	return t
+}
+
+// read reads a piece of the request's body.
+func (t transfer) read(r io.Reader, p []byte) (int, error) {
+	if t.conn == nil {
+		return r.Read(p)
+	}
+	began := time.Now()
+	_ = t.conn.SetReadDeadline(began.Add(t.patience)) // an error of the connection comes with the read
+	n, err := r.Read(p)
+	// The library hides the error of the connection: it says that the body has ended.
+	if err != nil && t.stalled("request body", began) {
+		return n, s3err.GetAPIError(s3err.ErrIncompleteBody)
+	}
+	return n, err
+}
+
+// sentPiece is how much of an answer must go out within the patience.
+const sentPiece = 1 << 20
+
+// transferWriter writes an answer's body to its connection.
+type transferWriter struct {
+	transfer
+	w io.Writer
+}
+
+// Write implements io.Writer.
+func (t transferWriter) Write(p []byte) (n int, err error) {
+	for first := true; err == nil && (first || len(p) > 0); first = false {
+		piece := p[:min(len(p), sentPiece)]
+		began := time.Now()
+		if t.conn != nil {
+			_ = t.conn.SetWriteDeadline(began.Add(t.patience)) // an error of the connection comes with the write
+		}
+		var sent int
+		sent, err = t.w.Write(piece)
+		n, p = n+sent, p[len(piece):]
+		if err != nil {
+			t.stalled("answer", began)
+		}
+	}
+	return n, err
+}
+
+// stalled reports whether what failed had waited for the client as long as it may, and
+// logs and counts that.
+func (t transfer) stalled(what string, began time.Time) bool {
+	waited := time.Since(began)
+	if t.conn == nil || waited < t.patience {
+		return false
+	}
+	t.metrics.Errors.WithLabelValues(moraine.Timeout.String()).Inc()
+	t.log.Warn("a client made no progress: its connection is ended", "transfer", what, "waited", waited, "from", t.conn.RemoteAddr().String())
+	return true
+}
