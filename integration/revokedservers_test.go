@@ -57,8 +57,12 @@ func TestClientsHeedRevokedServers(t *testing.T) {
 	}
 	require.NoError(t, get())
 
+	// A chunkserver answers a client's Stat with a refusal of its own: the client reached it.
 	stat := func(node string) error {
 		_, err := pool.Chunks(node, []string{c.Node(node).Address}).Stat(t.Context(), &wire.StatDevices{})
+		if err != nil && strings.Contains(err.Error(), "only an administrator or a server may ask this of devices") {
+			return nil
+		}
 		return err
 	}
 	for _, n := range []string{"n1", "n3"} {

@@ -14,7 +14,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		PutBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_put_bytes_total", Help: "Bytes of objects and parts that were put and committed."}),
 		GetBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_get_bytes_total", Help: "Bytes of objects handed to clients."}),
-		Errors:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_s3_errors_total", Help: "Requests that the cluster answered with an error, by kind."}, []string{"kind"}),
+		Errors:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_s3_errors_total", Help: "Requests that the cluster answered with an error, by kind; clients that made no progress count as `timed out`."}, []string{"kind"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.PutBytes, m.GetBytes, m.Errors)

@@ -120,7 +120,12 @@ func (w *world) startProxies() error {
 func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 	w.cluster, err = procs.Start(ctx, procs.Config{
 		Binary: binary, Dir: w.clusterDir(), Metadata: len(metadataServers), Chunkservers: len(chunkservers), Net: w.net, ObjectServer: true,
-		Listen: func(name, _ string) string { return "unix:" + w.socket(name) },
+		Listen: func(name, address string) string {
+			if w.proxies[name] == nil {
+				return address // the bucket is reached without a proxy
+			}
+			return "unix:" + w.socket(name)
+		},
 		// Everything that takes its time is to happen within a schedule: sessions and
 		// hosts are given up, what is dead is deleted, what was lost is rebuilt, what is mostly dead is rewritten,
 		// and small files are packed.
