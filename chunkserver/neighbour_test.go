@@ -116,7 +116,7 @@ func repairing(ctx context.Context) context.Context {
 	return transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
 }
 
-// Repairs get a fixed share while no client asks, a quarter of it beside clients, and the
+// Repairs get a fixed share while no client asks, an eighth of it beside clients, and the
 // whole share again once clients have been away for a while.
 func TestRepairsGetAFixedShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestRepairsGetAFixedShare(t *testing.T) {
 		clients, end := context.WithCancel(ctx)
 		load(clients, &ended, n, 1, 0) // its bytes do not count here
 		time.Sleep(time.Second)
-		require.InDelta(t, 100<<20, rate(20), 4<<20)
+		require.InDelta(t, 50<<20, rate(20), 4<<20)
 
 		end()
 		time.Sleep(11 * time.Second)

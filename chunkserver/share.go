@@ -12,7 +12,7 @@ import (
 
 const (
 	// clientShare is the divisor of BackgroundBytesPerSecond beside clients.
-	clientShare = 4
+	clientShare = 8
 	// lowPart is what work of low priority gets, of what repairs get, and beside them.
 	lowPart = 0.25
 	// clientAway is how long after the last request of a client its share is kept free.

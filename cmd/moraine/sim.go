@@ -41,7 +41,7 @@ type durability struct {
 
 // measuredRebuild is what each of six hosts rebuilt in a second in `bench rebuild` (4+2,
 // beside its foreground, all on one disk and two processors; docs/BENCHMARKS.md, Rebuild).
-const measuredRebuild = 28 << 20
+const measuredRebuild = 13 << 20
 
 func (a *app) simDurabilityCommand() *cobra.Command {
 	f := sim.Fleet{Domain: sim.DomainHost}
