@@ -45,7 +45,7 @@ func (s *Server) listChunks(ctx context.Context, list *wire.ListChunks) (*wire.S
 	headers, to := cutSlice(headers, limit)
 	listed := &wire.ListedChunks{To: uint64(to)}
 	for _, h := range headers {
-		listed.Chunks = append(listed.Chunks, reportOf(&h))
+		listed.Chunks = append(listed.Chunks, d.reportOf(&h))
 	}
 	return &wire.StatDevicesReply{Listed: listed}, nil
 }

@@ -94,7 +94,7 @@ func (s *Server) report(ctx context.Context, d *device) error {
 		headers, to := cutSlice(headers, reportSlice)
 		req := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started, Incarnation: incarnation}
 		for _, h := range headers {
-			req.Chunks = append(req.Chunks, reportOf(&h))
+			req.Chunks = append(req.Chunks, d.reportOf(&h))
 		}
 		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: req}})
 		if err != nil {
@@ -114,9 +114,10 @@ func (s *Server) report(ctx context.Context, d *device) error {
 	}
 }
 
-// reportOf is a chunk as the service is told of it.
-func reportOf(h *tiers.Header) *wire.ChunkReport {
-	return &wire.ChunkReport{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Version: uint32(h.Version), Crc: h.CRC, Length: uint64(h.Length)}
+// reportOf describes a chunk for a report. It was listed before, so that one which is written
+// out meanwhile is on the device by now.
+func (d *device) reportOf(h *tiers.Header) *wire.ChunkReport {
+	return &wire.ChunkReport{Memory: d.tier.Dirty(h.ID), Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Version: uint32(h.Version), Crc: h.CRC, Length: uint64(h.Length)}
 }
 
 // cutSlice decides where a slice of a report ends: all chunks of a stripe that

@@ -83,7 +83,7 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 			case errors.Is(err, moraine.NotFound):
 				// It is on its way to the device, or was deleted since it was listed.
 				if _, _, err := d.tier.Where(ctx, h.ID); err == nil {
-					slice.Chunks = append(slice.Chunks, reportOf(h))
+					slice.Chunks = append(slice.Chunks, d.reportOf(h))
 				}
 				continue
 			case err != nil:
@@ -92,7 +92,7 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 				h = found
 			}
 			bytes += uint64(h.Length)
-			slice.Chunks = append(slice.Chunks, reportOf(h))
+			slice.Chunks = append(slice.Chunks, d.reportOf(h))
 		}
 		found, parity, err := s.tellScrubbed(ctx, slice, bad)
 		if err != nil {

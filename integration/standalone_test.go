@@ -118,6 +118,9 @@ func TestStandalone(t *testing.T) {
 	require.NoError(t, err)
 	data := filepath.Join(t.TempDir(), "data")
 	s := startStandalone(t, data, addrs)
+	backups := filepath.Join(s.data, "metadata", "backups", "metadata-*.backup")
+	require.Eventually(t, func() bool { n, err := filepath.Glob(backups); return err == nil && len(n) == 1 }, time.Minute, 100*time.Millisecond,
+		"it takes a backup of its metadata at its first start")
 	works(t, s.env, "mkdir", "moraine:///data")
 	works(t, s.env, "cp", "/proc/self/status", "moraine:///data/file")
 	want := []byte(works(t, s.env, "cat", "moraine:///data/file"))

@@ -69,7 +69,7 @@ func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, e
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{
 		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(l.cluster.incarnation),
-		Cluster: l.cluster.uuid[:], Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
+		Cluster: l.cluster.uuid[:], HorizonMillis: uint64(l.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
 }
 
 // backup finds a backup, or begins one.

@@ -76,6 +76,9 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 	}
 	l.deps.Metrics.Sessions.Set(float64(l.sessions.count()))
 	l.measureBackups()
+	if err := l.measureKept(); err != nil {
+		return err
+	}
 	l.lease.sweep()
 	return l.rotateKey(ctx)
 }

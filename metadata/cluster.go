@@ -68,7 +68,10 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	reply.ClusterTimeMillis, reply.Commands, reply.Entries = n.ClusterTime, n.Commands, n.Entries
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
-	reply.PendingBytes, reply.LeakedBytes = n.PendingBytes, n.LeakedBytes
+	reply.LeakedBytes = n.LeakedBytes
+	if err := l.countKept(r, n, reply); err != nil {
+		return err
+	}
 	unreported, err := l.machine.Unreported(r)
 	if err != nil {
 		return err

@@ -17,6 +17,9 @@ import (
 // DefaultRepairGrace is Config.RepairGrace where it is not set.
 const DefaultRepairGrace = 10 * time.Minute
 
+// maxHorizon is the longest Config.BackupHorizon.
+const maxHorizon = 366 * 24 * time.Hour
+
 // Config is what an operator may set. Zero values are replaced by the defaults
 // that are named beside them.
 type Config struct {
@@ -74,9 +77,6 @@ type Config struct {
 	// RewriteBytesPerSecond bounds what is read and written again of them, by all movers
 	// together (32 MiB).
 	RewriteBytesPerSecond int64
-	// RewriteGrace is for how long, in cluster time, the chunks of stripes that were rewritten
-	// are kept (24 h; Grace where it is shorter): the files of an older backup name them.
-	RewriteGrace time.Duration
 	// PackAfter is for how long nobody must have changed a small file for it to be packed with
 	// others (24 h; negative: none is, and none where RewriteLive is negative).
 	PackAfter time.Duration
@@ -87,6 +87,11 @@ type Config struct {
 	// CheckEvery is how often the leader checks its whole state (24 h); negative: never.
 	CheckEvery time.Duration
 	BackupKeep int
+	// BackupHorizon is for how long, in cluster time, the chunks of stripes are kept that no
+	// file names any more, since a backup of the metadata may: a backup that is no older
+	// restores whole. Devices that become full give them back earlier. (BackupEvery times
+	// BackupKeep where the leader takes backups, else none; negative: none.)
+	BackupHorizon time.Duration
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int
@@ -140,7 +145,6 @@ func (c *Config) setDefaults() {
 	setInt(&c.SlowTimes, 10)
 	setInt(&c.RewriteLive, 25)
 	setDuration(&c.RewriteEvery, time.Hour)
-	setDuration(&c.RewriteGrace, 24*time.Hour)
 	setDuration(&c.PackAfter, 24*time.Hour)
 	if c.RewriteBytesPerSecond == 0 {
 		c.RewriteBytesPerSecond = 32 << 20
@@ -148,6 +152,10 @@ func (c *Config) setDefaults() {
 	setDuration(&c.BackupEvery, 6*time.Hour)
 	setDuration(&c.CheckEvery, 24*time.Hour)
 	setInt(&c.BackupKeep, 4)
+	if c.BackupDir != "" {
+		setDuration(&c.BackupHorizon, min(c.BackupEvery*time.Duration(c.BackupKeep), maxHorizon))
+	}
+	c.BackupHorizon = max(c.BackupHorizon, 0)
 	setInt(&c.RunnerKeys, 512)
 	setInt(&c.RunnerPieces, 200)
 	setInt(&c.EntryCommands, 256)
@@ -193,8 +201,8 @@ func (c *Config) validate() error {
 		return bad("stripes are rewritten of which up to %d%% are in use: 90 at most", c.RewriteLive)
 	case c.RewriteEvery < time.Second || c.RewriteBytesPerSecond < 1<<16:
 		return bad("stripes are looked through every %v and rewritten at %d bytes a second: at least a second, and 64 KiB", c.RewriteEvery, c.RewriteBytesPerSecond)
-	case c.RewriteGrace < 0 || c.RewriteGrace > state.MaxKeepMillis*time.Millisecond:
-		return bad("what was rewritten is kept for %v: a year at most", c.RewriteGrace)
+	case c.BackupHorizon > maxHorizon:
+		return bad("what died is kept for backups for %v: a year at most", c.BackupHorizon)
 	case c.BackupEvery < time.Second || c.BackupKeep < 1:
 		return bad("a backup every %v, of which %d are kept: at least a second, and one", c.BackupEvery, c.BackupKeep)
 	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:

@@ -118,7 +118,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 }
 
 // deletions returns at most limit deletions for devices, of what has been dead
-// for longer than the grace; none before every device has reported since the metadata was
+// for longer than the grace, or the backup horizon; none before every device has reported since the metadata was
 // restored. Each device has an equal part of them, and what one
 // needs no part of the others have: no device, and none that is slow, keeps the
 // others from theirs.
@@ -145,6 +145,11 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 			if err != nil {
 				return nil, err
 			}
+			kept, err := l.keptDeletions(r, devices[i], now, part-len(list))
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, kept...)
 			left -= len(list) - len(lists[i])
 			lists[i] = list
 			if len(list) == part {

@@ -43,6 +43,8 @@ type Metrics struct {
 	RebalancedChunks, RebalancedBytes    prometheus.Counter
 	RewriteStripes, PackFiles            prometheus.Counter // given to movers
 	StripesDeadBytes                     prometheus.Gauge
+	KeptBytes, PendingBytes              prometheus.Gauge
+	BackupHorizon                        prometheus.Gauge
 	JobPieces                            prometheus.Counter // pieces of jobs run by the leader
 	JobsLeased                           prometheus.Counter
 	Deletions                            prometheus.Counter // sent to chunkservers
@@ -139,6 +141,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.RebalancedBytes = counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
 	m.RewriteStripes = counter("rewrite_stripes_total", "Stripes of which files named little, and small ones of which a file has many, given to movers to be rewritten.")
 	m.PackFiles = counter("pack_files_total", "Small files given to movers to be packed with each other.")
+	m.KeptBytes = gauge("kept_bytes", "Bytes of chunks that no file names any more and that are kept for the backup horizon.")
+	m.PendingBytes = gauge("pending_bytes", "Bytes of dead chunks that wait for their deletion; not those that are kept for backups.")
+	m.BackupHorizon = gauge("backup_horizon_seconds", "For how long all of that has been kept: the age up to which a backup restores whole.")
 	m.StripesDeadBytes = gauge("stripes_dead_bytes", "Bytes of stripes in use that no file names any more, as the last look through all files found them.")
 	m.Leases = gauge("leases", "Leases that sessions hold.")
 	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
@@ -151,7 +156,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	if reg != nil {
-		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes)
+		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes, m.KeptBytes, m.PendingBytes, m.BackupHorizon)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.Revoked, m.LiveHosts.vec, m.UnreachableHosts.vec, m.FailingBuckets.vec, m.EndedGrants.vec, m.CheckProblems.vec, m.CheckAge.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
@@ -167,7 +172,7 @@ func (m *Metrics) stopLeading() {
 		g.vec.Reset()
 	}
 	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions,
-		m.Leases, m.LeaseSessions, m.RebalanceLeft, m.StripesDeadBytes, m.BackupAge, m.BackupBytes, m.BackupFailed} {
+		m.Leases, m.LeaseSessions, m.RebalanceLeft, m.StripesDeadBytes, m.KeptBytes, m.PendingBytes, m.BackupHorizon, m.BackupAge, m.BackupBytes, m.BackupFailed} {
 		g.Set(0)
 	}
 }

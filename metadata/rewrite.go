@@ -256,22 +256,3 @@ func (l *leader) rewriteBusy() (busy bool, err error) {
 	})
 	return busy, err
 }
-
-// commitRewrite has what was rewritten kept for longer than what somebody removed.
-func (l *leader) commitRewrite(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	req := proto.CloneOf(c.req)
-	req.GetCommitRewrite().KeepMillis = l.keepMillis()
-	return l.propose(ctx, c.caller, req)
-}
-
-// commitPack is commitRewrite of several files.
-func (l *leader) commitPack(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	req := proto.CloneOf(c.req)
-	req.GetCommitPack().KeepMillis = l.keepMillis()
-	return l.propose(ctx, c.caller, req)
-}
-
-// keepMillis is for how much longer.
-func (l *leader) keepMillis() uint64 {
-	return uint64(max(l.cfg.RewriteGrace-l.cfg.Grace, 0).Milliseconds())
-}

@@ -249,7 +249,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
 		}
 		if b.name == "write" && bench.Rotates(e.Bytes, e.WorkingSet) {
-			cfg.MetadataArgs = append(cfg.MetadataArgs, "--grace", bench.RotateGrace.String())
+			cfg.MetadataArgs = append(cfg.MetadataArgs, "--grace", bench.RotateGrace.String(), "--backup-horizon", "-1s")
 		}
 		if b.name == "rebuild" {
 			cfg.Chunkservers = bench.RebuildHosts(e.Scheme)

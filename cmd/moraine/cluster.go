@@ -159,8 +159,8 @@ func (a *app) printStatus(s *clusterStatus) error {
 			fmt.Sprintf("%s of %s used, %d chunks", size(h.Used), size(h.Capacity), h.Chunks)})
 	}
 	printTable(a.out, table.Row{"node", "role", "", "", ""}, rows)
-	a.note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s leaked; %d sessions",
-		s.Inodes, s.Stripes, size(s.Used), size(s.Capacity), size(s.PendingBytes), size(s.LeakedBytes), s.Sessions)
+	a.note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s kept for backups, %s leaked; %d sessions",
+		s.Inodes, s.Stripes, size(s.Used), size(s.Capacity), size(s.PendingBytes), size(s.KeptBytes), size(s.LeakedBytes), s.Sessions)
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +22,7 @@ import (
 
 // metadataOptions are the flags of `moraine metadata`.
 type metadataOptions struct {
+	backups     backupFlags
 	id, data    string
 	listen      []string
 	adminListen string
@@ -59,14 +59,14 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
     --peers m1=host1:7400,m2=host2:7400,m3=host3:7400 --certs /etc/moraine/certs --bootstrap`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.service.RewriteLive == 0 || o.service.RewriteGrace == 0 || o.service.PackAfter == 0 {
-				return usageError("--rewrite-live, --rewrite-grace and --pack-after cannot be 0: -1 of the first turns rewriting off, the least of the second is that of --grace, and -1s of the third turns packing off")
+			if o.service.RewriteLive == 0 || o.service.PackAfter == 0 {
+				return usageError("--rewrite-live and --pack-after cannot be 0: -1 of the first turns rewriting off, and -1s of the second turns packing off")
 			}
 			if o.service.SlowTimes == 0 {
 				return usageError("--slow-times cannot be 0: -1 turns it off")
 			}
-			if o.service.BackupEvery == 0 || o.service.BackupKeep < 1 {
-				return usageError("--backup-interval cannot be 0 (-1s turns backups off), and --backup-keep is 1 at least")
+			if err := o.backups.check(); err != nil {
+				return err
 			}
 			if o.service.CheckEvery == 0 {
 				return usageError("--check-interval cannot be 0: -1s turns checks off")
@@ -94,14 +94,11 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f.IntVar(&o.service.SlowTimes, "slow-times", 10, "a device is drained on which puts or reads take so many times as long as on the others; -1: none")
 	f.IntVar(&o.service.RewriteLive, "rewrite-live", 25, "stripes are rewritten of which files use at most so many percent any more; -1: none")
 	f.DurationVar(&o.service.RewriteEvery, "rewrite-every", time.Hour, "files are looked through for such stripes this often; younger stripes are left alone")
-	f.DurationVar(&o.service.RewriteGrace, "rewrite-grace", 24*time.Hour, "chunks of stripes that were rewritten are kept this long: a backup that is older does not bring back files rewritten since")
 	f.DurationVar(&o.service.PackAfter, "pack-after", 24*time.Hour, "small files that nobody has changed for this long are packed with each other; -1s: none")
 	o.rewriteRate = 32 << 20
 	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that are put out of such stripes into new ones, in the whole cluster")
-	f.DurationVar(&o.service.BackupEvery, "backup-interval", 6*time.Hour, "the leader takes a backup of the metadata by itself this often; -1s: none")
 	f.DurationVar(&o.service.CheckEvery, "check-interval", 24*time.Hour, "the leader checks the whole metadata this often, in the background; -1s: never")
-	f.StringVar(&o.service.BackupDir, "backup-dir", "", "directory that the leader keeps these backups in (default \"backups\" in --data)")
-	f.IntVar(&o.service.BackupKeep, "backup-keep", 4, "how many of them are kept")
+	o.backups.flags(f)
 	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")
 	f.DurationVar(&o.store.LogStall, "log-stall", 2*time.Second, "a server whose disk hangs this long gives up its place")
 	f.DurationVar(&o.store.LogRetention, "log-retention", 10*time.Minute, "log entries are kept this long for followers that were away")
@@ -167,19 +164,8 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 	o.store.Dir, o.store.Cluster, o.store.Node = o.data, o.service.Cluster, o.id
 	o.store.CacheBytes, o.store.LogRetentionBytes = int64(o.cache), int64(o.logKeep)
 	o.service.RewriteBytesPerSecond = int64(o.rewriteRate)
-	o.keepBackups()
+	o.backups.settings(&o.service, o.data)
 	return a.serveMetadata(ctx, sec, o)
-}
-
-// keepBackups completes where backups go. None are taken below 0, nor by `moraine
-// standalone`, which has no such flag.
-func (o *metadataOptions) keepBackups() {
-	switch {
-	case o.service.BackupEvery <= 0:
-		o.service.BackupDir, o.service.BackupEvery = "", 0
-	case o.service.BackupDir == "":
-		o.service.BackupDir = filepath.Join(o.data, "backups")
-	}
 }
 
 // checkBootstrap refuses a directory that has joined no group yet, unless this

@@ -109,7 +109,7 @@ func writeBackup(ctx context.Context, c *connection, f io.Writer, a *app) (info 
 		}
 		r := resp.GetReadBackup()
 		if w == nil {
-			info = raftstore.BackupInfo{Incarnation: r.Incarnation, Applied: r.Applied, Term: r.Term, Taken: time.Now(), Bytes: int64(r.Size)}
+			info = raftstore.BackupInfo{Incarnation: r.Incarnation, Applied: r.Applied, Term: r.Term, Taken: time.Now(), Horizon: time.Duration(r.HorizonMillis) * time.Millisecond, Bytes: int64(r.Size)}
 			if len(r.Cluster) != len(info.Cluster) {
 				return info, &moraine.Error{Op: "backup", Kind: moraine.Internal, Err: errors.New("the cluster has no identity")}
 			}

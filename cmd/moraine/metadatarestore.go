@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
@@ -92,6 +93,7 @@ you do not know the number, give one that is surely not below it; there are 254.
 			if err := a.printBackup("restored from", args[0], info, nil); err != nil {
 				return err
 			}
+			a.note("%s", horizonNeeded(info.Taken, info.Horizon, time.Now()))
 			a.note("it is incarnation %d now: for every later restore, also of this same backup, give --after-incarnation %[1]d or more", begin.Incarnation.Number)
 			a.note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
 			return nil
@@ -100,4 +102,19 @@ you do not know the number, give one that is surely not below it; there are 254.
 	o.flags(cmd)
 	after.flags(cmd, "the highest number that an incarnation of this cluster ever had, also one made from this backup (needed)")
 	return cmd
+}
+
+// horizonNeeded says which backup horizon a backup needs that is restored now.
+func horizonNeeded(taken time.Time, horizon time.Duration, now time.Time) string {
+	age := now.Sub(taken).Round(time.Second)
+	const what = "files that were removed, written over, rewritten, packed or evicted since"
+	switch {
+	case age < 0:
+		return fmt.Sprintf("warning: the backup says that it was taken at %s, which is yet to come: its age is not known; it brings back %s only if --backup-horizon was longer than that", taken.UTC().Format(time.RFC3339), what)
+	case horizon == 0:
+		return fmt.Sprintf("warning: the backup is %v old, and the cluster kept nothing for backups when it was taken: to bring back %s it needs --backup-horizon %v", age, what, age)
+	case age > horizon:
+		return fmt.Sprintf("warning: the backup is %v old, and --backup-horizon was %v when it was taken: to bring back %s it needs --backup-horizon %v at least; `moraine fsck` names what is lost", age, horizon, what, age)
+	}
+	return fmt.Sprintf("the backup is %v old: it needs a --backup-horizon of that to bring back %s; it was %v when it was taken", age, what, horizon)
 }

@@ -23,6 +23,7 @@ type standaloneOptions struct {
 	memory      sizeFlag
 	objects     string
 	bucket      bucketOptions
+	backups     backupFlags
 	noS3        bool
 	s3          procs.S3Config
 }
@@ -57,6 +58,7 @@ of the machine is the loss of the data.`,
 	f.StringVar(&o.s3.CertFile, "s3-cert", "", "TLS certificate of the S3 endpoint, PEM; without it the endpoint speaks plain HTTP")
 	f.StringVar(&o.s3.KeyFile, "s3-key", "", "its private key, PEM")
 	f.BoolVar(&o.noS3, "no-s3", false, "run without an S3 endpoint")
+	o.backups.flags(f)
 	o.memory = 256 << 20
 	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
 	f.Var(&o.memory, "memory", "memory for chunks: being received, being read, and kept to be read again")
@@ -75,6 +77,8 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 		return usageError("where is everything to be kept? give --data DIR")
 	case o.devices < 1:
 		return usageError("--devices %d: at least one", o.devices)
+	case o.backups.check() != nil:
+		return o.backups.check()
 	case (o.s3.CertFile == "") != (o.s3.KeyFile == ""):
 		return usageError("--s3-cert and --s3-key: give both or none")
 	}
@@ -124,7 +128,7 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 			}
 		}, func(ctx context.Context) error {
 			return metadataApp.runMetadata(ctx, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
-				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true})
+				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true, backups: o.backups})
 		}, func(ctx context.Context) error { return chunkApp.runChunkserver(ctx, chunks) })
 	})
 }

@@ -29,6 +29,9 @@ type clusterStatus struct {
 	RepairQueued uint64           `json:"repair_queued"`
 	RepairActive uint64           `json:"repair_running"`
 	PendingBytes uint64           `json:"pending_bytes"`
+	KeptBytes    uint64           `json:"kept_bytes"` // dead, and kept for backups; not in pending_bytes
+	Horizon      uint64           `json:"backup_horizon_seconds"`
+	HorizonNow   uint64           `json:"backup_horizon_now_seconds"` // for how long all of it has been kept
 	LeakedBytes  uint64           `json:"leaked_bytes"`
 	LostStripes  uint64           `json:"lost_stripes"`
 	Unreported   uint64           `json:"devices_unreported"` // since the metadata was restored
@@ -140,6 +143,7 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 	s.judgeScheme(c.DefaultScheme)
 	s.judgeReports(c.Unreported)
 	s.judgeBackups(c.Backups)
+	s.judgeHorizon(c)
 	s.judgeStripes(c)
 	s.judgeTrust(c)
 	if s.Rebalance = describeRebalance(c.Rebalance); s.Rebalance.words() != "" {

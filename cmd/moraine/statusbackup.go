@@ -39,3 +39,22 @@ func (s *clusterStatus) judgeBackups(b *wire.KeptBackups) {
 		s.Notes = append(s.Notes, fmt.Sprintf("metadata backups: %s (%s), %d kept in %s of %s", last, size(b.Bytes), b.Kept, b.Dir, b.Node))
 	}
 }
+
+// judgeHorizon says what is kept for backups, and warns where the newest backup would not
+// restore whole any more.
+func (s *clusterStatus) judgeHorizon(c *wire.ClusterReply) {
+	s.KeptBytes, s.Horizon, s.HorizonNow = c.KeptBytes, c.BackupHorizonMillis/1000, c.BackupHorizonNowMillis/1000
+	if c.BackupHorizonMillis == 0 {
+		return
+	}
+	seconds := func(n uint64) time.Duration { return time.Duration(n) * time.Second }
+	shorter := ""
+	if s.HorizonNow < s.Horizon {
+		shorter = fmt.Sprintf(" of %v, as devices that became full gave back what died before", seconds(s.Horizon))
+	}
+	s.Notes = append(s.Notes, fmt.Sprintf("kept for backups: %s that no file names any more; a backup restores whole that is no older than %v%s", size(s.KeptBytes), seconds(s.HorizonNow), shorter))
+	if b := s.Backups; b != nil && b.Age > s.HorizonNow {
+		s.worse(healthDegraded, "the newest backup of the metadata is %v old, and what died more than %v ago is not kept: files that were removed, written over, rewritten or evicted before may not come back with it; take one (`moraine metadata backup FILE`), and make room on the devices or raise --backup-horizon",
+			seconds(b.Age), seconds(s.HorizonNow))
+	}
+}

@@ -100,7 +100,7 @@ func Run(ctx context.Context, cfg Config) (rows []Row, err error) {
 	cfg.Say("  it writes %.2f GB/s, so a durable 4+2 write can reach %.2f GB/s at most.", disk/1e9, d.ceiling/1e9)
 	cfg.Say("\nStarting 3 metadata servers, 6 chunkservers, an S3 endpoint and a bucket, each its own process ...")
 	d.cluster, err = procs.Start(ctx, procs.Config{Binary: cfg.Binary, Dir: filepath.Join(cfg.Dir, "cluster"), Mode: cfg.Mode,
-		ObjectServer: true, S3: true, MetadataArgs: []string{"--grace", grace.String()}})
+		ObjectServer: true, S3: true, MetadataArgs: []string{"--grace", grace.String(), "--backup-horizon", "-1s"}})
 	if err != nil {
 		return nil, err
 	}

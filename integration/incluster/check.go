@@ -64,7 +64,11 @@ func (c *Cluster) Tombstones() (count int, err error) {
 				if err != nil {
 					return err
 				}
-				count += len(dead)
+				kept, err := machine.KeptTombstones(r, moraine.DeviceID(d.Id), math.MaxUint64, 0, 0, math.MaxInt)
+				if err != nil {
+					return err
+				}
+				count += len(dead) + len(kept)
 			}
 			return err
 		})

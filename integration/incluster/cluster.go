@@ -52,8 +52,8 @@ type Options struct {
 	TokenLife, KeyLife time.Duration
 	// RewriteEvery is that of package metadata (1 h).
 	RewriteEvery time.Duration
-	// RewriteGrace and PackAfter are those of package metadata (24 h).
-	RewriteGrace, PackAfter time.Duration
+	// BackupHorizon (none) and PackAfter (24 h) are those of package metadata.
+	BackupHorizon, PackAfter time.Duration
 	// BackupEvery is how often the leader takes a backup by itself, of which it keeps 3 in
 	// BackupDir of its disk (0: it takes none).
 	BackupEvery time.Duration

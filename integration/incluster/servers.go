@@ -58,7 +58,7 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	handler := &struct{ transport.Handler }{}
 	store := n.raftConfig()
 	cfg := metadata.Config{Node: n.id, Cluster: clusterID, SessionTimeout: n.c.opts.SessionTimeout,
-		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime, TokenLife: n.c.opts.TokenLife, KeyLife: n.c.opts.KeyLife, RewriteEvery: n.c.opts.RewriteEvery, RewriteGrace: n.c.opts.RewriteGrace, PackAfter: n.c.opts.PackAfter}
+		Grace: n.c.opts.Grace, RepairGrace: n.c.opts.RepairGrace, SettleTime: n.c.opts.SettleTime, TokenLife: n.c.opts.TokenLife, KeyLife: n.c.opts.KeyLife, RewriteEvery: n.c.opts.RewriteEvery, BackupHorizon: n.c.opts.BackupHorizon, PackAfter: n.c.opts.PackAfter}
 	if n.c.opts.BackupEvery > 0 {
 		cfg.BackupDir, cfg.BackupEvery, cfg.BackupKeep = BackupDir, n.c.opts.BackupEvery, 3
 	}

@@ -40,8 +40,8 @@ type Options struct {
 	SessionTimeout, RepairGrace time.Duration
 	// RewriteEvery is that of package metadata. Default 1 h.
 	RewriteEvery time.Duration
-	// PackAfter and RewriteGrace are those of package metadata. Default 24 h each.
-	PackAfter, RewriteGrace time.Duration
+	// PackAfter (24 h) and BackupHorizon (none) are those of package metadata.
+	PackAfter, BackupHorizon time.Duration
 	// ChunkBytes is that of the clients. Default 64 KiB.
 	ChunkBytes int64
 }
@@ -105,7 +105,7 @@ func (c *Cluster) startMetadata(opts Options) {
 	for _, p := range peers {
 		s, err := metadata.New(metadata.Config{Node: p.ID, Peers: peers, Cluster: clusterID,
 			SessionTimeout: opts.SessionTimeout, RepairGrace: opts.RepairGrace, RewriteEvery: opts.RewriteEvery,
-			PackAfter: opts.PackAfter, RewriteGrace: opts.RewriteGrace},
+			PackAfter: opts.PackAfter, BackupHorizon: opts.BackupHorizon},
 			metadata.Deps{NewStore: c.group.Store(p.ID), Log: c.log})
 		require.NoError(c.t, err)
 		ms := &metaServer{Server: s}

@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -34,6 +35,24 @@ type world struct {
 	admin       *incluster.Client
 	files       map[string][]byte
 	incarnation moraine.Incarnation
+	bucket      *bucket // nil: there is none
+}
+
+// inBucketWorld is inWorld with an object tier.
+func inBucketWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
+	t.Helper()
+	var b *bucket
+	opts.Bucket = func(string) (mover.Bucket, error) { // called in the bubble, before anything runs
+		var err error
+		if b == nil {
+			b, err = newBucket(opts.Seed)
+		}
+		return b, err
+	}
+	inWorld(t, opts, func(w *world) {
+		w.bucket = b
+		fn(w)
+	})
 }
 
 // inWorld runs fn with a cluster under synctest's clock.

@@ -1,6 +1,7 @@
 package restores_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -21,31 +22,34 @@ import (
 
 // TestRestoreOfRandomHistories: after a backup the cluster goes on at random: hosts are
 // drained, killed and added, chunks are moved to emptier devices, files are written over,
-// appended to, removed and made, small ones are packed and worn ones rewritten. Then the
-// metadata is restored. Every file of the backup whose chunks are on the devices reads as it
-// was, by what the devices themselves list; every other one is named by a check.
+// appended to, removed and made, flushed, evicted and staged, small ones are packed and worn
+// ones rewritten. Then the metadata is restored. Every file of the backup whose chunks are on
+// the devices, by what the devices themselves list, and whose objects are in the bucket as they
+// were recorded, reads as it was. Of the others those in stripes are named by a check, and those
+// in objects by whoever reads them; none reads as other bytes.
 func TestRestoreOfRandomHistories(t *testing.T) {
 	runs, first := testseed.Runs(t, 5, 100), testseed.From(t, 1)
 	var all tally
 	for seed := first; seed < first+uint64(runs); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			opts := incluster.Options{Seed: seed, Chunkservers: 7, RepairGrace: 10 * time.Second, Grace: 5 * time.Second,
-				RewriteEvery: 20 * time.Second, RewriteGrace: []time.Duration{time.Second, 24 * time.Hour}[seed%2], PackAfter: 30 * time.Second}
-			inWorld(t, opts, func(w *world) { all.add(w.history(rand.New(rand.NewPCG(seed, 0x686973746f7279)))) })
+				RewriteEvery: 20 * time.Second, BackupHorizon: []time.Duration{0, 24 * time.Hour}[seed%2], PackAfter: 30 * time.Second}
+			inBucketWorld(t, opts, func(w *world) { all.add(w.history(rand.New(rand.NewPCG(seed, 0x686973746f7279)))) })
 		})
 	}
-	t.Logf("%d histories: %d files of backups, %d read, %d moved stripes; files lost though their bytes exist: %d", runs, all.files, all.read, all.moved, all.wrong)
+	t.Logf("%d histories: %d files of backups, %d read, %d moved stripes, %d evicted files; files lost though their bytes exist: %d", runs, all.files, all.read, all.moved, all.evicted, all.wrong)
 	require.Zero(t, all.wrong)
 	if runs >= 5 {
 		require.NotZero(t, all.moved, "no history has moved anything")
+		require.NotZero(t, all.evicted, "no history has evicted anything")
 	}
 }
 
 // tally is what histories came to.
-type tally struct{ files, read, moved, wrong int }
+type tally struct{ files, read, moved, evicted, wrong int }
 
 func (a *tally) add(b tally) {
-	a.files, a.read, a.moved, a.wrong = a.files+b.files, a.read+b.read, a.moved+b.moved, a.wrong+b.wrong
+	a.files, a.read, a.moved, a.evicted, a.wrong = a.files+b.files, a.read+b.read, a.moved+b.moved, a.evicted+b.evicted, a.wrong+b.wrong
 }
 
 // history runs one.
@@ -59,8 +63,11 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 	if rng.IntN(2) == 0 {
 		time.Sleep(time.Duration(rng.IntN(120)) * time.Second) // some may be packed already
 	}
-	backup, then := w.backup(), maps.Clone(w.files)
 	h := &historian{world: w, rng: rng}
+	for range rng.IntN(4) {
+		h.tier() // the backup has objects too
+	}
+	backup, then := w.backup(), maps.Clone(w.files)
 	for range 8 + rng.IntN(10) {
 		h.step()
 		time.Sleep(time.Duration(rng.IntN(25_000)) * time.Millisecond)
@@ -73,11 +80,14 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 	w.restore(backup)
 	time.Sleep(3 * time.Second) // what was under deletion is deleted, and nothing else for a while
 	held := w.held(servers)
-	whole := map[string]bool{}
+	whole, gone := map[string]bool{}, map[string]bool{}
 	for name := range then {
 		var moved int
-		whole[name], moved = w.exists(name, held)
+		whole[name], gone[name], moved = w.exists(name, held)
 		n.moved += moved
+		if a, err := w.admin.Stat(w.ctx, name); err == nil && a.Evicted {
+			n.evicted++
+		}
 	}
 	w.settled()
 	_, r := w.fsck(fsck.Config{})
@@ -94,6 +104,9 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 		case whole[name]:
 			n.wrong++
 			w.t.Errorf("%s does not read, and its chunks are on the devices: %v", name, err)
+		case gone[name]: // its object was removed or replaced since
+			require.ErrorIs(w.t, err, moraine.Lost, "%s", name)
+			require.ErrorContains(w.t, err, "the bucket does not have the object as it was recorded")
 		default:
 			require.NotZero(w.t, w.cluster().LostStripes, "%s does not read (%v), and nothing is called lost", name, err)
 			require.True(w.t, lost[name] || w.waitsAsLost(name), "%s does not read (%v), and is not named; lost: %v", name, err, lost)
@@ -149,9 +162,9 @@ func (w *world) held(servers map[string]*wire.Host) map[piece]bool {
 	return out
 }
 
-// exists reports whether devices have enough chunks of every stripe of a file, and how many
-// of its stripes are somewhere else than their records say, in part.
-func (w *world) exists(name string, held map[piece]bool) (all bool, moved int) {
+// exists reports whether devices have enough chunks of every stripe of a file and the bucket
+// each of its objects, whether the bucket lacks one (gone), and how many of its stripes are somewhere else than their records say, in part.
+func (w *world) exists(name string, held map[piece]bool) (all, gone bool, moved int) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
@@ -159,6 +172,9 @@ func (w *world) exists(name string, held map[piece]bool) (all bool, moved int) {
 	reply := resp.GetExtents()
 	require.False(w.t, reply.GetMore())
 	all = true
+	for _, e := range reply.GetExtents() {
+		gone = gone || e.Object != 0 && !w.bucket.has(reply.GetObjects(), e.Object)
+	}
 	for _, s := range reply.GetStripes() {
 		scheme := moraine.Scheme{K: uint8(s.Scheme.K), M: uint8(s.Scheme.M)}
 		have := 0
@@ -172,7 +188,7 @@ func (w *world) exists(name string, held map[piece]bool) (all bool, moved int) {
 			moved++
 		}
 	}
-	return all, moved
+	return all && !gone, gone, moved
 }
 
 // historian does what happens after a backup.
@@ -187,7 +203,7 @@ type historian struct {
 func (h *historian) host() string { return fmt.Sprintf("n%d", 1+h.rng.IntN(7)) }
 
 func (h *historian) step() {
-	switch n := h.rng.IntN(20); {
+	switch n := h.rng.IntN(26); {
 	case n < 6:
 		h.drainOne()
 	case n < 9:
@@ -202,6 +218,8 @@ func (h *historian) step() {
 		h.overwrite()
 	case n < 17:
 		h.remove()
+	case n < 22:
+		h.tier()
 	default:
 		h.made++
 		h.put(fmt.Sprintf("/later%d-%d", h.made, h.rng.Uint32()), 10_000+h.rng.IntN(300<<10), byte(h.made))
@@ -272,5 +290,32 @@ func (h *historian) remove() {
 	if name := h.some(); name != "" {
 		require.NoError(h.t, h.admin.Remove(h.ctx, name))
 		delete(h.files, name)
+	}
+}
+
+// tier flushes, evicts or stages a file, if it has not been lost meanwhile. What else goes on
+// may leave it as it is.
+func (h *historian) tier() {
+	name := h.some()
+	if name == "" {
+		return
+	}
+	a, err := h.admin.Stat(h.ctx, name)
+	require.NoError(h.t, err)
+	kinds := []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH}
+	switch {
+	case a.Evicted:
+		kinds = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE}
+	case h.rng.IntN(4) > 0:
+		kinds = append(kinds, wire.JobKind_JOB_KIND_EVICT)
+	}
+	for _, kind := range kinds {
+		jobs, err := h.admin.QueueMove(h.ctx, kind, moraine.InodeID(a.Inode))
+		require.NoError(h.t, err)
+		for _, j := range jobs {
+			ctx, cancel := context.WithTimeout(h.ctx, 2*time.Minute)
+			_, _ = h.admin.WaitJob(ctx, moraine.JobID(j.Id), nil) // a host may be away
+			cancel()
+		}
 	}
 }

@@ -129,7 +129,7 @@ func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 		// Everything that takes its time is to happen within a schedule: sessions and
 		// hosts are given up, what is dead is deleted, what was lost is rebuilt, what is mostly dead is rewritten,
 		// and small files are packed.
-		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50", "--rewrite-grace", "2s", "--pack-after", "3s"},
+		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50", "--backup-horizon", "-1s", "--pack-after", "3s"},
 		ChunkserverArgs: []string{"--capacity", capacity, "--memory", "64MiB", "--report-interval", "10s", "--scrub-interval", "15s",
 			"--repair-bandwidth", "64MiB"},
 	})

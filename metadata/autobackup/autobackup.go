@@ -34,6 +34,8 @@ type Config struct {
 	Every time.Duration
 	// Keep is how many are kept, at least 1.
 	Keep int
+	// Horizon is the backup horizon, which backups carry.
+	Horizon time.Duration
 	// Cluster is the cluster's identity, which is in the names: clusters may share Dir.
 	Cluster moraine.UUID
 }
@@ -202,7 +204,7 @@ func (b *Backups) take(ctx context.Context, src Source, incarnation moraine.Inca
 		return err
 	}
 	defer func() { err = errors.Join(err, stream.Close()) }()
-	info.Incarnation, info.Taken = uint64(incarnation), b.deps.Clock.Now()
+	info.Incarnation, info.Taken, info.Horizon = uint64(incarnation), b.deps.Clock.Now(), b.cfg.Horizon
 	if err := b.hasRoom(info.Bytes); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const (
 	backupMagic   = "MRNBKUP1"
 	backupVersion = 1
 	backupHeader  = envelopeHeader + backupBody + 4
-	backupBody    = 16 + 8 + 8 + 8 + 8 + 8
+	backupBody    = 16 + 8 + 8 + 8 + 8 + 8 + 8
 	backupEnd     = "MRNBKEND"
 	backupTrailer = 8 + 4
 )
@@ -33,6 +33,8 @@ type BackupInfo struct {
 	// below that entry's.
 	Applied, Term uint64
 	Taken         time.Time
+	// Horizon is for how long the cluster kept what died for backups; 0: not at all.
+	Horizon time.Duration
 	// Bytes is the length of the stream.
 	Bytes int64
 }
@@ -69,7 +71,7 @@ func (s *Store) Snapshot(ctx context.Context) (BackupInfo, io.ReadCloser, error)
 func (i BackupInfo) encode() []byte {
 	le := binary.LittleEndian
 	body := append([]byte(nil), i.Cluster[:]...)
-	for _, v := range []uint64{i.Incarnation, i.Applied, i.Term, uint64(i.Taken.UnixNano()), uint64(i.Bytes)} {
+	for _, v := range []uint64{i.Incarnation, i.Applied, i.Term, uint64(i.Taken.UnixNano()), uint64(i.Horizon), uint64(i.Bytes)} {
 		body = le.AppendUint64(body, v)
 	}
 	return seal(backupMagic, backupVersion, body)
@@ -161,7 +163,7 @@ func backupInfo(r io.ReaderAt, size int64) (BackupInfo, error) {
 	var info BackupInfo
 	copy(info.Cluster[:], d.take(16))
 	info.Incarnation, info.Applied, info.Term = d.u64(), d.u64(), d.u64()
-	info.Taken, info.Bytes = time.Unix(0, int64(d.u64())), int64(d.u64())
+	info.Taken, info.Horizon, info.Bytes = time.Unix(0, int64(d.u64())), time.Duration(d.u64()), int64(d.u64())
 	if !d.done() {
 		return info, corruptf("the backup's header does not parse")
 	}

@@ -14,7 +14,8 @@ import (
 // record, fits that record. Where the record's own chunk is gone, the chunk that fits is
 // adopted: the record names its device from then on. Where the record's own chunk is
 // there, the other one is garbage. Until the record's own device has reported, a chunk that
-// fits is kept.
+// fits is kept. One that is in memory alone is kept, and adopted when a later report has it
+// on its device: a file that is at level nvme has no chunk below it.
 
 // MaxAdopted is the most chunks of one AdoptChunks.
 const MaxAdopted = 128
@@ -42,12 +43,16 @@ func (v *view) placed(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 	switch {
 	case own.Device == id && !fits:
 		return Damaged, nil
+	case own.Device == id && later && whole && c.GetMemory():
+		return Pending, nil
 	case own.Device == id && later && whole:
 		return Wanted, nil
 	case own.Device == id:
 		return Live, nil
 	case !whole:
 		return Unknown, nil
+	case c.GetMemory():
+		return Pending, nil // a record that named it at level nvme would promise too much
 	}
 	return v.strays(s, id, c, olderThan)
 }
@@ -63,7 +68,7 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 		return Unknown, err
 	}
 	if d == nil || !d.serves() {
-		if item != nil && item.lost() {
+		if item != nil && (item.lost() || item.bad&^item.recode&(1<<c.GetIndex()) != 0) {
 			return Undecided, nil // it may be all that is left, once its device is set in
 		}
 		return Unknown, nil
@@ -196,13 +201,15 @@ func (m *Machine) adoptChunk(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *w
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	if c := &s.Chunks[chunk.Index]; c.Device != id {
 		t.leaveMemory(chunk, c)
-		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0
+		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0 // placed adopts nothing that is in memory
 		tomb, since, dead, err := t.tombstoneOf(id, chunk)
 		if err != nil {
 			return err
 		}
 		if dead {
-			t.exhume(id, chunk, tomb, since)
+			if err := t.exhume(id, chunk, tomb, since); err != nil {
+				return err
+			}
 		}
 		if _, ended, err := t.Get(t.k.endedIntent(id, chunk)); err != nil {
 			return err
@@ -230,5 +237,5 @@ func (m *Machine) supersede(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *wi
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	t.put(t.k.stripe(s.ID), encodeStripe(s))
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
-	return m.bury(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length))
+	return m.bury(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length), false)
 }

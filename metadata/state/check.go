@@ -142,12 +142,6 @@ func (c *checker) counts() error {
 	if err != nil {
 		return err
 	}
-	var pending uint64
-	err = c.each(tabTombstone, func(_, value []byte) error {
-		s, err := decodeTombstone(value)
-		pending += uint64(s.bytes)
-		return err
-	})
 	live, ended := uint64(0), uint64(0)
 	for _, isLive := range c.sessions {
 		if isLive {
@@ -164,7 +158,6 @@ func (c *checker) counts() error {
 		{"ended sessions", n[cEndedSessions], ended},
 		{"inodes", n[cInodes], uint64(len(c.inodes))},
 		{"stripes", n[cStripes], uint64(len(c.stripes))},
-		{"pending bytes", n[cPendingBytes], pending},
 	} {
 		if row.have != row.has {
 			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)

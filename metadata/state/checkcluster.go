@@ -68,35 +68,48 @@ func (c *checker) fleetCounts() error {
 	return err
 }
 
-// graves checks the two tables of tombstones against each other.
+// graves checks the tables of tombstones against each other, and what is counted of them.
 func (c *checker) graves() error {
-	var bytes uint64
-	places := make(map[string]bool)
-	err := c.each(tabTombstone, func(key, value []byte) error {
-		s, err := decodeTombstone(value)
+	var bytes, kept uint64
+	places, on := make(map[string]bool), make(map[moraine.DeviceID]keptOn)
+	for _, tab := range []byte{tabTombstone, tabKept} {
+		err := c.each(tab, func(key, value []byte) error {
+			s, err := decodeTombstone(value)
+			if err != nil {
+				return err
+			}
+			s.kept = tab == tabKept
+			bytes += uint64(s.bytes)
+			id, chunk := deviceOfKey(key), chunkOfKey(key)
+			if s.kept {
+				kept += uint64(s.bytes)
+				k := on[id]
+				on[id] = keptOn{bytes: k.bytes + uint64(s.bytes), chunks: k.chunks + 1}
+			}
+			places[string(c.k.tombstoneAt(id, chunk))] = true
+			return c.grave(id, chunk, s, binary.BigEndian.Uint64(key[7:]))
+		})
 		if err != nil {
 			return err
 		}
-		bytes += uint64(s.bytes)
-		id, chunk := moraine.DeviceID(binary.BigEndian.Uint32(key[3:])), chunkOfKey(key)
-		places[string(c.k.tombstoneAt(id, chunk))] = true
-		at, since, ok, err := c.tombstoneOf(id, chunk)
-		if err != nil {
-			return err
+	}
+	n, _ := c.counters()
+	if n[cPendingBytes] != bytes || n[cKeptBytes] != kept {
+		c.problem("%d bytes are counted as pending and %d are, %d as kept and %d are", n[cPendingBytes], bytes, n[cKeptBytes], kept)
+	}
+	err := c.each(tabKeptOn, func(key, value []byte) error {
+		k, err := decodeKeptOn(value)
+		if want := on[deviceOfKey(key)]; err == nil && (k.bytes != want.bytes || k.chunks != want.chunks) {
+			c.problem("device %d is said to keep %d chunks of %d bytes, and keeps %d of %d", deviceOfKey(key), k.chunks, k.bytes, want.chunks, want.bytes)
 		}
-		if !ok || at != s || since != binary.BigEndian.Uint64(key[7:]) {
-			c.problem("the tombstone of %s on device %d is not found by its chunk", chunk, id)
-		}
-		if st := c.stripes[chunk.Stripe]; st != nil && s.below > st.Version+1 {
-			c.problem("the tombstone of %s on device %d is for versions below %d, the stripe has %d", chunk, id, s.below, st.Version)
-		}
-		return nil
+		delete(on, deviceOfKey(key))
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	if n, _ := c.counters(); n[cPendingBytes] != bytes {
-		c.problem("%d bytes are counted as pending and %d are", n[cPendingBytes], bytes)
+	for id := range on {
+		c.problem("device %d keeps chunks that are not counted", id)
 	}
 	return c.each(tabTombstoneAt, func(key, _ []byte) error {
 		if !places[string(key)] {
@@ -104,6 +117,21 @@ func (c *checker) graves() error {
 		}
 		return nil
 	})
+}
+
+// grave checks one tombstone.
+func (c *checker) grave(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, died uint64) error {
+	at, since, ok, err := c.tombstoneOf(id, chunk)
+	if err != nil {
+		return err
+	}
+	if !ok || at != s || since != died {
+		c.problem("the tombstone of %s on device %d is not found by its chunk", chunk, id)
+	}
+	if st := c.stripes[chunk.Stripe]; st != nil && s.below > st.Version+1 {
+		c.problem("the tombstone of %s on device %d is for versions below %d, the stripe has %d", chunk, id, s.below, st.Version)
+	}
+	return nil
 }
 
 // repairs checks the repair queue against its order, its counters and the jobs.

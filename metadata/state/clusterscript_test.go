@@ -101,6 +101,11 @@ func (s *clusterScript) run(verb string, w map[string]string) string {
 		return s.queue()
 	case "tombstones":
 		dels, err := s.m.Tombstones(s.kv, moraine.DeviceID(num(w["device"])), ^uint64(0), 100)
+		if err == nil {
+			var kept []*wire.Deletion
+			kept, err = s.m.KeptTombstones(s.kv, moraine.DeviceID(num(w["device"])), ^uint64(0), 0, 0, 100)
+			dels = append(dels, kept...)
+		}
 		if err != nil {
 			return err.Error()
 		}

@@ -209,7 +209,7 @@ func TestKeysSort(t *testing.T) {
 		{k.dentry(1, "zzz"), k.dentry(2, "a")},
 		{k.ref(9, 255), k.ref(9, 256)},
 		{k.answer(1, 255), k.answer(1, 256)},
-		{k.tombstone(1, 5, moraine.ChunkID{Stripe: 9}), k.tombstone(1, 6, moraine.ChunkID{Stripe: 1})},
+		{k.tombstone(false, 1, 5, moraine.ChunkID{Stripe: 9}), k.tombstone(false, 1, 6, moraine.ChunkID{Stripe: 1})},
 		{k.table(tabInode), k.inode(0)},
 		{k.inode(1<<64 - 1), k.table(tabDentry)},
 	} {

@@ -63,6 +63,7 @@ const (
 	cRebalancing // stripes that a REBALANCE job works on
 	cLossChanges // how often a stripe or a file was lost, or found again
 	cLostSteps   // committed checkpoints that have lost bytes
+	cKeptBytes   // of cPendingBytes: those in tabKept
 	numCounters
 )
 

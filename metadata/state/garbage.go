@@ -118,7 +118,7 @@ func (m *Machine) releaseStripe(t *tx, id moraine.StripeID) error {
 		chunk := moraine.ChunkID{Stripe: id, Index: uint8(i)}
 		t.del(t.k.deviceChunk(c.Device, chunk))
 		t.leaveMemory(chunk, &c)
-		if err := m.buryAt(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length), max(t.clusterTime(), t.keepDead)); err != nil {
+		if err := m.bury(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length), !void(&c)); err != nil {
 			return err
 		}
 	}
@@ -135,11 +135,7 @@ func (m *Machine) discard(t *tx, content uint64) error {
 		return err
 	}
 	t.put(t.k.deadContent(content), []byte{refVersion})
-	cursor := be64(nil, content)
-	if t.keepDead != 0 {
-		cursor = be64(cursor, t.keepDead)
-	}
-	_, err = m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_DROP_TABLES, subject: fmt.Sprintf("content %d", content), cursor: cursor})
+	_, err = m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_DROP_TABLES, subject: fmt.Sprintf("content %d", content), cursor: be64(nil, content)})
 	return err
 }
 
@@ -163,9 +159,6 @@ func (m *Machine) dropAbandoned(t *tx) error {
 
 // runDropContent does about limit records of a job made by discard.
 func (m *Machine) runDropContent(t *tx, cursor []byte, limit int) (n int, finished bool, err error) {
-	if len(cursor) == 16 {
-		t.keepDead, cursor = binary.BigEndian.Uint64(cursor[8:]), cursor[:8]
-	}
 	if len(cursor) != 8 {
 		return 0, false, &moraine.Error{Op: "drop tables", Kind: moraine.Corrupt, Err: fmt.Errorf("cursor of %d bytes", len(cursor))}
 	}

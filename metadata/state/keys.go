@@ -55,7 +55,9 @@ const (
 	tabRepairStripe = 0x2e // stripe -> item of the repair queue
 	tabIntent       = 0x2f // stripe | index -> live intent
 	tabEndedIntent  = 0x31 // device | stripe | index -> ended intent
-	tabTombstoneAt  = 0x34 // device | stripe | index -> when its tombstone was left
+	tabTombstoneAt  = 0x34 // device | stripe | index -> when its tombstone was left, and whether in tabKept
+	tabKept         = 0x35 // device | dead since | stripe | index -> the same, of chunks that a backup may name
+	tabKeptOn       = 0x36 // device -> how much of it is in tabKept
 
 	tabJob      = 0x38 // job -> record
 	tabJobReady = 0x39 // kind | not before | job: pending jobs
@@ -265,8 +267,16 @@ func (k keys) memoryChunk(d moraine.DeviceID, c moraine.ChunkID) []byte {
 func (k keys) unsafeFile(i moraine.InodeID) []byte { return k.u64(tabUnsafe, uint64(i)) }
 
 func (k keys) tombstones(d moraine.DeviceID) []byte { return k.onDevice(tabTombstone, d) }
-func (k keys) tombstone(d moraine.DeviceID, deadSince uint64, c moraine.ChunkID) []byte {
-	b := be32(k.key(tabTombstone, 21), uint32(d))
+func (k keys) kept(d moraine.DeviceID) []byte       { return k.onDevice(tabKept, d) }
+func (k keys) keptOn(d moraine.DeviceID) []byte     { return k.onDevice(tabKeptOn, d) }
+
+// tombstone is where the tombstone of a chunk stands, by the table that it is in.
+func (k keys) tombstone(kept bool, d moraine.DeviceID, deadSince uint64, c moraine.ChunkID) []byte {
+	tab := byte(tabTombstone)
+	if kept {
+		tab = tabKept
+	}
+	b := be32(k.key(tab, 21), uint32(d))
 	return chunkKey(be64(b, deadSince), c)
 }
 func (k keys) tombstoneAt(d moraine.DeviceID, c moraine.ChunkID) []byte {

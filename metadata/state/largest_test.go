@@ -104,13 +104,13 @@ func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
 	old := bn.node
 	defer func() { bn.node = old }()
 	const fewer = state.MaxRewriteStripes
-	rewrite, stripes := &wire.CommitRewrite{Inode: file, KeepMillis: 1000}, []uint64(nil)
+	rewrite, stripes := &wire.CommitRewrite{Inode: file}, []uint64(nil)
 	all := bn.ok(c.extents(file, 0, 1000)).GetExtents().GetExtents()
 	for n := range fewer { // of all its tables
 		e := all[n*len(all)/fewer]
 		rewrite.Was, stripes = append(rewrite.Was, e), append(stripes, e.Stripe)
 	}
-	pack, task := &wire.CommitPack{KeepMillis: 1000}, &wire.RewriteTask{}
+	pack, task := &wire.CommitPack{}, &wire.RewriteTask{}
 	g := c.grant(c.root, state.MaxPackFiles)
 	for n := range uint64(state.MaxPackFiles) {
 		f := c.mkfile(c.root, fmt.Sprint("small", n))

@@ -21,7 +21,7 @@ func (m *model) stepPack() {
 		}
 	}
 	slices.SortFunc(files, func(a, b *modelNode) int { return cmp.Compare(a.id, b.id) })
-	op, cells := &wire.CommitPack{KeepMillis: 3000}, []modelCell(nil)
+	op, cells := &wire.CommitPack{}, []modelCell(nil)
 	task := &wire.RewriteTask{}
 	for _, f := range files {
 		ex := m.ok(m.tier.c.extents(f.id, 0, 0)).GetExtents()

@@ -69,7 +69,7 @@ func (m *model) stepRewrite() {
 
 // someExtents draws extents, and parts of extents, of stripes that a file has.
 func (m *model) someExtents(ex *wire.ExtentsReply) (op *wire.CommitRewrite, stripes []uint64) {
-	op = &wire.CommitRewrite{KeepMillis: 3000}
+	op = &wire.CommitRewrite{}
 	seen := map[uint64]bool{}
 	take := m.rng.IntN(2) == 0
 	for _, e := range ex.Extents {

@@ -122,9 +122,6 @@ func (m *Machine) commitPack(t *tx, op *wire.CommitPack) (*wire.MetaResponse, er
 		}
 		return w.reply(all), nil
 	}
-	if keep := min(op.GetKeepMillis(), MaxKeepMillis); keep > 0 {
-		t.keepDead = t.clusterTime() + keep
-	}
 	if err := m.swapPack(t, w, all); err != nil {
 		return nil, err
 	}

@@ -400,34 +400,3 @@ func restripe(op *wire.CommitPack, id uint64) {
 		f.Extents[0].Stripe = id
 	}
 }
-
-// TestPackedIsKept: the chunks that a packing freed wait for as long as the commit says.
-func TestPackedIsKept(t *testing.T) {
-	b := newPacking(t)
-	b.begin()
-	op := b.op()
-	op.KeepMillis = 5000
-	b.ok(b.commit(op))
-	dead := func() (n int) {
-		now, err := b.m.ClusterTime(b.kv)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := b.m.Tombstones(b.kv, 1, now, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(list)
-	}
-	if n := dead(); n != 0 {
-		t.Fatalf("%d chunks are dead at once", n)
-	}
-	for range 5 {
-		b.tick(1000)
-	}
-	if n := dead(); n != 4 {
-		t.Fatalf("%d chunks are dead later", n)
-	}
-	b.finish()
-	b.check()
-}

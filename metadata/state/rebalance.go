@@ -180,7 +180,12 @@ func (m *Machine) Queued(r Reader, id moraine.StripeID) (bool, error) {
 // are more than limit chunks.
 func (m *Machine) DeadBytes(r Reader, id moraine.DeviceID, limit int) (bytes uint64, chunks int, all bool, err error) {
 	all = true
-	err = m.view(r).deviceTombstones(id, func(_ moraine.ChunkID, _ uint64, s tombstone) bool {
+	kept, err := m.KeptOn(r, id)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	bytes = kept.Used // not counted one by one: it may be most of a day's
+	err = m.view(r).deviceTombstones(id, false, func(_ moraine.ChunkID, _ uint64, s tombstone) bool {
 		if all = chunks < limit; all {
 			chunks++
 			bytes += uint64(s.bytes) + recordOverhead

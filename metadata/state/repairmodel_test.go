@@ -390,6 +390,11 @@ func (w *world) sendDeletions() {
 			continue
 		}
 		dels, err := w.m.Tombstones(w.kv, moraine.DeviceID(d+1), w.now()-graceMillis, 16)
+		if err == nil {
+			var kept []*wire.Deletion
+			kept, err = w.m.KeptTombstones(w.kv, moraine.DeviceID(d+1), w.now()-graceMillis, 0, 0, 16)
+			dels = append(dels, kept...)
+		}
 		if err != nil {
 			w.t.Fatal(err)
 		}

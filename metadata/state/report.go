@@ -92,7 +92,7 @@ func (v *view) explain(id moraine.DeviceID, chunk moraine.ChunkID, version, belo
 		return ChunkVerdict{}, err
 	}
 	if ok && version < tomb.below {
-		if since > olderThan {
+		if tomb.kept || since > olderThan { // what is kept dies by its tombstone alone
 			return ChunkVerdict{Fate: Pending}, nil // the tombstone stays to explain it
 		}
 		return ChunkVerdict{Fate: Dead, Below: tomb.below}, nil

@@ -12,9 +12,7 @@ import (
 // them, or cut off, is not given back as long as a byte of the stripe is named. The leader
 // finds such stripes (NameStripes), a REWRITE job of one file names them, its holder puts
 // what the file names of them into new stripes, and commitRewrite swaps these in. The old
-// ones die as any other does that nothing refers to; but nobody removed these bytes, and a
-// backup of the metadata from before says that they are there, so that their chunks are kept
-// for longer (keep_millis).
+// ones die as any other does that nothing refers to.
 
 const (
 	// MaxRewriteStripes is the most stripes of one REWRITE job.
@@ -23,8 +21,6 @@ const (
 	// moraine.MaxCommitExtents does those that it puts in their place: each may lie in a
 	// table of its own, so that they bound the records that are written.
 	maxRewritten = 256
-	// MaxKeepMillis is the longest that what a rewriting kills is kept.
-	MaxKeepMillis = 366 * 24 * 3600 * 1000
 )
 
 // createRewrite makes a job that rewrites stripes of a file; none where the file is gone.
@@ -134,9 +130,6 @@ func (m *Machine) commitRewrite(t *tx, op *wire.CommitRewrite) (*wire.MetaRespon
 	}
 	if err := t.mayRewrite(w, was); err != nil {
 		return nil, err
-	}
-	if keep := min(op.GetKeepMillis(), MaxKeepMillis); keep > 0 {
-		t.keepDead = t.clusterTime() + keep
 	}
 	if err := m.swapIn(t, w); err != nil {
 		return nil, err

@@ -168,57 +168,13 @@ func TestRewriteStripes(t *testing.T) {
 	if s := b.record(4); s.LiveBytes != 20 || s.RefCount != 1 {
 		t.Fatalf("%+v", s)
 	}
-	if bytes, chunks, _, err := b.m.DeadBytes(b.kv, 1, 10); err != nil || chunks != 1 || bytes == 0 {
-		t.Fatalf("%d bytes of %d chunks are dead on device 1, %v", bytes, chunks, err)
+	if k, err := b.m.KeptOn(b.kv, 1); err != nil || k.Bytes == 0 { // a backup names the old stripe
+		t.Fatalf("%d bytes are kept on device 1, %v", k.Bytes, err)
 	}
 	b.ok(b.finish(""))
 	b.wants(b.finish(""), moraine.NotFound) // it is forgotten at once
 	b.check()
 	b.keepLog("v4-rewrite")
-}
-
-// TestRewrittenIsKept: the chunks of what a rewriting killed count as dead after the time that
-// the commit says only, those of what somebody removed at once; both are pending.
-func TestRewrittenIsKept(t *testing.T) {
-	b := newRewriting(t)
-	b.begin()
-	op := b.op()
-	op.KeepMillis = 5000
-	b.ok(b.commit(op))
-	g := b.c.mkfile(b.c.root, "g")
-	id := b.c.grant(g, 1)
-	b.ok(b.c.commit(&wire.Commit{Inode: g, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
-		Stripes: []*wire.Stripe{stripe(id, 100, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 100, id, 0)}}))
-	b.ok(b.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: b.c.root, Name: "g"}}}))
-	dead := func() (out []uint64) {
-		now, err := b.m.ClusterTime(b.kv)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := b.m.Tombstones(b.kv, 1, now, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range list {
-			out = append(out, d.Stripe)
-		}
-		return out
-	}
-	if have := dead(); !slices.Equal(have, []uint64{id}) {
-		t.Fatalf("dead are %v, want %v", have, id)
-	}
-	if n, err := b.m.Counters(b.kv); err != nil || n.PendingBytes == 0 {
-		t.Fatal(n, err)
-	}
-	for range 5 {
-		b.tick(1000)
-	}
-	if have := dead(); !slices.Equal(have, []uint64{id, b.stripes[1]}) {
-		t.Fatalf("later dead are %v, want %v and %v", have, id, b.stripes[1])
-	}
-	b.ok(b.finish(""))
-	b.check()
-	b.keepLog("v4-rewrite-kept")
 }
 
 // TestRewriteToFewer: a job that is to make stripes fewer says so to whoever leases it.

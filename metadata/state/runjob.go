@@ -138,12 +138,25 @@ func (m *Machine) forgetTombstones(t *tx, id moraine.DeviceID, limit int) (bool,
 	}
 	var graves []grave
 	limit = max(limit, 1)
-	err := t.deviceTombstones(id, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
-		graves = append(graves, grave{chunk, since, s})
-		return len(graves) < limit
-	})
-	for _, g := range graves {
-		t.exhume(id, g.chunk, g.tombstone, g.since)
+	for _, kept := range []bool{false, true} {
+		if len(graves) == limit {
+			break
+		}
+		err := t.deviceTombstones(id, kept, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+			graves = append(graves, grave{chunk, since, s})
+			return len(graves) < limit
+		})
+		if err != nil {
+			return false, err
+		}
 	}
-	return len(graves) == limit, err
+	for _, g := range graves {
+		if err := t.exhume(id, g.chunk, g.tombstone, g.since); err != nil {
+			return false, err
+		}
+	}
+	if len(graves) < limit {
+		t.del(t.k.keptOn(id))
+	}
+	return len(graves) == limit, nil
 }

@@ -10,10 +10,12 @@ import (
 // tombstone says that a chunk on a device is dead: what was put under a layout
 // version below `below` is to be deleted. It stands under the cluster time of
 // the death, so that the oldest are met first, and is found by its chunk under
-// tabTombstoneAt.
+// tabTombstoneAt. A chunk that a record named when it died may be named by a backup too: its
+// tombstone is in a table of its own (kept.go).
 type tombstone struct {
 	below moraine.LayoutVersion
 	bytes int64
+	kept  bool // by its key: it is in tabKept
 }
 
 const tombstoneVersion = 1
@@ -29,6 +31,15 @@ func decodeTombstone(b []byte) (tombstone, error) {
 	return s, d.end("tombstone")
 }
 
+// place is the value under tabTombstoneAt.
+func (s tombstone) place(since uint64) []byte {
+	b := putUvarint(newValue(tombstoneVersion, 9), since)
+	if s.kept {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
 // tombstoneOf returns the tombstone of a chunk on a device, and when it was
 // left; false where there is none.
 func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombstone, since uint64, ok bool, err error) {
@@ -39,10 +50,11 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 	d := dec{b: b}
 	d.version(tombstoneVersion)
 	since = d.uvarint()
+	kept := d.bool()
 	if err := d.end("place of a tombstone"); err != nil {
 		return s, 0, false, err
 	}
-	b, ok, err = v.r.Get(v.k.tombstone(id, since, chunk))
+	b, ok, err = v.r.Get(v.k.tombstone(kept, id, since, chunk))
 	if err == nil && !ok {
 		err = &moraine.Error{Op: "tombstone", Ref: chunk.String(), Kind: moraine.Corrupt}
 	}
@@ -50,18 +62,14 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 		return s, 0, false, err
 	}
 	s, err = decodeTombstone(b)
+	s.kept = kept
 	return s, since, err == nil, err
 }
 
-// bury leaves a tombstone for a chunk on a device, dead from now on; one that
-// is there already is taken up in it. A device that is retired needs none.
-func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64) error {
-	return m.buryAt(t, id, chunk, below, bytes, t.clusterTime())
-}
-
-// buryAt is bury of a chunk that counts as dead from a later time on only: until then, and
-// for the grace after it, it is kept.
-func (m *Machine) buryAt(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, from uint64) error {
+// bury leaves a tombstone for a chunk on a device, dead from now on; one that is there
+// already is taken up in it. kept says that a record has named the chunk until now. A device
+// that is retired needs none.
+func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, kept bool) error {
 	d, err := t.lookDevice(id)
 	if err != nil || d == nil || d.state == deviceRetired {
 		return err
@@ -70,23 +78,28 @@ func (m *Machine) buryAt(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, belo
 	if err != nil {
 		return err
 	}
+	from := t.clusterTime()
 	write := t.insert // nothing has to be looked up
 	if ok {
-		t.exhume(id, chunk, old, since)
-		below, from, write = max(below, old.below), max(from, since), t.put
+		if err := t.exhume(id, chunk, old, since); err != nil {
+			return err
+		}
+		below, from, kept, write = max(below, old.below), max(from, since), kept || old.kept, t.put
 	}
-	write(t.k.tombstone(id, from, chunk), tombstone{below, bytes}.encode())
-	write(t.k.tombstoneAt(id, chunk), putUvarint(newValue(tombstoneVersion, 8), from))
+	s := tombstone{below: below, bytes: bytes, kept: kept}
+	write(t.k.tombstone(kept, id, from, chunk), s.encode())
+	write(t.k.tombstoneAt(id, chunk), s.place(from))
 	t.count[cPendingBytes] += uint64(bytes)
 	t.events.Deletions = true
-	return nil
+	return t.keeps(id, s, 1)
 }
 
 // exhume takes a tombstone away.
-func (t *tx) exhume(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, since uint64) {
-	t.del(t.k.tombstone(id, since, chunk))
+func (t *tx) exhume(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, since uint64) error {
+	t.del(t.k.tombstone(s.kept, id, since, chunk))
 	t.del(t.k.tombstoneAt(id, chunk))
 	t.count[cPendingBytes] -= uint64(s.bytes)
+	return t.keeps(id, s, -1)
 }
 
 // MaxDeleted is the most deletions that one command acknowledges.
@@ -109,7 +122,12 @@ func (m *Machine) dropTombstones(t *tx, deleted []*wire.Deletion) (*wire.MetaRes
 			return nil, err
 		}
 		if ok && moraine.LayoutVersion(w.GetBelow()) >= s.below {
-			t.exhume(id, chunk, s, since)
+			if err := t.gaveBack(id, s, since); err != nil {
+				return nil, err
+			}
+			if err := t.exhume(id, chunk, s, since); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return done(), nil
@@ -157,16 +175,20 @@ func chunkOfKey(key []byte) moraine.ChunkID {
 	return moraine.ChunkID{Stripe: moraine.StripeID(binary.BigEndian.Uint64(key[n-8:])), Index: key[n]}
 }
 
-// deviceTombstones calls fn with the tombstones of a device, oldest first,
-// until it returns false.
-func (v *view) deviceTombstones(id moraine.DeviceID, fn func(chunk moraine.ChunkID, since uint64, s tombstone) bool) error {
+// deviceTombstones calls fn with the tombstones of a device that are in one table, oldest
+// first, until it returns false.
+func (v *view) deviceTombstones(id moraine.DeviceID, kept bool, fn func(chunk moraine.ChunkID, since uint64, s tombstone) bool) error {
 	var bad error
 	prefix := v.k.tombstones(id)
+	if kept {
+		prefix = v.k.kept(id)
+	}
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		var s tombstone
 		if s, bad = decodeTombstone(value); bad != nil {
 			return false
 		}
+		s.kept = kept
 		return fn(chunkOfKey(key), binary.BigEndian.Uint64(key[len(prefix):]), s)
 	})
 	if err == nil {
@@ -175,22 +197,27 @@ func (v *view) deviceTombstones(id moraine.DeviceID, fn func(chunk moraine.Chunk
 	return err
 }
 
-// maxNeeded bounds the tombstones that one Tombstones passes over.
+// maxNeeded bounds the tombstones that one list of deletions passes over.
 const maxNeeded = 4096
 
-// Tombstones returns at most limit deletions for a device, of what has been
-// dead since olderThan (cluster time, milliseconds) or longer, oldest first. A chunk of a
+// Tombstones returns at most limit deletions for a device, of what no backup names and has
+// been dead since olderThan (cluster time, milliseconds) or longer, oldest first. A chunk of a
 // stripe that is lost is passed over: it may be what the stripe needs.
 func (m *Machine) Tombstones(r Reader, id moraine.DeviceID, olderThan uint64, limit int) ([]*wire.Deletion, error) {
+	return m.view(r).deletions(id, false, olderThan, limit, nil)
+}
+
+// deletions is Tombstones of one of the two tables. enough, if it is not nil, ends the list
+// at the first tombstone that it returns true for.
+func (v *view) deletions(id moraine.DeviceID, kept bool, olderThan uint64, limit int, enough func(since uint64, s tombstone) bool) ([]*wire.Deletion, error) {
 	var out []*wire.Deletion
 	if limit <= 0 {
 		return nil, nil
 	}
-	v := m.view(r)
 	needed := 0
 	var bad error
-	err := v.deviceTombstones(id, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
-		if since > olderThan {
+	err := v.deviceTombstones(id, kept, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+		if since > olderThan || enough != nil && enough(since, s) {
 			return false
 		}
 		var item *repairItem

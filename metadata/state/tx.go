@@ -107,8 +107,6 @@ type tx struct {
 	inodes map[moraine.InodeID]*inode // decoded once a command, shared by its handlers
 	uses   map[tableUse]struct{}      // stripes counted for a table in this command
 	dead   []moraine.TableID          // tables that lost a reference in this command
-	// keepDead is a cluster time before which what dies by the command does not count as dead.
-	keepDead uint64
 	// granted is the grant that the command takes stripes of.
 	granted *grant
 	usage   usageSet
@@ -167,7 +165,6 @@ func (t *tx) reset() {
 	clear(t.inodes)
 	t.uses = nil
 	t.dead = nil
-	t.keepDead = 0
 	t.granted = nil
 	t.usage.reset()
 	t.anyway, t.openAll, t.forced = false, false, false

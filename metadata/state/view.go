@@ -126,6 +126,7 @@ type Counters struct {
 	RepairQueued uint64 // stripes
 	LostStripes  uint64
 	PendingBytes uint64 // dead, waiting for deletion
+	KeptBytes    uint64 // of these: a backup may name them
 	LeakedBytes  uint64 // held by devices, explained by nothing
 	Topology     uint64 // raised by every change of hosts and devices
 	Policies     uint64 // directories that have one of their own
@@ -140,7 +141,7 @@ func (m *Machine) Counters(r Reader) (Counters, error) {
 	return Counters{
 		ClusterTime: c[cClusterTime], Commands: c[cCommands], Entries: c[cEntries], Sessions: c[cSessions],
 		Inodes: c[cInodes], Stripes: c[cStripes], RepairQueued: c[cRepairQueued], LostStripes: c[cLostStripes],
-		PendingBytes: c[cPendingBytes], LeakedBytes: c[cLeakedBytes], Topology: c[cTopology], Policies: c[cPolicies],
+		PendingBytes: c[cPendingBytes], KeptBytes: c[cKeptBytes], LeakedBytes: c[cLeakedBytes], Topology: c[cTopology], Policies: c[cPolicies],
 	}, nil
 }
 

@@ -328,6 +328,9 @@ func (t *Tier) SyncAll(ctx context.Context) error {
 	return t.Sync(ctx, ids)
 }
 
+// Dirty reports whether a chunk is in memory alone now.
+func (t *Tier) Dirty(id moraine.ChunkID) bool { return t.behind.header(id) != nil }
+
 // Where returns the header of a chunk and the level that it is at: Memory while it is
 // in this process alone, NVMe once it is on the device, synced. Errors: NotFound,
 // where it is at none and is not on its way to one, and those of the device.

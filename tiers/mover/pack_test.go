@@ -21,7 +21,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-var packs = memcluster.Options{RewriteEvery: 20 * time.Second, PackAfter: time.Minute, RewriteGrace: 2 * time.Minute, RepairGrace: 20 * time.Second}
+var packs = memcluster.Options{RewriteEvery: 20 * time.Second, PackAfter: time.Minute, BackupHorizon: 2 * time.Minute, RepairGrace: 20 * time.Second}
 
 // smalls are many small files.
 type smalls struct {

@@ -3752,39 +3752,42 @@ func (x *MetadataNode) GetEndpoint() *EndpointHealth {
 }
 
 type ClusterReply struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Cluster           []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation       uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	FeatureLevel      uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	Metadata          []*MetadataNode        `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty"`
-	Topology          *Topology              `protobuf:"bytes,5,opt,name=topology,proto3" json:"topology,omitempty"`
-	ClusterTimeMillis uint64                 `protobuf:"varint,6,opt,name=cluster_time_millis,json=clusterTimeMillis,proto3" json:"cluster_time_millis,omitempty"`
-	DefaultScheme     *Scheme                `protobuf:"bytes,7,opt,name=default_scheme,json=defaultScheme,proto3" json:"default_scheme,omitempty"`
-	RepairQueued      uint64                 `protobuf:"varint,8,opt,name=repair_queued,json=repairQueued,proto3" json:"repair_queued,omitempty"` // stripes waiting for repair
-	RepairRunning     uint64                 `protobuf:"varint,9,opt,name=repair_running,json=repairRunning,proto3" json:"repair_running,omitempty"`
-	StripesBySpare    []uint64               `protobuf:"varint,10,rep,packed,name=stripes_by_spare,json=stripesBySpare,proto3" json:"stripes_by_spare,omitempty"` // stripes queued for repair, by how many more hosts they survive
-	PendingBytes      uint64                 `protobuf:"varint,11,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`                // dead, waiting for deletion
-	LeakedBytes       uint64                 `protobuf:"varint,12,opt,name=leaked_bytes,json=leakedBytes,proto3" json:"leaked_bytes,omitempty"`                   // held by devices, explained by nothing
-	Sessions          uint64                 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	Inodes            uint64                 `protobuf:"varint,14,opt,name=inodes,proto3" json:"inodes,omitempty"`
-	Stripes           uint64                 `protobuf:"varint,15,opt,name=stripes,proto3" json:"stripes,omitempty"`
-	Commands          uint64                 `protobuf:"varint,16,opt,name=commands,proto3" json:"commands,omitempty"`                          // applied in all
-	Entries           uint64                 `protobuf:"varint,17,opt,name=entries,proto3" json:"entries,omitempty"`                            // Raft entries that held them
-	LostStripes       uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes,proto3" json:"lost_stripes,omitempty"` // fewer than k chunks left
-	Healing           *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
-	RoutingEpoch      uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	Rebalance         *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
-	Rewriting         *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
-	Waits             *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`               // of a queue that is not empty
-	Unreported        uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"`    // devices in service that have not reported since the metadata was restored
-	Backups           *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`           // that the leader takes by itself; unset: it takes none
-	Insecure          bool                   `protobuf:"varint,740,opt,name=insecure,proto3" json:"insecure,omitempty"`        // the servers have no certificates
-	Certificates      []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, where the leader has seen them
-	Buckets           []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets,proto3" json:"buckets,omitempty"`
-	Check             *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
-	EndedGrants       uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, as a device has not reported since they ended
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	Cluster                []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Incarnation            uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	FeatureLevel           uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	Metadata               []*MetadataNode        `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty"`
+	Topology               *Topology              `protobuf:"bytes,5,opt,name=topology,proto3" json:"topology,omitempty"`
+	ClusterTimeMillis      uint64                 `protobuf:"varint,6,opt,name=cluster_time_millis,json=clusterTimeMillis,proto3" json:"cluster_time_millis,omitempty"`
+	DefaultScheme          *Scheme                `protobuf:"bytes,7,opt,name=default_scheme,json=defaultScheme,proto3" json:"default_scheme,omitempty"`
+	RepairQueued           uint64                 `protobuf:"varint,8,opt,name=repair_queued,json=repairQueued,proto3" json:"repair_queued,omitempty"` // stripes waiting for repair
+	RepairRunning          uint64                 `protobuf:"varint,9,opt,name=repair_running,json=repairRunning,proto3" json:"repair_running,omitempty"`
+	StripesBySpare         []uint64               `protobuf:"varint,10,rep,packed,name=stripes_by_spare,json=stripesBySpare,proto3" json:"stripes_by_spare,omitempty"`                    // stripes queued for repair, by how many more hosts they survive
+	PendingBytes           uint64                 `protobuf:"varint,11,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`                                   // dead, waiting for deletion
+	KeptBytes              uint64                 `protobuf:"varint,31,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`                                            // dead too, and kept for the backup horizon: not in pending_bytes
+	BackupHorizonMillis    uint64                 `protobuf:"varint,32,opt,name=backup_horizon_millis,json=backupHorizonMillis,proto3" json:"backup_horizon_millis,omitempty"`            // for how long it is to be kept; 0: it is not kept
+	BackupHorizonNowMillis uint64                 `protobuf:"varint,33,opt,name=backup_horizon_now_millis,json=backupHorizonNowMillis,proto3" json:"backup_horizon_now_millis,omitempty"` // for how long all of it is kept now: devices that become full give some of it back first
+	LeakedBytes            uint64                 `protobuf:"varint,12,opt,name=leaked_bytes,json=leakedBytes,proto3" json:"leaked_bytes,omitempty"`                                      // held by devices, explained by nothing
+	Sessions               uint64                 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Inodes                 uint64                 `protobuf:"varint,14,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	Stripes                uint64                 `protobuf:"varint,15,opt,name=stripes,proto3" json:"stripes,omitempty"`
+	Commands               uint64                 `protobuf:"varint,16,opt,name=commands,proto3" json:"commands,omitempty"`                          // applied in all
+	Entries                uint64                 `protobuf:"varint,17,opt,name=entries,proto3" json:"entries,omitempty"`                            // Raft entries that held them
+	LostStripes            uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes,proto3" json:"lost_stripes,omitempty"` // fewer than k chunks left
+	Healing                *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
+	RoutingEpoch           uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	Rebalance              *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
+	Rewriting              *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
+	Waits                  *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`               // of a queue that is not empty
+	Unreported             uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"`    // devices in service that have not reported since the metadata was restored
+	Backups                *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`           // that the leader takes by itself; unset: it takes none
+	Insecure               bool                   `protobuf:"varint,740,opt,name=insecure,proto3" json:"insecure,omitempty"`        // the servers have no certificates
+	Certificates           []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, where the leader has seen them
+	Buckets                []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	Check                  *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
+	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, as a device has not reported since they ended
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *ClusterReply) Reset() {
@@ -3890,6 +3893,27 @@ func (x *ClusterReply) GetStripesBySpare() []uint64 {
 func (x *ClusterReply) GetPendingBytes() uint64 {
 	if x != nil {
 		return x.PendingBytes
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetKeptBytes() uint64 {
+	if x != nil {
+		return x.KeptBytes
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetBackupHorizonMillis() uint64 {
+	if x != nil {
+		return x.BackupHorizonMillis
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetBackupHorizonNowMillis() uint64 {
+	if x != nil {
+		return x.BackupHorizonNowMillis
 	}
 	return 0
 }
@@ -8987,6 +9011,7 @@ type ChunkReport struct {
 	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc,proto3" json:"crc,omitempty"`
 	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	Memory        bool                   `protobuf:"varint,6,opt,name=memory,proto3" json:"memory,omitempty"` // it is in the memory of its chunkserver alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9054,6 +9079,13 @@ func (x *ChunkReport) GetLength() uint64 {
 		return x.Length
 	}
 	return 0
+}
+
+func (x *ChunkReport) GetMemory() bool {
+	if x != nil {
+		return x.Memory
+	}
+	return false
 }
 
 type ReportChunksReply struct {
@@ -9953,9 +9985,8 @@ type CommitRewrite struct {
 	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode,proto3" json:"inode,omitempty"`
 	Stripes       []*Stripe              `protobuf:"bytes,4,rep,name=stripes,proto3" json:"stripes,omitempty"`
 	Extents       []*Extent              `protobuf:"bytes,5,rep,name=extents,proto3" json:"extents,omitempty"`
-	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`                                  // what the file had in the ranges of the extents, and the bytes were read from
-	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"`                       // as in Commit
-	KeepMillis    uint64                 `protobuf:"varint,8,opt,name=keep_millis,json=keepMillis,proto3" json:"keep_millis,omitempty"` // chunks of what dies by it are kept so much longer; the service fills it in
+	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`            // what the file had in the ranges of the extents, and the bytes were read from
+	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10039,13 +10070,6 @@ func (x *CommitRewrite) GetPromised() uint32 {
 	return 0
 }
 
-func (x *CommitRewrite) GetKeepMillis() uint64 {
-	if x != nil {
-		return x.KeepMillis
-	}
-	return 0
-}
-
 // CommitPack swaps extents of one new stripe in for others of the same bytes, in each of
 // several files that still has just those. The others are left as they are, and what the
 // stripe has for them is dead; it fails where that is all of them.
@@ -10054,9 +10078,8 @@ type CommitPack struct {
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
 	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	Stripe        *Stripe                `protobuf:"bytes,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Files         []*PackedFile          `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`                              // in order of the inodes
-	Promised      uint32                 `protobuf:"varint,5,opt,name=promised,proto3" json:"promised,omitempty"`                       // as in Commit
-	KeepMillis    uint64                 `protobuf:"varint,6,opt,name=keep_millis,json=keepMillis,proto3" json:"keep_millis,omitempty"` // as in CommitRewrite
+	Files         []*PackedFile          `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`        // in order of the inodes
+	Promised      uint32                 `protobuf:"varint,5,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10122,13 +10145,6 @@ func (x *CommitPack) GetFiles() []*PackedFile {
 func (x *CommitPack) GetPromised() uint32 {
 	if x != nil {
 		return x.Promised
-	}
-	return 0
-}
-
-func (x *CommitPack) GetKeepMillis() uint64 {
-	if x != nil {
-		return x.KeepMillis
 	}
 	return 0
 }
@@ -13716,8 +13732,9 @@ type ReadBackupReply struct {
 	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Cluster       []byte                 `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // of the whole, in bytes
-	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`  // empty: the end
+	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`                                        // of the whole, in bytes
+	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`                                         // empty: the end
+	HorizonMillis uint64                 `protobuf:"varint,9,opt,name=horizon_millis,json=horizonMillis,proto3" json:"horizon_millis,omitempty"` // the backup horizon, when it was taken
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13799,6 +13816,13 @@ func (x *ReadBackupReply) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *ReadBackupReply) GetHorizonMillis() uint64 {
+	if x != nil {
+		return x.HorizonMillis
+	}
+	return 0
 }
 
 // GetLeader asks any metadata server, whether it leads or not, whom it follows.
@@ -14566,7 +14590,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
 	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
 	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\x129\n" +
-	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\"\xed\t\n" +
+	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\"\xfb\n" +
+	"\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -14579,7 +14604,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0erepair_running\x18\t \x01(\x04R\rrepairRunning\x12(\n" +
 	"\x10stripes_by_spare\x18\n" +
 	" \x03(\x04R\x0estripesBySpare\x12#\n" +
-	"\rpending_bytes\x18\v \x01(\x04R\fpendingBytes\x12!\n" +
+	"\rpending_bytes\x18\v \x01(\x04R\fpendingBytes\x12\x1d\n" +
+	"\n" +
+	"kept_bytes\x18\x1f \x01(\x04R\tkeptBytes\x122\n" +
+	"\x15backup_horizon_millis\x18  \x01(\x04R\x13backupHorizonMillis\x129\n" +
+	"\x19backup_horizon_now_millis\x18! \x01(\x04R\x16backupHorizonNowMillis\x12!\n" +
 	"\fleaked_bytes\x18\f \x01(\x04R\vleakedBytes\x12\x1a\n" +
 	"\bsessions\x18\r \x01(\x04R\bsessions\x12\x16\n" +
 	"\x06inodes\x18\x0e \x01(\x04R\x06inodes\x12\x18\n" +
@@ -15042,13 +15071,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\fpass_started\x18\x05 \x01(\x04R\vpassStarted\x12\x15\n" +
 	"\x05scrub\x18\xc2\x03 \x01(\bR\x05scrub\x12!\n" +
 	"\vincarnation\x18\x80\x05 \x01(\x04R\vincarnation\x12$\n" +
-	"\rparity_sample\x18\xd6\x05 \x01(\rR\fparitySample\"\x7f\n" +
+	"\rparity_sample\x18\xd6\x05 \x01(\rR\fparitySample\"\x97\x01\n" +
 	"\vChunkReport\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12\x10\n" +
 	"\x03crc\x18\x04 \x01(\aR\x03crc\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x04R\x06length\"\xe3\x01\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\x12\x16\n" +
+	"\x06memory\x18\x06 \x01(\bR\x06memory\"\xe3\x01\n" +
 	"\x11ReportChunksReply\x124\n" +
 	"\tdeletions\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\x04R\aunknown\x12\x18\n" +
@@ -15134,7 +15164,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\astripes\x18\x03 \x03(\x06R\astripes\x12\x14\n" +
 	"\x05fewer\x18\x04 \x01(\rR\x05fewer\x12\x14\n" +
 	"\x05files\x18\x05 \x03(\x06R\x05files\x12\x18\n" +
-	"\asettled\x18\x06 \x01(\x06R\asettled\"\x9d\x02\n" +
+	"\asettled\x18\x06 \x01(\x06R\asettled\"\xfc\x01\n" +
 	"\rCommitRewrite\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
@@ -15143,9 +15173,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\astripes\x18\x04 \x03(\v2\x14.moraine.wire.StripeR\astripes\x12.\n" +
 	"\aextents\x18\x05 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12&\n" +
 	"\x03was\x18\x06 \x03(\v2\x14.moraine.wire.ExtentR\x03was\x12\x1a\n" +
-	"\bpromised\x18\a \x01(\rR\bpromised\x12\x1f\n" +
-	"\vkeep_millis\x18\b \x01(\x04R\n" +
-	"keepMillis\"\xda\x01\n" +
+	"\bpromised\x18\a \x01(\rR\bpromised\"\xb9\x01\n" +
 	"\n" +
 	"CommitPack\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
@@ -15153,9 +15181,7 @@ const file_metadata_proto_rawDesc = "" +
 	"leaseEpoch\x12,\n" +
 	"\x06stripe\x18\x03 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12.\n" +
 	"\x05files\x18\x04 \x03(\v2\x18.moraine.wire.PackedFileR\x05files\x12\x1a\n" +
-	"\bpromised\x18\x05 \x01(\rR\bpromised\x12\x1f\n" +
-	"\vkeep_millis\x18\x06 \x01(\x04R\n" +
-	"keepMillis\"z\n" +
+	"\bpromised\x18\x05 \x01(\rR\bpromised\"z\n" +
 	"\n" +
 	"PackedFile\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12.\n" +
@@ -15447,7 +15473,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"ReadBackup\x12\x16\n" +
 	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\xbb\x01\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\xe2\x01\n" +
 	"\x0fReadBackupReply\x12\x16\n" +
 	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x12\x12\n" +
@@ -15455,7 +15481,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\x18\n" +
 	"\acluster\x18\b \x01(\fR\acluster\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\v\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\x12%\n" +
+	"\x0ehorizon_millis\x18\t \x01(\x04R\rhorizonMillis\"\v\n" +
 	"\tGetLeader\"i\n" +
 	"\vLeaderReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestStatusSaysTheBackupHorizon: what is kept is said apart from what waits for deletion. A
+// newest backup that is older than what is kept is a finding.
+func TestStatusSaysTheBackupHorizon(t *testing.T) {
+	hours := func(n uint64) uint64 { return n * 3600_000 }
+	for name, row := range map[string]struct {
+		horizon, now, age uint64 // hours
+		note, finding     string
+	}{
+		"whole":    {24, 24, 5, "kept for backups: 3.0 GiB that no file names any more; a backup restores whole that is no older than 24h0m0s", ""},
+		"shorter":  {24, 8, 5, "no older than 8h0m0s of 24h0m0s, as devices that became full gave back what died before", ""},
+		"too old":  {24, 4, 5, "no older than 4h0m0s of 24h0m0s", "the newest backup of the metadata is 5h0m0s old, and what died more than 4h0m0s ago is not kept"},
+		"not kept": {0, 0, 5, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := judge(&wire.ClusterReply{KeptBytes: 3 << 30, PendingBytes: 5, BackupHorizonMillis: hours(row.horizon), BackupHorizonNowMillis: hours(row.now),
+				Backups: &wire.KeptBackups{Node: "m1", AgeMillis: int64(hours(row.age)), IntervalMillis: hours(6)}})
+			require.EqualValues(t, 3<<30, s.KeptBytes)
+			require.EqualValues(t, 5, s.PendingBytes)
+			require.EqualValues(t, row.now*3600, s.HorizonNow)
+			require.Equal(t, row.note != "", strings.Contains(strings.Join(s.Notes, "; "), "kept for backups"))
+			require.Contains(t, strings.Join(s.Notes, "; "), row.note)
+			require.Equal(t, row.finding != "", strings.Contains(strings.Join(s.Findings, "; "), "is not kept"))
+			require.Contains(t, strings.Join(s.Findings, "; "), row.finding)
+		})
+	}
+}
+
+// TestRestoreSaysWhichHorizonItNeeds, also of a backup whose time is yet to come.
+func TestRestoreSaysWhichHorizonItNeeds(t *testing.T) {
+	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		age, horizon time.Duration
+		want         string
+	}{
+		{5 * time.Hour, 24 * time.Hour, "needs a --backup-horizon of that"},
+		{30 * time.Hour, 24 * time.Hour, "warning: the backup is 30h0m0s old, and --backup-horizon was 24h0m0s"},
+		{time.Hour, 0, "kept nothing for backups"},
+		{-time.Hour, 24 * time.Hour, "which is yet to come"},
+	} {
+		require.Contains(t, horizonNeeded(now.Add(-row.age), row.horizon, now), row.want)
+	}
+}

@@ -1,0 +1,94 @@
+package restores_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// TestABackupWithinTheHorizonRestoresWhole: after a backup every file is written over or
+// removed, small ones are packed, worn ones rewritten, and hosts drained. A restore within the
+// horizon brings back every byte of the backup, though no file has named them for an hour.
+func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
+	opts := incluster.Options{Chunkservers: 7, Grace: 5 * time.Second, RewriteEvery: 20 * time.Second, PackAfter: 30 * time.Second, BackupHorizon: 2 * time.Hour}
+	inWorld(t, opts, func(w *world) {
+		for i := range 4 {
+			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
+		}
+		for i := range 8 {
+			w.put(fmt.Sprintf("/s%d", i), 10_000+i*1000, byte(i))
+		}
+		backup, then := w.backup(), maps.Clone(w.files)
+		h := &historian{world: w, rng: rand.New(rand.NewPCG(1, 2))}
+		for range 12 {
+			h.overwrite()
+		}
+		w.until("small files are packed", func() bool { return w.cluster().GetRewriting().GetChosenFiles() > 0 })
+		for range 6 {
+			h.remove()
+		}
+		for _, host := range []string{"n1", "n2"} { // what died stays on them
+			w.set(host, stateDraining)
+			w.until("drain of "+host, func() bool {
+				c := w.cluster()
+				return c.PendingBytes == 0 && c.RepairQueued == 0 && c.GetHealing().GetScanning() == 0
+			})
+			w.set(host, stateIn)
+		}
+		time.Sleep(time.Hour)
+		c := w.cluster()
+		require.NotZero(t, c.KeptBytes)
+		require.Zero(t, c.PendingBytes, "what is kept is counted apart")
+		require.EqualValues(t, 2*3600*1000, c.BackupHorizonMillis)
+		require.Equal(t, c.BackupHorizonMillis, c.BackupHorizonNowMillis)
+		w.files = then
+		w.restore(backup)
+		w.settled()
+		require.Empty(t, w.unreadable())
+		require.Zero(t, w.cluster().LostStripes)
+		require.NoError(t, w.Check())
+	})
+}
+
+// TestKeptBytesGiveWay: what is kept for backups is deleted after the horizon. Where a device
+// becomes full it goes before, the oldest first, so that what is written has room; the horizon
+// that holds then is said to be shorter.
+func TestKeptBytesGiveWay(t *testing.T) {
+	opts := incluster.Options{Chunkservers: 3, CapacityBytes: 24 << 20, Grace: 5 * time.Second, BackupHorizon: time.Hour}
+	inWorld(t, opts, func(w *world) {
+		w.put("/kept", 600<<10, 1)
+		require.NoError(t, w.admin.Remove(w.ctx, "/kept"))
+		delete(w.files, "/kept")
+		time.Sleep(30 * time.Minute)
+		require.NotZero(t, w.cluster().KeptBytes)
+		time.Sleep(31 * time.Minute)
+		require.Zero(t, w.cluster().KeptBytes, "the horizon is over")
+
+		w.put("/stays", 600<<10, 1)
+		for i := range 120 { // far more than the devices can keep
+			name := fmt.Sprintf("/f%d", i)
+			w.put(name, 600<<10, byte(i))
+			require.NoError(t, w.admin.Remove(w.ctx, name))
+			delete(w.files, name)
+			time.Sleep(8 * time.Second)
+		}
+		c := w.cluster()
+		require.NotZero(t, c.KeptBytes)
+		require.Less(t, c.BackupHorizonNowMillis, c.BackupHorizonMillis)
+		for _, h := range c.GetTopology().GetHosts() {
+			for _, d := range h.Devices {
+				require.Equal(t, wire.DeviceState_DEVICE_STATE_IN, d.State)
+				require.Less(t, d.Used, d.Capacity*9/10)
+			}
+		}
+		require.Empty(t, w.unreadable())
+		require.NoError(t, w.Check())
+	})
+}

@@ -1,0 +1,107 @@
+package metadata
+
+import (
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The backup horizon: chunks of a stripe that no file names any more are kept for it, since a
+// backup from before names them. They are the first to go where a device becomes full: the
+// horizon is shorter then, and `cluster status` says how long it is.
+
+const (
+	// keptShare is the part of a device, 1 of so many, that what is kept for backups leaves
+	// free; on a small device it is keptLeast, or a quarter of it where that is less.
+	keptShare = 10
+	keptLeast = 1 << 30
+)
+
+// keptReserve is how much of a device is free before anything is kept for backups on it.
+func keptReserve(capacity uint64) uint64 {
+	return max(capacity/keptShare, min(capacity/4, keptLeast))
+}
+
+// crowding is by how many bytes a device is too full to keep anything for backups, as its
+// host said last, without what was deleted since.
+func (t *topology) crowding(device uint32) uint64 {
+	d := t.view().devices[device]
+	if d == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.hosts[d.Host]
+	if h == nil {
+		return 0
+	}
+	u, known := h.usage[device]
+	if !known || u.capacity == 0 {
+		return 0
+	}
+	used := u.used
+	for _, f := range h.freed[device] {
+		used -= min(used, f.bytes)
+	}
+	most := u.capacity - keptReserve(u.capacity)
+	return used - min(used, most)
+}
+
+// keptDeletions returns at most limit deletions for a device, of what was kept for backups:
+// what has been dead for the horizon, and, where the device becomes full, as much as it needs
+// of what has been dead for the grace, oldest first.
+func (l *leader) keptDeletions(r state.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
+	grace := uint64(l.cfg.Grace.Milliseconds())
+	horizon := max(grace, uint64(l.cfg.BackupHorizon.Milliseconds()))
+	needed, atMost := l.topology.crowding(device), uint64(0)
+	if needed > 0 {
+		atMost = now - min(now, grace)
+	}
+	return l.machine.KeptTombstones(r, moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
+}
+
+// countKept says what is kept for backups, and for how long all of it is.
+func (l *leader) countKept(r state.Reader, n state.Counters, reply *wire.ClusterReply) error {
+	reply.PendingBytes = n.PendingBytes
+	if l.cfg.BackupHorizon <= 0 {
+		return nil // what is dead waits for the grace alone
+	}
+	reply.KeptBytes, reply.PendingBytes = n.KeptBytes, n.PendingBytes-n.KeptBytes
+	horizon, err := l.horizonNow(r, n.ClusterTime)
+	reply.BackupHorizonMillis, reply.BackupHorizonNowMillis = uint64(l.cfg.BackupHorizon.Milliseconds()), horizon
+	return err
+}
+
+// horizonNow is the backup horizon, in milliseconds, or less where a device gave back what
+// died since.
+func (l *leader) horizonNow(r state.Reader, now uint64) (uint64, error) {
+	horizon := uint64(max(l.cfg.BackupHorizon, 0).Milliseconds())
+	for device := range l.topology.view().devices {
+		k, err := l.machine.KeptOn(r, moraine.DeviceID(device))
+		if err != nil {
+			return 0, err
+		}
+		if k.Gone > 0 {
+			horizon = min(horizon, now-min(now, k.Gone))
+		}
+	}
+	return horizon, nil
+}
+
+// measureKept keeps the gauges of what is kept for backups.
+func (l *leader) measureKept() error {
+	reply := &wire.ClusterReply{}
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.machine.Counters(r)
+		if err != nil {
+			return err
+		}
+		return l.countKept(r, n, reply)
+	})
+	l.deps.Metrics.KeptBytes.Set(float64(reply.KeptBytes))
+	l.deps.Metrics.PendingBytes.Set(float64(reply.PendingBytes))
+	l.deps.Metrics.BackupHorizon.Set((time.Duration(reply.BackupHorizonNowMillis) * time.Millisecond).Seconds())
+	return err
+}
