@@ -164,11 +164,11 @@ func (c *Client) compareParity(ctx context.Context, s *stripeRecord) (wrong uint
 		if err := c.getAll(ctx, s, at, parts[:k+m]); err != nil {
 			return 0, err
 		}
-		for i := range sums {
-			sums[i] = crc.Update(sums[i], parts[i])
-		}
 		if err := coder.Encode(parts[:k], parts[k+m:]); err != nil {
 			return 0, err
+		}
+		for i := range sums { // now: a bit that flipped before the parity was computed shows
+			sums[i] = crc.Update(sums[i], parts[i])
 		}
 		for i := k; i < k+m; i++ {
 			if !bytes.Equal(parts[i], parts[i+m]) {
@@ -229,16 +229,15 @@ func (c *Client) RecodeParity(ctx context.Context, w *wire.Stripe, index int) (d
 	}
 	length := s.Scheme.ChunkLen(s.Length)
 	piece := min(repairPiece, length)
-	l, err := c.newLease(ctx, length+piece*int64(k+m-1))
+	l, err := c.newLease(ctx, length+piece*int64(k+m+1))
 	if err != nil {
 		return fail(err)
 	}
-	out, err := c.recode(ctx, l, s, index, coder.Encode)
+	out, sum, err := c.recode(ctx, l, s, &recoder{coder: coder, k: k, m: m, index: index, sums: make([]uint32, k)})
 	if err != nil {
 		l.release()
 		return fail(err)
 	}
-	sum = crc.Sum(out)
 	if sum != s.Chunks[index].CRC {
 		c.metrics.ParityWrong.Inc()
 		c.log.Error("parity encoded again", "stripe", s.ID, "index", index, "recorded", s.Chunks[index].CRC, "sum", sum)
@@ -246,31 +245,26 @@ func (c *Client) RecodeParity(ctx context.Context, w *wire.Stripe, index int) (d
 	return out, sum, l.release, nil
 }
 
-func (c *Client) recode(ctx context.Context, l *lease, s *stripeRecord, index int, encode func(data, parity [][]byte) error) ([]byte, error) {
-	k, m := int(s.Scheme.K), int(s.Scheme.M)
+func (c *Client) recode(ctx context.Context, l *lease, s *stripeRecord, r *recoder) ([]byte, uint32, error) {
 	length := s.Scheme.ChunkLen(s.Length)
 	piece := min(repairPiece, length)
 	out, err := l.own(ctx, int(length))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	bufs, err := l.get(ctx, k+m, int(piece))
+	bufs, err := l.get(ctx, r.k+r.m+1, int(piece))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	sums := make([]uint32, k)
 	for at := int64(0); at < length; at += piece {
 		parts := cut(bufs, min(piece, length-at))
-		if err := c.getAll(ctx, s, at, parts[:k]); err != nil {
-			return nil, err
+		if err := c.getAll(ctx, s, at, parts[:r.k]); err != nil {
+			return nil, 0, err
 		}
-		for i := range sums {
-			sums[i] = crc.Update(sums[i], parts[i])
+		if err := r.encode(parts); err != nil {
+			return nil, 0, err
 		}
-		if err := encode(parts[:k], parts[k:]); err != nil {
-			return nil, err
-		}
-		copy(out[at:], parts[index])
+		copy(out[at:], parts[r.index])
 	}
-	return out, recordedSums(s, sums)
+	return out, r.made, r.check(s, out)
 }
