@@ -21,7 +21,7 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	if asked.Count == 0 || asked.Count > maxPlace {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be asked for at once", asked.Count, maxPlace)}
 	}
-	policy, some, err := l.policyScheme(moraine.InodeID(asked.Inode))
+	policy, some, err := l.policyScheme(c, moraine.InodeID(asked.Inode))
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +60,15 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 }
 
 // policyScheme is what the policy of a place says of new stripes there; nil
-// where it says nothing. some is whether any directory has a policy. It is advice, as
-// placements are: the state of a moment ago does.
-func (l *leader) policyScheme(at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
+// where it says nothing, or the caller may not name the place. some is whether any directory has
+// a policy. It is advice, as placements are: the state of a moment ago does.
+func (l *leader) policyScheme(c *call, at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
 	err = l.store.View(func(r state.Reader, _ uint64) error {
 		n, err := l.machine.Counters(r)
 		if some = n.Policies > 0; !some || at == 0 || err != nil {
+			return err
+		}
+		if may, err := l.machine.MayName(r, c.caller, moraine.SessionID(c.req.Session), at); err != nil || !may {
 			return err
 		}
 		s, err := l.machine.PolicyScheme(r, at)

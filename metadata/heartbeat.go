@@ -29,6 +29,9 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	}
 	mark := l.topology.mark()
 	asked := c.req.GetRegisterHost()
+	if err := l.topology.view().mayRegister(c, host); err != nil {
+		return nil, err
+	}
 	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
@@ -81,8 +84,13 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 		reply.Revoked = revoked.List()
 	}
 	var devices, working []uint32
+	var own []*wire.Device // what the host says of others' devices counts for nothing
 	for _, d := range asked.Devices {
-		switch have := v.devices[d.Id]; {
+		have := v.devices[d.Id]
+		if have != nil && have.Host == host {
+			own = append(own, d)
+		}
+		switch {
 		case have == nil || have.Host != host, have.Epoch != d.Epoch:
 			reply.Register = true
 		default:
@@ -95,7 +103,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 			}
 		}
 	}
-	reply.Scrub = l.scrubs.tell(asked.Devices)
+	reply.Scrub = l.scrubs.tell(own)
 	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
 	err = l.store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Applied = applied
@@ -189,6 +197,33 @@ func (l *leader) deletedChunks(ctx context.Context, c *call) (*wire.MetaResponse
 func (v *topologyView) mayReport(c *call, device uint32) error {
 	if c.caller.Role != string(transport.RoleAdmin) && !v.onHost(device, c.caller.Node) {
 		return denied("device %d is not one of node %q", device, c.caller.Node)
+	}
+	return nil
+}
+
+// mayRegister is whether a chunkserver may register the devices that it names. A device that
+// is in service on another host is that host's as long as the host is up: a disk is carried
+// once it is out, or its host is down. Who registers a device that it takes to be broken does
+// not claim it.
+func (v *topologyView) mayRegister(c *call, host string) error {
+	if c.caller.Role == string(transport.RoleAdmin) {
+		return nil
+	}
+	claimed := make(map[string]bool)
+	for _, d := range c.req.GetRegisterHost().GetHost().GetDevices() {
+		if d.State != wire.DeviceState_DEVICE_STATE_OUT {
+			claimed[string(d.Uuid)] = true
+		}
+	}
+	for _, h := range v.wire.Hosts {
+		if h.Id == host || !h.Alive {
+			continue
+		}
+		for _, d := range h.Devices {
+			if claimed[string(d.Uuid)] && holds(d) && d.State != wire.DeviceState_DEVICE_STATE_OUT {
+				return &moraine.Error{Ref: host, Kind: moraine.Busy, Err: fmt.Errorf("host %s, which is up, has device %d: take it out there (`moraine device set %d out`), or stop that host, before its disk is carried", h.Id, d.Id, d.Id)}
+			}
+		}
 	}
 	return nil
 }

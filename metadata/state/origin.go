@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -101,6 +102,20 @@ func (v *view) limitReads(sc scope, i *inode, stripes []*moraine.Stripe, reply *
 		}
 	}
 	return nil
+}
+
+// MayName reports whether an inode is there, and in the scope of a caller's session. It is for
+// what a leader looks up before the state machine judges the request.
+func (m *Machine) MayName(r Reader, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (bool, error) {
+	v := m.view(r)
+	sc, err := v.readScope(caller, session)
+	if isAnswer(err) {
+		return false, nil // as it fails, so will the request
+	}
+	if err != nil {
+		return false, err
+	}
+	return v.mayName(sc, id)
 }
 
 // mayName reports whether an inode is there, and in the scope.

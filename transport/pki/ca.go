@@ -72,7 +72,8 @@ func NewCA(cluster moraine.UUID, now time.Time, ttl time.Duration) (*CA, error) 
 	return &CA{cluster: cluster, cert: cert, key: key}, nil
 }
 
-// LoadCA reads ca.crt and ca.key in dir.
+// LoadCA reads ca.crt and ca.key in dir. A key that others may read is refused, as that of an
+// identity is.
 func LoadCA(dir string) (*CA, error) {
 	certPath, keyPath := filepath.Join(dir, CACertFile), filepath.Join(dir, CAKeyFile)
 	certPEM, err := os.ReadFile(certPath)
@@ -82,6 +83,9 @@ func LoadCA(dir string) (*CA, error) {
 	keyPEM, err := os.ReadFile(keyPath)
 	if err != nil {
 		return nil, wrap("pki.LoadCA", keyPath, err)
+	}
+	if err := checkMode(keyPath); err != nil {
+		return nil, err
 	}
 	certs, err := parseCerts(certPEM)
 	if err != nil {

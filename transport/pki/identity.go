@@ -148,10 +148,10 @@ func load(f Files) (loaded, error) {
 func checkMode(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
-		return wrap("pki.LoadIdentity", path, err)
+		return wrap("pki.checkMode", path, err)
 	}
 	if st.Mode().Perm()&0o037 != 0 {
-		return &moraine.Error{Op: "pki.LoadIdentity", Ref: path, Kind: moraine.PermissionDenied,
+		return &moraine.Error{Op: "pki.checkMode", Ref: path, Kind: moraine.PermissionDenied,
 			Err: fmt.Errorf("a private key must be closed to others, but its mode is %v: chmod 600 it", fs.FileMode(st.Mode().Perm()))}
 	}
 	return nil

@@ -219,6 +219,10 @@ func TestFiles(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NotFound)
 	_, err = pki.LoadCA(t.TempDir())
 	require.ErrorIs(t, err, moraine.NotFound)
+	require.NoError(t, os.Chmod(filepath.Join(dir, "ca.key"), 0o644))
+	_, err = pki.LoadCA(dir)
+	require.ErrorIs(t, err, moraine.PermissionDenied)
+	require.ErrorContains(t, err, "chmod 600")
 }
 
 // An identity follows its files; a half of a rotation changes nothing.
