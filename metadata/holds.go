@@ -135,8 +135,10 @@ func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 
 // holdSeen returns another session's exclusive lease on a directory of which an
 // answer shows an entry, or the attributes, or under which it may have made what the
-// answer says is not there.
-func (l *leader) holdSeen(r state.Reader, seen *state.Seen, session uint64) (state.Hold, error) {
+// answer says is not there. Leases outside of the caller's scope are passed over: the
+// answer shows nothing of what is there.
+func (l *leader) holdSeen(r state.Reader, c *call, seen *state.Seen) (state.Hold, error) {
+	session := moraine.SessionID(c.req.Session)
 	last := moraine.InodeID(0)
 	for i := range seen.Touches {
 		touch := &seen.Touches[i]
@@ -145,17 +147,26 @@ func (l *leader) holdSeen(r state.Reader, seen *state.Seen, session uint64) (sta
 		}
 		last = touch.Lease
 		h, err := l.machine.Holder(r, touch.Lease)
-		if err != nil || (h.Session != 0 && uint64(h.Session) != session) {
+		if minds, err := l.minds(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
 	for _, id := range seen.Missing {
-		h, err := l.machine.NumberHold(r, id, moraine.SessionID(session))
-		if err != nil || h.Session != 0 {
+		h, err := l.machine.NumberHold(r, id, session)
+		if minds, err := l.minds(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
 	return state.Hold{}, nil
+}
+
+// minds reports whether a hold, which was found unless err says why not, is another session's
+// and in the caller's scope.
+func (l *leader) minds(r state.Reader, c *call, h state.Hold, err error) (bool, error) {
+	if err != nil || h.Session == 0 || uint64(h.Session) == c.req.Session {
+		return false, err
+	}
+	return l.machine.MayName(r, c.caller, moraine.SessionID(c.req.Session), h.Directory)
 }
 
 // applied proposes a command until no exclusive lease is in its way.

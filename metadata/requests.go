@@ -66,7 +66,7 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 			asOf = applied
 			resp, seen, err = l.machine.ReadSeen(r, c.caller, req)
 			if err == nil && mind {
-				met, err = l.holdSeen(r, &seen, c.req.Session)
+				met, err = l.holdSeen(r, c, &seen)
 			}
 			return err
 		})

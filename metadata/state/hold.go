@@ -95,7 +95,8 @@ func (t *tx) mindHold(dir moraine.InodeID) {
 	}
 }
 
-// mindNumber is mindHold for an inode that there is none of.
+// mindNumber is mindHold for an inode that there is none of. A hold outside of the caller's
+// scope is passed over: what its holder may have made is not there for the caller either way.
 func (t *tx) mindNumber(id moraine.InodeID) {
 	if t.count[cHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
 		return
@@ -104,7 +105,14 @@ func (t *tx) mindNumber(id moraine.InodeID) {
 	if t.session != nil {
 		own = t.session.id
 	}
-	t.met, t.holdErr = t.numberHold(id, own)
+	h, err := t.numberHold(id, own)
+	in := true
+	if err == nil && h.Directory != 0 && t.scope.root != 0 { // a command of the leader's own has no scope
+		in, err = t.view.mayName(t.scope, h.Directory)
+	}
+	if t.holdErr = err; in {
+		t.met = h
+	}
 }
 
 // numberHold returns a hold of another session that was given the number of an inode
