@@ -447,3 +447,32 @@ func (c *client) stripesOf(f uint64) (out []*wire.Stripe) {
 		from = last.Offset + last.Length
 	}
 }
+
+// TestLostFilesOutsideAScopeAreNotListed: whoever is confined to a directory is told of the lost
+// files below it by their paths there, and of others neither the names, nor how many they are.
+func TestLostFilesOutsideAScopeAreNotListed(t *testing.T) {
+	b := newCluster(t, 4)
+	c := b.open(nil)
+	a, foreign := c.mkdir(c.root, "a"), c.mkdir(c.root, "b")
+	for i, dir := range []uint64{foreign, a, foreign} {
+		name := fmt.Sprintf("f%d", i)
+		c.save(name, []uint32{1, 2}, []uint32{2, 3})
+		c.ok(c.rename(&wire.Rename{Parent: c.root, Name: name, NewParent: dir, NewName: name}))
+	}
+	b.ok(b.tell(2, 1, allGone))
+	c.setState(1, wire.DeviceState_DEVICE_STATE_OUT)
+	c.raise()
+	if got := fmt.Sprint(c.lostFiles()); got != "[b/f0 [0 10] a/f1 [0 10] b/f2 [0 10]]" {
+		t.Fatalf("lost: %s", got)
+	}
+	confined := b.open(func(op *wire.OpenSession) { op.Scope = "/a" })
+	if got := fmt.Sprint(confined.lostFiles()); got != "[f1 [0 10]]" {
+		t.Errorf("of /a: %s", got)
+	}
+	for after := range uint64(3) {
+		list := &wire.ListLost{Limit: 1, After: a - 1 + after}
+		if r := confined.ok(confined.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: list}})).GetLost(); r.More || len(r.Files) > 1 {
+			t.Errorf("after %x: %v", list.After, r)
+		}
+	}
+}
