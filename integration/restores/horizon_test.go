@@ -15,9 +15,9 @@ import (
 
 // TestABackupWithinTheHorizonRestoresWhole: after a backup every file is written over or
 // removed, small ones are packed, worn ones rewritten, and hosts drained. A restore within the
-// horizon brings back every byte of the backup, though no file has named them for an hour.
+// horizon brings back every byte of the backup, though no file has named them for ten minutes.
 func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
-	opts := incluster.Options{Chunkservers: 7, Grace: 5 * time.Second, RewriteEvery: 20 * time.Second, PackAfter: 30 * time.Second, BackupHorizon: 2 * time.Hour}
+	opts := incluster.Options{Chunkservers: 7, Grace: 5 * time.Second, RewriteEvery: 20 * time.Second, PackAfter: 30 * time.Second, BackupHorizon: 40 * time.Minute}
 	inWorld(t, opts, func(w *world) {
 		for i := range 4 {
 			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
@@ -42,11 +42,11 @@ func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
 			})
 			w.set(host, stateIn)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		c := w.cluster()
 		require.NotZero(t, c.KeptBytes)
 		require.Zero(t, c.PendingBytes, "what is kept is counted apart")
-		require.EqualValues(t, 2*3600*1000, c.BackupHorizonMillis)
+		require.EqualValues(t, 40*60*1000, c.BackupHorizonMillis)
 		require.Equal(t, c.BackupHorizonMillis, c.BackupHorizonNowMillis)
 		w.files = then
 		w.restore(backup)
@@ -61,14 +61,14 @@ func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
 // becomes full it goes before, the oldest first, so that what is written has room; the horizon
 // that holds then is said to be shorter.
 func TestKeptBytesGiveWay(t *testing.T) {
-	opts := incluster.Options{Chunkservers: 3, CapacityBytes: 24 << 20, Grace: 5 * time.Second, BackupHorizon: time.Hour}
+	opts := incluster.Options{Chunkservers: 3, CapacityBytes: 24 << 20, Grace: 5 * time.Second, BackupHorizon: 10 * time.Minute}
 	inWorld(t, opts, func(w *world) {
 		w.put("/kept", 600<<10, 1)
 		require.NoError(t, w.admin.Remove(w.ctx, "/kept"))
 		delete(w.files, "/kept")
-		time.Sleep(30 * time.Minute)
+		time.Sleep(5 * time.Minute)
 		require.NotZero(t, w.cluster().KeptBytes)
-		time.Sleep(31 * time.Minute)
+		time.Sleep(6 * time.Minute)
 		require.Zero(t, w.cluster().KeptBytes, "the horizon is over")
 
 		w.put("/stays", 600<<10, 1)
@@ -77,7 +77,7 @@ func TestKeptBytesGiveWay(t *testing.T) {
 			w.put(name, 600<<10, byte(i))
 			require.NoError(t, w.admin.Remove(w.ctx, name))
 			delete(w.files, name)
-			time.Sleep(8 * time.Second)
+			time.Sleep(3 * time.Second)
 		}
 		c := w.cluster()
 		require.NotZero(t, c.KeptBytes)
