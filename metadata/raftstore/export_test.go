@@ -52,6 +52,9 @@ var (
 	DecodeID      = decodeIdentity
 	DecodeCurrent = decodeCurrent
 	EncodeCurrent = encodeCurrent
+	ValueSum      = valueSum
+	SealValue     = sealValue
+	OpenValue     = openValue
 )
 
 func (m *metaStore) Open() error { return m.open() }

@@ -32,7 +32,11 @@ func scan(r pebbleReader, lo, hi []byte, fn func(key, value []byte) bool) (err e
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
 	for ok := it.First(); ok; ok = it.Next() {
-		value, err := it.ValueAndErr()
+		stored, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		value, _, err := openValue(it.Key(), stored)
 		if err != nil {
 			return err
 		}
@@ -52,16 +56,20 @@ func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	var buf []byte
+	var damage error
+	// tell tells fn of a pair of look's, and reports whether the scan goes on.
+	tell := func(key []byte, c cell) bool {
+		if damage = c.check(key); damage != nil {
+			return false
+		}
+		return !c.there || fn(key, c.value)
+	}
 	// show tells fn of the first key, and reports whether the scan goes on.
 	show := func() bool {
-		key := keys[0]
+		c, ok := look(keys[0])
+		buf = append(buf[:0], keys[0]...)
 		keys = keys[1:]
-		c, ok := look(key)
-		if !ok || !c.there {
-			return true
-		}
-		buf = append(buf[:0], key...)
-		return fn(buf, c.value)
+		return !ok || tell(buf, c)
 	}
 	more := true
 	err := scan(r, lo, hi, func(key, value []byte) bool {
@@ -74,7 +82,7 @@ func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string
 		if len(keys) > 0 && keys[0] == string(key) {
 			if c, ok := look(keys[0]); ok {
 				keys = keys[1:]
-				more = !c.there || fn(key, c.value)
+				more = tell(key, c)
 				return more
 			}
 			keys = keys[1:]
@@ -84,6 +92,9 @@ func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string
 	})
 	for err == nil && more && len(keys) > 0 {
 		more = show()
+	}
+	if err == nil {
+		err = damage
 	}
 	return err
 }
@@ -113,8 +124,17 @@ type applyKV struct {
 // cell is what a commit wrote to a key.
 type cell struct {
 	value []byte
-	there bool // false where it deleted it
-	fresh bool // the database has no such key: its deletion need not be written
+	sum   uint32 // of key and value, where there is one
+	there bool   // false where it deleted it
+	fresh bool   // the database has no such key: its deletion need not be written
+}
+
+// check compares the value with its checksum.
+func (c cell) check(key []byte) error {
+	if !c.there {
+		return nil
+	}
+	return checkValue(key, c.value, c.sum)
 }
 
 var _ state.KV = (*applyKV)(nil)
@@ -136,24 +156,23 @@ func (s *stateDB) newApplyKV() *applyKV {
 // Get implements state.Reader. The slice is never changed.
 func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	if c, ok := k.look(string(key)); ok {
-		return c.value, c.there, nil
+		return c.value, c.there, c.check(key)
 	}
-	if value, ok := k.records.get(key, k.at); ok {
-		return value, true, nil
+	if value, ok, err := k.records.get(key, k.at); ok || err != nil {
+		return value, ok, err
 	}
 	if k.ends.absent(key) {
 		return nil, false, nil
 	}
-	value, closer, err := k.db.Get(key)
-	if err == pebble.ErrNotFound {
+	value, sum, ok, err := readValue(k.db, key)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case !ok:
 		return nil, false, k.missed(key)
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	own := bytes.Clone(value)
-	k.records.add(key, own, k.at)
-	return own, true, closer.Close()
+	k.records.add(key, value, sum, k.at)
+	return value, true, nil
 }
 
 // look returns what is above the database for key, false for nothing.
@@ -197,6 +216,7 @@ func (k *applyKV) write(key []byte, c cell) error {
 		return err
 	}
 	if c.there {
+		c.sum = valueSum(key, c.value)
 		k.ends.wrote(key)
 	}
 	before, ok := k.writes[string(key)]

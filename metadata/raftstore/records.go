@@ -48,6 +48,7 @@ type recordShard struct {
 type record struct {
 	value []byte // never changed
 	since uint64
+	sum   uint32 // of key and value
 }
 
 // newRecords returns an empty cache of about size bytes for a database that
@@ -66,8 +67,16 @@ func (r *records) shard(key []byte) *recordShard {
 }
 
 // get returns the value that key has in the state after entry at, if that is
-// known. It must not be changed.
-func (r *records) get(key []byte, at uint64) ([]byte, bool) {
+// known, compared with its checksum. It must not be changed.
+func (r *records) get(key []byte, at uint64) ([]byte, bool, error) {
+	rec, ok := r.find(key, at)
+	if !ok {
+		return nil, false, nil
+	}
+	return rec.value, true, checkValue(key, rec.value, rec.sum)
+}
+
+func (r *records) find(key []byte, at uint64) (record, bool) {
 	s := r.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,15 +86,12 @@ func (r *records) get(key []byte, at uint64) ([]byte, bool) {
 			s.put(string(key), rec, r.room)
 		}
 	}
-	if !ok || rec.since > at {
-		return nil, false
-	}
-	return rec.value, true
+	return rec, ok && rec.since <= at
 }
 
 // add takes in a value that was read from the state after entry at. It keeps
 // value, which must not be changed.
-func (r *records) add(key, value []byte, at uint64) {
+func (r *records) add(key, value []byte, sum uint32, at uint64) {
 	if len(value) > maxRecord {
 		return
 	}
@@ -94,7 +100,7 @@ func (r *records) add(key, value []byte, at uint64) {
 	defer s.mu.Unlock()
 	// A spill that begins after this look comes to this shard after us.
 	if r.begun.Load() <= at {
-		s.put(string(key), record{value, at}, r.room)
+		s.put(string(key), record{value, at, sum}, r.room)
 	}
 }
 
@@ -107,7 +113,7 @@ func (r *records) spill(pairs []pair, index uint64) {
 		s := &r.shards[maphash.String(r.seed, p.key)%recordShards]
 		s.mu.Lock()
 		if p.there && len(p.value) <= maxRecord {
-			s.put(p.key, record{p.value, index}, r.room)
+			s.put(p.key, record{p.value, index, p.sum}, r.room)
 		} else {
 			delete(s.recent, p.key) // its size goes with the next exchange
 			delete(s.old, p.key)

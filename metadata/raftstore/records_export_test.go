@@ -36,3 +36,29 @@ func (s *StateForTest) Apply(index uint64, change func(state.KV) error) error {
 func (s *StateForTest) View(fn func(r state.Reader, applied uint64) error) error {
 	return s.db.read(func(r viewReader, applied uint64) error { return fn(r, applied) })
 }
+
+// Ended is the error that ends the node of the state, nil while there is none.
+func (s *StateForTest) Ended() error { return s.db.fatal.err() }
+
+// Spill writes what was committed to the database's table in memory, and with flush on to disk.
+func (s *StateForTest) Spill(flush bool) error {
+	if err := s.db.spill(); err != nil || !flush {
+		return err
+	}
+	return s.db.db.Flush()
+}
+
+// Forget empties the cache of records.
+func (s *StateForTest) Forget() { s.db.records = newRecords(s.db.cfg.RecordCacheBytes, s.db.reached) }
+
+// FlipStored changes one bit of what the database has for key, where it has it in memory: in
+// its table, or in its cache of blocks.
+func (s *StateForTest) FlipStored(key []byte, bit int) error {
+	stored, closer, err := s.db.db.Get(key)
+	if err != nil {
+		return err
+	}
+	bit %= 8 * len(stored)
+	stored[bit/8] ^= 1 << (bit % 8)
+	return closer.Close()
+}

@@ -202,14 +202,10 @@ func (s *stateDB) options(wal *stateLog) *pebble.Options {
 
 // applied returns the index of the last entry in r, 0 if there is none.
 func applied(r pebble.Reader) (uint64, error) {
-	value, closer, err := r.Get(appliedKey)
-	if err == pebble.ErrNotFound {
-		return 0, nil
-	}
-	if err != nil {
+	value, _, ok, err := readValue(r, appliedKey)
+	if err != nil || !ok {
 		return 0, err
 	}
-	defer closer.Close()
 	if len(value) != 9 || value[0] != 1 {
 		return 0, corruptf("applied index %x", value)
 	}
@@ -218,6 +214,12 @@ func applied(r pebble.Reader) (uint64, error) {
 
 func encodeApplied(index uint64) []byte {
 	return binary.LittleEndian.AppendUint64([]byte{1}, index)
+}
+
+// setApplied adds to batch the index of the last entry that it has.
+func setApplied(batch *pebble.Batch, index uint64) error {
+	value := encodeApplied(index)
+	return batch.Set(appliedKey, sealValue(nil, value, valueSum(appliedKey, value)), nil)
 }
 
 // commit makes kv's writes visible as the state after entry index. They become
@@ -252,16 +254,20 @@ func (s *stateDB) spill() error {
 	return s.renew(func() { s.layers = newLayers() })
 }
 
-// batchOf returns a batch of pairs, and of the index of the last entry.
+// batchOf returns a batch of pairs, and of the index of the last entry. Each value is compared
+// with its checksum once more: one that flipped in memory ends the node before it gets to disk,
+// and the log brings it again.
 func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 	batch := s.db.NewBatch()
-	var buf []byte
+	var buf, stored []byte
 	for _, p := range pairs {
 		buf = append(buf[:0], p.key...)
-		var err error
+		err := p.check(buf)
 		switch {
+		case err != nil:
 		case p.there:
-			err = batch.Set(buf, p.value, nil)
+			stored = sealValue(stored[:0], p.value, p.sum)
+			err = batch.Set(buf, stored, nil)
 		case !p.fresh:
 			err = batch.Delete(buf, nil)
 		}
@@ -269,7 +275,7 @@ func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 			return nil, errors.Join(err, batch.Close())
 		}
 	}
-	if err := batch.Set(appliedKey, encodeApplied(s.reached), nil); err != nil {
+	if err := setApplied(batch, s.reached); err != nil {
 		return nil, errors.Join(err, batch.Close())
 	}
 	return batch, nil

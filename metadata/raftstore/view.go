@@ -6,6 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
@@ -16,15 +17,8 @@ var _ state.Reader = snapReader{}
 
 // Get implements state.Reader. The slice stays as it is.
 func (s snapReader) Get(key []byte) ([]byte, bool, error) {
-	value, closer, err := s.snap.Get(key)
-	if err == pebble.ErrNotFound {
-		return nil, false, nil
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	out := bytes.Clone(value)
-	return out, true, closer.Close()
+	value, _, ok, err := readValue(s.snap, key)
+	return value, ok, err
 }
 
 // Scan implements state.Reader.
@@ -45,23 +39,39 @@ type sharedView struct {
 type viewReader struct {
 	*sharedView
 	records *records
+	fatal   *fatal
 }
 
 var _ state.Reader = viewReader{}
 
 // Get implements state.Reader.
 func (v viewReader) Get(key []byte) ([]byte, bool, error) {
+	value, ok, err := v.get(key)
+	return value, ok, v.endAt(err)
+}
+
+func (v viewReader) get(key []byte) ([]byte, bool, error) {
 	if c, ok := v.look(string(key)); ok {
-		return c.value, c.there, nil
+		return c.value, c.there, c.check(key)
 	}
-	if value, ok := v.records.get(key, v.applied); ok {
-		return value, true, nil
+	if value, ok, err := v.records.get(key, v.applied); ok || err != nil {
+		return value, ok, err
 	}
-	value, ok, err := snapReader{v.snap}.Get(key)
+	value, sum, ok, err := readValue(v.snap, key)
 	if ok && err == nil && bytes.Compare(key, reserved) < 0 {
-		v.records.add(key, value, v.applied)
+		v.records.add(key, value, sum, v.applied)
 	}
 	return value, ok, err
+}
+
+// endAt ends the node where err says that a value is damaged: what else its memory has wrong
+// nobody knows, and the other servers have the value. The caller's request is for them.
+func (v viewReader) endAt(err error) error {
+	if moraine.KindOf(err) != moraine.Corrupt || err == nil {
+		return err
+	}
+	v.fatal.set(err)
+	return &moraine.Error{Op: "raftstore.View", Kind: moraine.Unavailable, Err: errors.New("this server ends: its state is damaged")}
 }
 
 func (v viewReader) look(key string) (cell, bool) { return v.layers.at(key, v.applied) }
@@ -69,7 +79,7 @@ func (v viewReader) look(key string) (cell, bool) { return v.layers.at(key, v.ap
 // Scan implements state.Reader.
 func (v viewReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	from, to := bounds(lo, hi)
-	return scanOver(v.snap, lo, hi, v.layers.keysIn(nil, from, to, v.applied), v.look, fn)
+	return v.endAt(scanOver(v.snap, lo, hi, v.layers.keysIn(nil, from, to, v.applied), v.look, fn))
 }
 
 // read calls fn with a consistent state that holds at least every commit that
@@ -81,7 +91,7 @@ func (s *stateDB) read(fn func(r viewReader, applied uint64) error) error {
 		return errClosed
 	}
 	v := s.acquireView()
-	err := fn(viewReader{v, s.records}, v.applied)
+	err := fn(viewReader{v, s.records, s.fatal}, v.applied)
 	return errors.Join(err, s.releaseView(v))
 }
 
