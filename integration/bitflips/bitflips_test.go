@@ -1,116 +1,153 @@
 package bitflips_test
 
 import (
-	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/integration/incluster"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
-// place is where one bit flips in the path of a file's bytes.
+// place is a row: where bytes stand, and what becomes of one bit that flips there.
 type place struct {
-	// before sets the flip up before the file is written, after does it once it was.
-	before func(w *world)
-	after  func(w *world)
-	// refused: the write must fail, as the only right bytes are gone.
-	refused bool
-	// found checks that the flip was found and counted.
-	found func(w *world)
+	where string
+	flip  string // how it is flipped
+	seen  string // what is seen of it
+	heals string // how it is healed; "": it is not
+	pages string // pages of docs/formats that describe these bytes
+
+	// One of these. try flips one random bit in a cluster that rows share, and requires that it
+	// is found, reported and healed; alone needs no cluster; test is where only a package
+	// reaches the place: package.TestName.
+	try   func(w *world, rng *rand.Rand)
+	alone func(t *testing.T, rng *rand.Rand)
+	test  string
+}
+
+// tries is how many random bits of each place flip: few in a short run.
+func tries(short, long int) int {
+	if n, err := strconv.Atoi(os.Getenv("MORAINE_TEST_RUNS")); err == nil {
+		return n
+	}
+	if os.Getenv("MORAINE_TEST_LONG") != "" {
+		return long
+	}
+	return short
+}
+
+// rngOf is the choice of the position of one try. MORAINE_TEST_SEED repeats it.
+func rngOf(try int) (rng *rand.Rand, seed uint64) {
+	seed = uint64(try)
+	if n, err := strconv.ParseUint(os.Getenv("MORAINE_TEST_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	return rand.New(rand.NewPCG(seed, 0x666c6970)), seed
 }
 
 // TestBitFlips flips one bit in each place where the bytes of a file stand between its writer and
-// its reader: it is found and counted, healed where redundancy allows, and no wrong byte is
-// served. (docs/SEMANTICS.md, "No single flipped bit is served", names the tests of the places
-// that only a package can reach: staging memory, pieces, chunks in memory, the metadata.)
+// its reader: it is found, reported, and healed where redundancy allows, and no wrong byte is
+// served. The table is in places_test.go.
 func TestBitFlips(t *testing.T) {
-	for name, p := range map[string]place{
-		"a writer's buffer after the sum": {before: func(w *world) { w.flipPuts(1, false) }, refused: true, found: refusedPut},
-		"a chunk on its way to a server":  {before: func(w *world) { w.flipPuts(1, true) }, found: refusedPut},
-		"a chunk on its way to a reader":  {after: flipGet},
-		"a chunk on disk":                 {after: rotOne},
-		"parity before it is summed":      {before: func(w *world) { w.net.encodeWrong(firstParity) }, after: scrubOne},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
-				if p.before != nil {
-					p.before(w)
-				}
-				err := w.write()
-				w.net.set(func() { w.net.put, w.net.commit = nil, nil })
-				if p.found != nil {
-					p.found(w)
-				}
-				if p.refused {
-					require.Error(t, err)
-					return
-				}
-				require.NoError(t, err)
-				if p.after != nil {
-					p.after(w)
-				}
-				require.NoError(t, w.read(0, fileBytes))
-				w.until("repair", func() bool { return w.topology().RepairQueued == 0 })
-				require.Zero(t, w.scrub(), "all is healed")
-				w.Kill(w.holder(0), w.holder(firstParity))
-				require.NoError(t, w.read(0, fileBytes), "as many hosts may be lost as before")
-			})
+	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
+		for _, p := range places {
+			if p.try == nil {
+				continue
+			}
+			n := tries(2, 12)
+			for try := range n {
+				rng, seed := rngOf(try)
+				w.newFile(rng, fmt.Sprintf("/%s-%d", strings.ReplaceAll(p.where, " ", "-"), try))
+				w.during(fmt.Sprintf("%s, seed %d", p.where, seed), func() { p.try(w, rng) })
+			}
+			w.t.Logf("%-60s %3d bits: all found, 0 wrong bytes served; healed: %s", p.where, n, orNot(p.heals))
+		}
+	})
+}
+
+// TestBitFlipsAlone flips bits in places that need no cluster.
+func TestBitFlipsAlone(t *testing.T) {
+	for _, p := range places {
+		if p.alone == nil {
+			continue
+		}
+		t.Run(p.where, func(t *testing.T) {
+			for try := range tries(40, 2000) {
+				rng, seed := rngOf(try)
+				p.alone(t, rng)
+				require.False(t, t.Failed(), "seed %d", seed)
+			}
 		})
 	}
 }
 
-// flipPuts flips a bit of a chunk that is put: on the way of the first request alone, or in the
-// memory of the writer, for good.
-func (w *world) flipPuts(index uint32, onTheWay bool) {
-	over := false
-	w.net.set(func() {
-		w.net.put = func(req *wire.PutChunk, data [][]byte) {
-			if req.Index != index || over {
-				return
-			}
-			over = onTheWay
-			data[0] = bytes.Clone(data[0])
-			data[0][99] ^= 4
+// during names what was under way if it fails.
+func (w *world) during(what string, fn func()) {
+	done := false
+	defer func() {
+		if !done {
+			w.t.Errorf("during: %s", what)
 		}
-	})
+	}()
+	fn()
+	done = true
 }
 
-func refusedPut(w *world) {
-	w.t.Helper()
-	refused := 0.0
-	for i := 1; i <= 8; i++ {
-		refused += counted(w.t, w.ChunkMetrics("n"+string(rune('0'+i))).Puts.WithLabelValues(moraine.Corrupt.String()))
+func orNot(s string) string {
+	if s == "" {
+		return "not"
 	}
-	require.Positive(w.t, refused)
+	return s
 }
 
-// flipGet flips a bit of the first payload that a reader gets.
-func flipGet(w *world) {
-	flipped := false
-	w.net.set(func() {
-		w.net.get = func(_ *wire.GetChunk, p []byte) {
-			if !flipped && len(p) > 0 {
-				flipped = true
-				p[len(p)/2] ^= 4
+// TestEveryPlaceHasARow: each format of docs/formats has a row, each row says all, and the tests
+// that it names exist. A new format without a row fails.
+func TestEveryPlaceHasARow(t *testing.T) {
+	covered := map[string]bool{}
+	for _, p := range places {
+		require.NotEmpty(t, p.flip, p.where)
+		require.NotEmpty(t, p.seen, p.where)
+		ways := 0
+		for _, has := range []bool{p.try != nil, p.alone != nil, p.test != ""} {
+			if has {
+				ways++
 			}
 		}
-	})
-	require.NoError(w.t, w.read(0, fileBytes))
-	require.True(w.t, flipped)
+		require.Equal(t, 1, ways, "%s: one way to be tested", p.where)
+		if p.test != "" {
+			require.True(t, testExists(t, p.test), "%s: there is no test %s", p.where, p.test)
+		}
+		for page := range strings.FieldsSeq(p.pages) {
+			require.FileExists(t, filepath.Join("../../docs/formats", page+".md"), p.where)
+			covered[page] = true
+		}
+	}
+	pages, err := filepath.Glob("../../docs/formats/*.md")
+	require.NoError(t, err)
+	require.Greater(t, len(pages), 10)
+	for _, page := range pages {
+		name := strings.TrimSuffix(filepath.Base(page), ".md")
+		require.True(t, covered[name] || name == "README", "docs/formats/%s.md has no row in places_test.go", name)
+	}
 }
 
-func rotOne(w *world) {
-	before := w.stripe()
-	w.rotOnDisk(w.holder(2), moraine.ChunkID{Stripe: moraine.StripeID(before.Id), Index: 2})
-	require.EqualValues(w.t, 1, w.scrub(), "it is found")
-	w.repairedFrom(before)
-}
-
-func scrubOne(w *world) {
-	before := w.stripe()
-	require.EqualValues(w.t, 1, w.scrub(), "it is found")
-	w.repairedFrom(before)
+// testExists looks for a test, named package.TestName, in the sources of its package.
+func testExists(t *testing.T, name string) bool {
+	dir, test, ok := strings.Cut(name, ".")
+	require.True(t, ok, name)
+	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if strings.Contains(string(source), "\nfunc "+test+"(") {
+			return true
+		}
+	}
+	return false
 }

@@ -41,7 +41,10 @@ type world struct {
 	net   *network
 	admin *incluster.Client // by a network without hooks
 	user  *incluster.Client
-	data  []byte // of /f
+	path  string // of the file at hand
+	data  []byte // of that file
+	// peers is what lies between chunkservers, where the world's options have it so.
+	peers *network
 }
 
 // inWorld runs fn with a cluster of 8 chunkservers under synctest's clock.
@@ -58,11 +61,13 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 			opts.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 		}
 		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20
+		peers := &network{}
+		opts.Dialer = func(_ string, d transport.Dialer) transport.Dialer { return dialer{d, peers} }
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))
-		w := &world{Cluster: c, t: t, ctx: ctx, net: &network{}, data: make([]byte, fileBytes)}
+		w := &world{Cluster: c, t: t, ctx: ctx, net: &network{}, path: "/f", data: make([]byte, fileBytes), peers: peers}
 		rng := rand.NewChaCha8([32]byte{1})
 		_, _ = rng.Read(w.data)
 		w.admin, err = c.Admin(ctx, "ops")
@@ -84,9 +89,9 @@ func (w *world) client(name string) *incluster.Client {
 	return cl
 }
 
-// write writes the file /f.
+// write writes the file at hand.
 func (w *world) write() error {
-	f, err := w.user.Create(w.ctx, "/f", client.CreateOptions{Scheme: moraine.Scheme{K: 4, M: 2}})
+	f, err := w.user.Create(w.ctx, w.path, client.CreateOptions{Scheme: moraine.Scheme{K: 4, M: 2}})
 	if err != nil {
 		return err
 	}
@@ -97,7 +102,7 @@ func (w *world) write() error {
 	return err
 }
 
-// read reads a range of /f by a client of its own. Bytes that it gets are the right ones.
+// read reads a range of the file by a client of its own. Bytes that it gets are the right ones.
 func (w *world) read(off, n int) error {
 	w.t.Helper()
 	return w.readBy(w.client("reader"), off, n)
@@ -106,7 +111,7 @@ func (w *world) read(off, n int) error {
 func (w *world) readBy(cl *incluster.Client, off, n int) error {
 	w.t.Helper()
 	defer cl.Close()
-	r, err := cl.OpenFile(w.ctx, "/f")
+	r, err := cl.OpenFile(w.ctx, w.path)
 	if err != nil {
 		return err
 	}
@@ -118,10 +123,10 @@ func (w *world) readBy(cl *incluster.Client, off, n int) error {
 	return err
 }
 
-// stripe is the record of the one stripe of /f.
+// stripe is the record of the one stripe of the file.
 func (w *world) stripe() *wire.Stripe {
 	w.t.Helper()
-	attr, err := w.admin.Stat(w.ctx, "/f")
+	attr, err := w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
 	resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: attr.Inode}}})
 	require.NoError(w.t, err)
@@ -130,7 +135,7 @@ func (w *world) stripe() *wire.Stripe {
 	return stripes[0]
 }
 
-// holder is the host of a chunk of /f.
+// holder is the host of a chunk of the file.
 func (w *world) holder(index int) string {
 	w.t.Helper()
 	device := w.stripe().Chunks[index].Device
@@ -202,6 +207,12 @@ func counted(t *testing.T, c prometheus.Counter) float64 {
 // rotOnDisk flips a bit of the record of a chunk on the disk of its host.
 func (w *world) rotOnDisk(node string, id moraine.ChunkID) {
 	w.t.Helper()
+	w.flipRecord(node, id, func(r disk.RecordInfo) (at int64, bit int) { return r.Offset + r.Size - moraine.BlockSize/2, 2 })
+}
+
+// flipRecord flips the bit that where names of the record of a chunk on the disk of its host.
+func (w *world) flipRecord(node string, id moraine.ChunkID, where func(r disk.RecordInfo) (at int64, bit int)) {
+	w.t.Helper()
 	fs, found := w.Disk(node), false
 	const dir = "/device1/segments"
 	names, err := fs.List(dir)
@@ -214,7 +225,8 @@ func (w *world) rotOnDisk(node string, id moraine.ChunkID) {
 		_, err := disk.InspectSegment(fs, file, false, func(r disk.RecordInfo) error {
 			if r.Tombstone == nil && r.Header.ID == id {
 				found = true
-				return flipFile(fs, file, r.Offset+r.Size-moraine.BlockSize/2)
+				at, bit := where(r)
+				return flipFile(fs, file, at, bit)
 			}
 			return nil
 		})
@@ -223,7 +235,7 @@ func (w *world) rotOnDisk(node string, id moraine.ChunkID) {
 	require.True(w.t, found, "%s is not on %s", id, node)
 }
 
-func flipFile(fs vfs.FS, name string, at int64) error {
+func flipFile(fs vfs.FS, name string, at int64, bit int) error {
 	f, err := fs.Open(name, vfs.Read|vfs.Write)
 	if err != nil {
 		return err
@@ -233,7 +245,7 @@ func flipFile(fs vfs.FS, name string, at int64) error {
 	if _, err := f.ReadAt(b, at); err != nil {
 		return err
 	}
-	_, err = f.WriteAt([]byte{b[0] ^ 4}, at)
+	_, err = f.WriteAt([]byte{b[0] ^ 1<<bit}, at)
 	return err
 }
 
@@ -298,7 +310,9 @@ func (c chunks) Get(ctx context.Context, req *wire.GetChunk, dst []byte, each fu
 
 // encodeWrong has one bit of parity chunks flip as they are made: their sums, and so their
 // records, are those of the wrong parity. It must be set before the file is written.
-func (n *network) encodeWrong(indexes ...uint32) {
+func (n *network) encodeWrong(indexes ...uint32) { n.encodeWrongAt(8*77+2, indexes...) }
+
+func (n *network) encodeWrongAt(bit int, indexes ...uint32) {
 	sums := map[moraine.ChunkID]uint32{}
 	n.set(func() {
 		n.put = func(req *wire.PutChunk, data [][]byte) {
@@ -306,7 +320,7 @@ func (n *network) encodeWrong(indexes ...uint32) {
 				return
 			}
 			data[0] = bytes.Clone(data[0])
-			data[0][77] ^= 4
+			flipBit(data[0], bit)
 			req.Crc = 0
 			for _, p := range data {
 				req.Crc = crc.Update(req.Crc, p)

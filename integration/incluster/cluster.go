@@ -81,7 +81,10 @@ type Options struct {
 	Store func(node string, s metadata.Store) metadata.Store
 	// Meta is put between a chunkserver and the metadata service; nil: nothing is.
 	Meta func(node string, m transport.Metadata) transport.Metadata
-	Log  *slog.Logger
+	// Dialer is put between the client of a chunkserver, by which its repairs and moves read
+	// and put chunks, and the network; nil: nothing is.
+	Dialer func(node string, d transport.Dialer) transport.Dialer
+	Log    *slog.Logger
 }
 
 func (o *Options) setDefaults() {

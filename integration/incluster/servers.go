@@ -166,6 +166,9 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 			return err
 		}
 		d := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleChunkserver, Node: n.id, Scope: "/"})
+		if n.c.opts.Dialer != nil {
+			d = n.c.opts.Dialer(n.id, d)
+		}
 		defer d.Close()
 		deps := client.Deps{Dialer: d, Log: log}
 		session, err := dialPatiently(ctx, client.Config{Metadata: addresses, MemoryBytes: 32 << 20, CacheEntries: -1}, deps)

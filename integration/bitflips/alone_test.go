@@ -1,0 +1,126 @@
+package bitflips_test
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	crand "crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func randomBytes(rng *rand.Rand, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(rng.Uint32())
+	}
+	return p
+}
+
+func flipEntry(t *testing.T, rng *rand.Rand) {
+	entry := state.EncodeEntry([][]byte{{8, 1, 16, byte(rng.Uint32N(100))}, {8, 1}})
+	_, err := state.DecodeEntry(entry)
+	require.NoError(t, err)
+	flipBit(entry, int(rng.Uint32()>>1))
+	_, err = state.DecodeEntry(entry)
+	require.ErrorIs(t, err, moraine.Corrupt)
+}
+
+// flipFileAt flips a bit of a file of the machine's, and returns what the file was.
+func flipFileAt(t *testing.T, name string, bit int) (was []byte) {
+	was, err := os.ReadFile(name)
+	require.NoError(t, err)
+	p := bytes.Clone(was)
+	flipBit(p, bit)
+	require.NoError(t, os.WriteFile(name, p, 0o600))
+	return was
+}
+
+func flipSecret(t *testing.T, rng *rand.Rand) {
+	secrets, raw := metadata.DirSecrets{Dir: t.TempDir()}, randomBytes(rng, 32)
+	require.NoError(t, secrets.Store(raw))
+	flipFileAt(t, filepath.Join(secrets.Dir, metadata.SecretFile), int(rng.Uint32()>>1))
+	got, err := secrets.Load()
+	if err == nil { // a digit in upper case says the same
+		require.Equal(t, raw, got)
+		return
+	}
+	require.ErrorIs(t, err, moraine.Corrupt)
+}
+
+// flipCertificate: what loads is what was issued: it is who it was, by the authority that it was
+// of, and its key signs for it.
+func flipCertificate(t *testing.T, rng *rand.Rand) {
+	dir, now := t.TempDir(), time.Now()
+	ca, err := pki.NewCA(moraine.UUID{1}, now, 0)
+	require.NoError(t, err)
+	require.NoError(t, ca.Save(dir))
+	issued, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "c1", Scope: "/a", ReadOnly: true, Now: now})
+	require.NoError(t, err)
+	require.NoError(t, issued.Save(dir, "c1"))
+	files := pki.FilesIn(dir, "c1")
+	id, err := pki.LoadIdentity(files)
+	require.NoError(t, err)
+	right, claims, roots := id.Current()
+
+	file := []string{files.Cert, files.Key, files.CA}[rng.IntN(3)]
+	flipFileAt(t, file, int(rng.Uint32()>>1))
+	id, err = pki.LoadIdentity(files)
+	if err != nil {
+		return
+	}
+	shown, said, trusted := id.Current()
+	require.Equal(t, claims, said)
+	if file == files.CA {
+		_, err = pki.Verify(right.Certificate, trusted, now, x509.ExtKeyUsageClientAuth)
+		require.True(t, err != nil || trusted.Equal(roots), "another authority is trusted")
+		return
+	}
+	if _, err = pki.Verify(shown.Certificate, roots, now, x509.ExtKeyUsageClientAuth); err != nil {
+		return // the other end finds it
+	}
+	require.Equal(t, right.Certificate, shown.Certificate)
+	sum := sha256.Sum256([]byte("proof"))
+	sig, err := shown.PrivateKey.(crypto.Signer).Sign(crand.Reader, sum[:], crypto.SHA256)
+	require.NoError(t, err)
+	require.True(t, ecdsa.VerifyASN1(shown.Leaf.PublicKey.(*ecdsa.PublicKey), sum[:], sig))
+}
+
+func flipToken(t *testing.T, rng *rand.Rand) {
+	key := ed25519.NewKeyFromSeed(randomBytes(rng, ed25519.SeedSize))
+	peer := &transport.Peer{Cluster: moraine.UUID{1}, Role: transport.RoleClient, Node: "c1", Scope: "/"}
+	principal := peer.Principal()
+	claims := &wire.TokenClaims{Session: rng.Uint64(), Cluster: peer.Cluster[:], Node: peer.Node, Expires: time.Now().Add(time.Hour).Unix(), Key: 7, Principal: principal}
+	token, err := transport.SignToken(key, claims)
+	require.NoError(t, err)
+	verify := func() (*wire.TokenClaims, error) {
+		return transport.VerifyToken(token, peer, func(id uint64) ed25519.PublicKey {
+			if id != 7 {
+				return nil
+			}
+			return key.Public().(ed25519.PublicKey)
+		}, time.Now())
+	}
+	_, err = verify()
+	require.NoError(t, err)
+	flipBit(token, int(rng.Uint32()>>1))
+	if got, err := verify(); err == nil {
+		require.True(t, proto.Equal(claims, got), "another session")
+	}
+}
