@@ -121,6 +121,15 @@ func (l *losses) lose(s *lossStep, stripe int) {
 	l.spoil(s, stripe, 1)
 }
 
+func (l *losses) devicesOut() (n int) {
+	for _, out := range l.out {
+		if out {
+			n++
+		}
+	}
+	return n
+}
+
 func (l *losses) device(d uint32, out bool) {
 	l.out[d] = out
 	to := wire.DeviceState_DEVICE_STATE_IN
@@ -379,6 +388,9 @@ func TestRandomStepLosses(t *testing.T) {
 					}
 				case n < 9:
 					d := uint32(1 + l.dice.IntN(6))
+					if !l.out[d] && l.devicesOut() == 4 {
+						break // a commit needs a device that is in
+					}
 					l.device(d, !l.out[d])
 				case n < 10 && len(l.steps) > 0:
 					l.removeRandom()
