@@ -138,6 +138,12 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 		}
 	case moraine.InvalidArgument, moraine.TooLarge, moraine.Unimplemented:
 		return false, r.err // another device would say the same
+	case moraine.Corrupt:
+		// The device is not to blame where the bytes are wrong here.
+		if err := p.st.verify(r.index, p.c.zeros); err != nil {
+			p.c.log.Error("bytes changed in memory after they were summed", "stripe", p.ticket.stripe, "index", r.index, "err", err)
+			return false, err
+		}
 	}
 	p.c.health.failed(dev)
 	p.c.topology.doubt()

@@ -90,15 +90,20 @@ func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
 // sameBytes holds what was put anew against the sum of what was written: the sums of
 // chunks, which what was read was held against, end where they were put together.
 func sameBytes(old *sentStripe, sent []sentStripe) error {
-	var sum uint32
-	for i := range sent {
-		sum = crc.Combine(sum, sent[i].crc, int64(sent[i].record.Length))
-	}
+	sum := sumOf(sent)
 	if sum == old.crc {
 		return nil
 	}
 	return &moraine.Error{Op: "put anew", Ref: moraine.StripeID(old.record.Id).String(), Kind: moraine.Corrupt,
 		Err: fmt.Errorf("its bytes have the sum %08x, and had %08x when they were written", sum, old.crc)}
+}
+
+// sumOf returns the sum of the bytes of stripes that follow each other.
+func sumOf(sent []sentStripe) (sum uint32) {
+	for i := range sent {
+		sum = crc.Combine(sum, sent[i].crc, int64(sent[i].record.Length))
+	}
+	return sum
 }
 
 // readBack fills st with the bytes of a stripe that was put.

@@ -70,6 +70,10 @@ func (f *sender) sendParts(ctx context.Context, st *stripe, t *ticket, full int6
 		}
 		sent = append(sent, got...)
 	}
+	if now := sumOf(sent); st.summed && now != st.content {
+		f.giveUp(sent)
+		return nil, changedInMemory(st.content, now)
+	}
 	return sent, nil
 }
 

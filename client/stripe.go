@@ -23,6 +23,7 @@ type stripe struct {
 	parity   []*bufpool.Buffer
 	sums     []uint32 // CRC32C of each chunk
 	content  uint32   // CRC32C of the stripe's own bytes, without padding
+	summed   bool     // content is there: it stays what it was when the bytes were first summed
 }
 
 // segment is part of a stripe's bytes.
@@ -105,12 +106,28 @@ func parityCost(scheme moraine.Scheme, length int64) int64 {
 
 // encode computes parity and sums for scheme, unless that has been done. into,
 // if not nil, has a slice of the chunk's length for each data chunk, to which
-// the bytes are copied on the way, while they are in cache.
+// the bytes are copied on the way, while they are in cache. Corrupt: the bytes are not those that
+// were summed first. New sums would make what a bit of memory became the content of the file.
 func (s *stripe) encode(ctx context.Context, c *Client, scheme moraine.Scheme, into [][]byte) error {
 	if s.scheme == scheme && s.sums != nil {
 		return nil
 	}
 	s.freeParity()
+	first, again := s.content, s.summed
+	if err := s.encodeFor(ctx, c, scheme, into); err != nil {
+		return err
+	}
+	s.summed = true
+	if again && s.content != first {
+		now := s.content
+		s.content = first
+		s.freeParity()
+		return changedInMemory(first, now)
+	}
+	return nil
+}
+
+func (s *stripe) encodeFor(ctx context.Context, c *Client, scheme moraine.Scheme, into [][]byte) error {
 	coder, err := c.coders.Get(scheme)
 	if err != nil {
 		return err

@@ -275,7 +275,7 @@ func (f *File) takeWhole(p []byte) (int, error) {
 		return int(n), f.launch()
 	}
 	err := src.encode(f.life, f.c, scheme, into)
-	st.scheme, st.chunkLen, st.parity, st.sums, st.content = scheme, src.chunkLen, src.parity, src.sums, src.content
+	st.scheme, st.chunkLen, st.parity, st.sums, st.content, st.summed = scheme, src.chunkLen, src.parity, src.sums, src.content, src.summed
 	if err != nil {
 		return 0, err
 	}

@@ -18,8 +18,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/tiers/tiertest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -123,4 +126,47 @@ func flipToken(t *testing.T, rng *rand.Rand) {
 	if got, err := verify(); err == nil {
 		require.True(t, proto.Equal(claims, got), "another session")
 	}
+}
+
+// flipIndex: a device whose index is damaged has all that it had.
+func flipIndex(t *testing.T, rng *rand.Rand) {
+	mem := vfs.NewMem(rng.Uint64())
+	_, err := disk.Format(mem, "/d", tiertest.Cluster, crand.Reader)
+	require.NoError(t, err)
+	open := func() *disk.Device {
+		d, err := disk.Open(disk.Config{Dir: "/d", Cluster: tiertest.Cluster, SegmentBytes: 1 << 20, BallastBytes: -1, IndexCacheBytes: 1 << 20}, disk.Deps{FS: mem})
+		require.NoError(t, err, "a damaged index must not keep a device from opening")
+		return d
+	}
+	d := open()
+	var chunks []tiertest.Chunk
+	for n := range 12 {
+		c := tiertest.MakeChunk(t, moraine.ChunkID{Stripe: moraine.StripeID(n + 1)}, 1, 5000, uint64(n))
+		require.NoError(t, c.Put(t, d))
+		chunks = append(chunks, c)
+	}
+	require.NoError(t, d.Close())
+	names, err := mem.List("/d/index")
+	require.NoError(t, err)
+	name := "/d/index/" + names[rng.IntN(len(names))]
+	if info, err := mem.Stat(name); err == nil && info.Size > 0 {
+		require.NoError(t, flipFile(mem, name, rng.Int64N(info.Size), rng.IntN(8)))
+	}
+	for range 2 { // an index that is found damaged as it is used is made again by the next open
+		d = open()
+		whole := true
+		for _, c := range chunks {
+			got := make([]byte, len(c.Data))
+			_, err := d.Get(t.Context(), c.Header.ID, 0, got)
+			if err == nil {
+				require.True(t, bytes.Equal(c.Data, got), "wrong bytes are served: %s", name)
+			}
+			whole = whole && err == nil
+		}
+		_ = d.Close() // of an index that was found damaged it may fail
+		if whole {
+			return
+		}
+	}
+	t.Errorf("the device has not all that it had, after a bit of %s flipped", name)
 }

@@ -29,18 +29,21 @@ func (w *world) newFile(rng *rand.Rand, path string) {
 	}
 }
 
-// flipPuts flips the same random bit of one random chunk in each of its puts over n, or in the
-// first alone; flipped says whether it did.
-func flipPuts(n *network, rng *rand.Rand, once bool) (flipped func() bool) {
+// flipPuts flips a random bit of a random chunk as it is first put over n: in the memory of its
+// writer, or on the way alone. flipped says whether it did.
+func flipPuts(n *network, rng *rand.Rand, inMemory bool) (flipped func() bool) {
 	done, index, bit := false, rng.Uint32N(6), int(rng.Uint32()>>1)
 	n.set(func() {
 		n.put = func(req *wire.PutChunk, data [][]byte) {
-			if req.Index == index && (!once || !done) {
-				done = true
-				i := bit % len(data)
-				data[i] = bytes.Clone(data[i])
-				flipBit(data[i], bit)
+			if req.Index != index || done {
+				return
 			}
+			done = true
+			i := bit % len(data)
+			if !inMemory {
+				data[i] = bytes.Clone(data[i])
+			}
+			flipBit(data[i], bit)
 		}
 	})
 	return func() (was bool) {
@@ -92,8 +95,9 @@ func (w *world) back(hosts ...string) {
 }
 
 func flipWriter(w *world, rng *rand.Rand) {
-	before, flipped := w.refused(), flipPuts(w.net, rng, false)
-	require.Error(w.t, w.write())
+	before := w.refused()
+	flipped := flipPuts(w.net, rng, true)
+	require.ErrorIs(w.t, w.write(), moraine.Corrupt)
 	require.True(w.t, flipped())
 	require.Greater(w.t, w.refused(), before)
 }
@@ -107,7 +111,7 @@ func flipHandle(w *world, rng *rand.Rand) {
 	require.NoError(w.t, err)
 	h, err := w.user.OpenHandle(w.ctx, moraine.InodeID(attr.Inode), client.HandleOptions{})
 	require.NoError(w.t, err)
-	flipped := flipPuts(w.net, rng, false)
+	flipped := flipPuts(w.net, rng, true)
 	before := w.refused()
 	_, err = h.WriteAt(w.ctx, bytes.Clone(w.data), 0)
 	require.NoError(w.t, err)
@@ -121,7 +125,8 @@ func flipHandle(w *world, rng *rand.Rand) {
 }
 
 func flipPut(w *world, rng *rand.Rand) {
-	before, flipped := w.refused(), flipPuts(w.net, rng, true)
+	before := w.refused()
+	flipped := flipPuts(w.net, rng, false)
 	require.NoError(w.t, w.write())
 	require.True(w.t, flipped())
 	require.Greater(w.t, w.refused(), before)

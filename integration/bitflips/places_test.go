@@ -3,8 +3,8 @@ package bitflips_test
 // places is where bytes stand between a writer and a reader.
 var places = []place{
 	// The bytes of a file.
-	{where: "a writer's buffer after the sum", flip: "each put of one chunk", seen: "the server refuses the put (puts, corrupt); the write fails", try: flipWriter},
-	{where: "a handle's buffer after the sum", flip: "each put of one chunk", seen: "the server refuses the put (puts, corrupt); Flush fails", try: flipHandle},
+	{where: "a writer's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, the write fails", try: flipWriter},
+	{where: "a handle's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, Flush fails", try: flipHandle},
 	{where: "a chunk on its way to a server", flip: "the first put of one chunk", seen: "the server refuses the put (puts, corrupt)", heals: "the client puts it again", try: flipPut},
 	{where: "a chunk on its way to a reader", flip: "the first payload of a get", seen: "the client asks again", heals: "by that", try: flipGet},
 	{where: "a chunk that a repair reads", flip: "the first payload of a get between chunkservers", seen: "the mover asks again, or reads another chunk", heals: "by that", try: flipRepairGet},
@@ -12,12 +12,14 @@ var places = []place{
 	{where: "a chunk on disk, its data", flip: "in the segment", seen: "a scrub counts it (scrub_bad_chunks)", heals: "repair", pages: "segment", try: flipData},
 	{where: "a chunk on disk, its head and block sums", flip: "in the segment", seen: "a scrub counts it (scrub_bad_chunks)", heals: "repair", pages: "segment", try: flipHead},
 	{where: "parity before it is summed", flip: "the put and the commit have the sum of the wrong parity", seen: "a scrub counts it (scrub_bad_chunks, parity)", heals: "it is encoded again", pages: "stripe", try: flipParity},
+	{where: "a writer's buffer between two encodings", flip: "in that memory, before a lesser scheme", seen: "the write fails", test: "client.TestBytesThatChangeAreNotSummedAgain"},
 	{where: "parity that is encoded again", flip: "a coder that computes wrong", seen: "the repair fails: data chunk 0 does not come back", test: "client.TestABadCoreReplacesNoParity"},
 	{where: "frames, on any connection and in each mode", flip: "a proxy changes a byte", seen: "the connection ends, or the sum of the payload differs", heals: "the request is made again", pages: "frame", test: "transport.TestBitsChangeOnTheWay"},
 	{where: "the head of a frame", flip: "each bit", seen: "the connection ends", pages: "frame", test: "transport.TestHeaderBitFlips"},
 	{where: "a chunk in a chunkserver's memory, written or not", flip: "in the arena", seen: "the reader asks again, the server drops it", heals: "from the device", test: "chunkserver.TestMemoryThatRotsShows"},
-	{where: "a chunk on its way from memory to the device", flip: "in the arena, before it is written", seen: "the write of it fails", test: "tiers/mem.TestMemoryThatRotsIsNotServed"},
-	{where: "any file of a device, its index too", flip: "up to three bits anywhere", seen: "Corrupt, or the index is made again", heals: "repair, or from the segments", pages: "segment device", test: "tiers/disk.TestFlippedBitsAreNeverServed"},
+	{where: "a chunk on its way from memory to the device", flip: "in the arena, before it is written", seen: "the sums of its arrival are written with it: who reads it finds it", heals: "repair", test: "tiers/mem.TestDirtyMemoryThatRotsIsNotServed"},
+	{where: "the index of a device", flip: "a random bit of a random file of it", seen: "the index is made again", heals: "from the segments", pages: "device", alone: flipIndex},
+	{where: "a segment, with the index and without", flip: "up to three bits anywhere", seen: "Corrupt", heals: "repair", pages: "segment", test: "tiers/disk.TestFlippedBitsAreNeverServed"},
 	{where: "the identity of a device", flip: "a bit on disk", seen: "the device does not open (Corrupt)", pages: "device", test: "tiers/disk.TestOpenRefusesDamagedAndNewerIdentities"},
 	{where: "how far a scrub is", flip: "the decoder's fuzz test", seen: "the pass begins again", heals: "by that", pages: "scrub", test: "chunkserver.FuzzScrubFile"},
 	// Objects.

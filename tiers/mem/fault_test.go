@@ -212,3 +212,33 @@ func TestAFullDeviceIsTriedAgain(t *testing.T) {
 	require.Equal(t, moraine.Memory, take(t, s, c, moraine.Memory))
 	require.NoError(t, s.Sync(t.Context(), []moraine.ChunkID{id(1)}))
 }
+
+// TestDirtyMemoryThatRotsIsNotServed flips random bits of chunks that are in memory alone, before
+// they are written to the device: with the sums of their arrival, so that nobody is given them.
+func TestDirtyMemoryThatRotsIsNotServed(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 1))
+	for range 10 {
+		fsys, gate := vfs.NewMem(1), make(chan struct{})
+		format(t, fsys)
+		s := open(t, 96*mib, func(m *mem.Memory) mem.Lower {
+			return tiertest.NewFault(openDisk(t, fsys, m), func(_ context.Context, c tiertest.Call, _ moraine.ChunkID) error {
+				if c == tiertest.CallPut {
+					<-gate
+				}
+				return nil
+			})
+		})
+		c := tiertest.MakeChunk(t, id(1), 1, 100_000, 1)
+		require.Equal(t, moraine.Memory, take(t, s, c, moraine.Memory))
+		at := rng.Int64N(100_000) / 4096 * 4096 // a view begins with a block
+		v, err := s.View(t.Context(), id(1), at, 100)
+		require.NoError(t, err)
+		v.Data[rng.IntN(100)] ^= 1 << rng.IntN(8)
+		v.Release()
+		close(gate)
+		s.end()
+		s = open(t, 96*mib, func(m *mem.Memory) mem.Lower { return openDisk(t, fsys, m) })
+		_, err = s.Get(t.Context(), id(1), 0, make([]byte, 100_000))
+		require.ErrorIs(t, err, moraine.Corrupt, "in the block at %d", at)
+	}
+}
