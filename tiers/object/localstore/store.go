@@ -72,7 +72,10 @@ type Store struct {
 	mu      sync.Mutex // guards what follows
 	index   map[string]*Record
 	damaged map[string]error // by file: those of objects whose record cannot be read
-	next    uint64
+	// doubtful are keys whose change took place, and whose sync failed: a loss of power
+	// may undo it, so that nothing is said of what is there.
+	doubtful map[string]error
+	next     uint64
 	failure error // of a sync: nothing may be assumed any more until Open
 }
 
@@ -91,7 +94,8 @@ func open(files vfs.FS, dir string, opts Options, skip syncPoint) (*Store, error
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	s := &Store{fs: files, dir: dir, now: opts.Now, skip: skip, index: map[string]*Record{}, damaged: map[string]error{}}
+	s := &Store{fs: files, dir: dir, now: opts.Now, skip: skip, index: map[string]*Record{},
+		damaged: map[string]error{}, doubtful: map[string]error{}}
 	if err := files.MkdirAll(dir); err != nil {
 		return nil, s.failed("open", dir, err)
 	}
@@ -130,7 +134,9 @@ func (s *Store) layout() error {
 	return nil
 }
 
-// recover reads the records of all objects, and removes what a cut left half done.
+// recover reads the records of all objects, and removes what a cut left half done. What it
+// finds may be the work of a process that ended before it synced the name: it is made
+// durable before anything is said of it.
 func (s *Store) recover() error {
 	names, err := s.fs.List(path.Join(s.dir, objectsDir))
 	if err != nil {
@@ -154,6 +160,9 @@ func (s *Store) recover() error {
 			s.index[r.Key] = r
 		}
 	}
+	if err := s.syncDir(syncName, path.Join(s.dir, objectsDir)); err != nil {
+		return err
+	}
 	uploads, err := s.fs.List(path.Join(s.dir, uploadsDir))
 	if err != nil {
 		return err
@@ -169,7 +178,7 @@ func (s *Store) recover() error {
 			return err
 		}
 	}
-	return nil
+	return s.syncDir(syncEnd, path.Join(s.dir, uploadsDir))
 }
 
 // readRecord reads the record of a file.
@@ -209,6 +218,8 @@ func (s *Store) Put(key string, about Record, r io.Reader, want *uint32, cond Co
 	if want != nil && f.record.CRC != *want {
 		return Record{}, f.drop(s, badSum(key, f.record.CRC, *want))
 	}
+	s.changes.Lock()
+	defer s.changes.Unlock()
 	return f.record, s.publish(f, cond)
 }
 
@@ -216,10 +227,9 @@ func badSum(key string, got, want uint32) error {
 	return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Corrupt, Err: fmt.Errorf("CRC32C %08x came, %08x was announced", got, want)}
 }
 
-// publish gives a written file the name of its key, if the condition holds.
+// publish gives a written file the name of its key, if the condition holds. The caller
+// holds changes.
 func (s *Store) publish(f *written, cond Condition) error {
-	s.changes.Lock()
-	defer s.changes.Unlock()
 	key := f.record.Key // the store's own
 	if err := s.allows(key, cond); err != nil {
 		return f.drop(s, err)
@@ -232,7 +242,7 @@ func (s *Store) publish(f *written, cond Condition) error {
 	s.index[key] = &r
 	delete(s.damaged, s.objectFile(key))
 	s.mu.Unlock()
-	return s.failed("put", key, s.syncDir(syncName, path.Join(s.dir, objectsDir)))
+	return s.failed("put", key, s.syncChange(syncName, key))
 }
 
 // allows evaluates a condition.
@@ -253,10 +263,14 @@ func (s *Store) allows(key string, cond Condition) error {
 	return nil
 }
 
-// Head returns the record of an object; Corrupt where the file of one is damaged.
+// Head returns the record of an object; Corrupt where the file of one is damaged, IOError
+// where a change of the key may not be durable.
 func (s *Store) Head(key string) (Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.doubtful[key]; err != nil {
+		return Record{}, err
+	}
 	r := s.index[key]
 	if r == nil {
 		if err := s.damaged[s.objectFile(key)]; err != nil {
@@ -268,8 +282,14 @@ func (s *Store) Head(key string) (Record, error) {
 }
 
 // Get opens an object; the File's first Record.Size bytes are its. It stays what it was
-// when the key changes, and must be closed.
+// when the key changes, and must be closed. IOError as with Head.
 func (s *Store) Get(key string) (Record, vfs.File, error) {
+	s.mu.Lock()
+	doubt := s.doubtful[key]
+	s.mu.Unlock()
+	if doubt != nil {
+		return Record{}, nil, doubt
+	}
 	f, err := s.fs.Open(s.objectFile(key), vfs.Read)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, nil, &moraine.Error{Op: "localstore.get", Ref: key, Kind: moraine.NotFound}
@@ -307,7 +327,7 @@ func (s *Store) Delete(key string) error {
 	delete(s.index, key)
 	delete(s.damaged, s.objectFile(key))
 	s.mu.Unlock()
-	return s.failed("delete", key, s.syncDir(syncRemoval, path.Join(s.dir, objectsDir)))
+	return s.failed("delete", key, s.syncChange(syncRemoval, key))
 }
 
 // List returns the records of all objects whose keys begin with prefix, in order.
@@ -316,7 +336,7 @@ func (s *Store) List(prefix string) []Record {
 	defer s.mu.Unlock()
 	var out []Record
 	for _, key := range slices.Sorted(maps.Keys(s.index)) {
-		if strings.HasPrefix(key, prefix) {
+		if strings.HasPrefix(key, prefix) && s.doubtful[key] == nil {
 			out = append(out, *s.index[key])
 		}
 	}
@@ -331,15 +351,24 @@ func (s *Store) syncDir(p syncPoint, dir string) error {
 	return s.broken(s.fs.SyncDir(dir))
 }
 
-// broken keeps the first error of a sync: what was written since the last one may be
-// lost, whatever a later sync says.
-func (s *Store) broken(err error) error {
-	if err == nil {
-		return nil
+// syncChange makes a change of a key durable. Where that fails, nothing is said of the key
+// any more.
+func (s *Store) syncChange(p syncPoint, key string) error {
+	err := s.syncDir(p, path.Join(s.dir, objectsDir))
+	if err != nil {
+		s.mu.Lock()
+		s.doubtful[strings.Clone(key)] = err
+		s.mu.Unlock()
 	}
+	return err
+}
+
+// broken keeps the first error of a sync, and returns it from then on: what was written
+// since the last one may be lost, whatever a later sync says.
+func (s *Store) broken(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failure == nil {
+	if s.failure == nil && err != nil {
 		s.failure = &moraine.Error{Op: "localstore.sync", Ref: s.dir, Kind: moraine.IOError,
 			Err: fmt.Errorf("%w: nothing is taken any more until the store is started again", err)}
 	}

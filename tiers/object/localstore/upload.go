@@ -187,6 +187,13 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 	if want != nil && f.record.CRC != *want {
 		return Record{}, f.drop(s, badSum(key, f.record.CRC, *want))
 	}
+	// The object comes and the upload ends in one step: an upload that was aborted, or
+	// completed, meanwhile makes nothing, and who ended it knows that.
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	if _, err := s.findUpload(key, id); err != nil {
+		return Record{}, f.drop(s, err)
+	}
 	if err := s.publish(f, cond); err != nil {
 		return Record{}, err
 	}
@@ -195,16 +202,19 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 
 // Abort ends an upload. NotFound where there is none.
 func (s *Store) Abort(key, id string) error {
+	s.changes.Lock()
+	defer s.changes.Unlock()
 	if _, err := s.findUpload(key, id); err != nil {
+		return err
+	}
+	if err := s.allows(key, Condition{}); err != nil {
 		return err
 	}
 	return s.end(key, id)
 }
 
-// end removes an upload: its record first, so that one that is half removed is none.
+// end removes an upload. The caller holds changes.
 func (s *Store) end(key, id string) error {
-	s.changes.Lock()
-	defer s.changes.Unlock()
 	if err := s.fs.RemoveAll(s.uploadDir(id)); err != nil {
 		return s.failed("end upload", key, err)
 	}
