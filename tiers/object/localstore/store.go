@@ -76,7 +76,7 @@ type Store struct {
 	// may undo it, so that nothing is said of what is there.
 	doubtful map[string]error
 	next     uint64
-	failure error // of a sync: nothing may be assumed any more until Open
+	failure  error // of a sync: nothing may be assumed any more until Open
 }
 
 // Options are for tests.
