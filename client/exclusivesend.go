@@ -92,9 +92,9 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 	}
 	unknown := false
 	defer func() {
-		for _, r := range op.Requests {
+		for i, r := range op.Requests {
 			h.session.numbers.end(r.Number, unknown && err != nil)
-			if err == nil {
+			if err == nil && replies[i].GetError() == nil { // one that was refused may not have come to the state
 				h.session.numbers.told(r.GivenUp)
 			}
 		}

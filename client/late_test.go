@@ -19,6 +19,7 @@ import (
 // stuck is a network that keeps some requests to itself.
 type stuck struct {
 	c    *cluster
+	peer transport.Peer      // whose they are
 	late []*wire.MetaRequest // in order of first attempt, each once
 }
 
@@ -40,7 +41,7 @@ func (s *stuck) holdBack(match func(*wire.MetaRequest) bool) {
 
 // arrive delivers what was held back of the requests that match.
 func (s *stuck) arrive(match func(*wire.MetaRequest) bool) (n int) {
-	d := s.c.net.Dialer(s.c.peer(transport.RoleClient, "c1"))
+	d := s.c.net.Dialer(s.peer)
 	defer d.Close()
 	for _, req := range s.late {
 		if match(req) {
@@ -111,7 +112,7 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 				require.NoError(t, whole(c.ctx, c, cl, old))
 				other := stripePut(c, cl) // keeps the grant
 				defer other.Abort()
-				s := &stuck{c: c}
+				s := &stuck{c: c, peer: c.peer(transport.RoleClient, "c1")}
 				slow := func(r *wire.MetaRequest) bool { return r.GetCreate().GetName() == "slow" }
 				s.holdBack(func(r *wire.MetaRequest) bool { return slow(r) || row.is(r) })
 				answered := make(chan error, 1)
@@ -137,4 +138,40 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestARequestThatArrivesLateAfterNoCommand: a change is given up by its caller, and then
+// the leader answers a request of the same client that never reaches the state. The state
+// has not heard of what was given up: the next command says it.
+func TestARequestThatArrivesLateAfterNoCommand(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		peer := c.peer(transport.RoleChunkserver, "n1")
+		cl := c.dialAs(peer, config())
+		defer cl.Close()
+		_, err := cl.Mkdir(c.ctx, "/d", 0o755)
+		require.NoError(t, err)
+		s := &stuck{c: c, peer: peer}
+		slow := func(r *wire.MetaRequest) bool { return r.GetCreate().GetName() == "slow" }
+		removal := func(r *wire.MetaRequest) bool { return r.GetRemove() != nil }
+		s.holdBack(func(r *wire.MetaRequest) bool { return slow(r) || removal(r) })
+		answered := make(chan error, 1)
+		go func() {
+			_, err := cl.Mkdir(c.ctx, "/slow", 0o755)
+			answered <- err
+		}()
+		time.Sleep(100 * time.Millisecond)
+		err = cl.Remove(c.within(2*time.Second), "/d")
+		require.Equal(t, moraine.Timeout, moraine.KindOf(err), "%v", err)
+		s.holdBack(slow)
+		resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
+		require.NoError(t, err)
+		require.Empty(t, resp.GetJobs().GetJobs())
+		_, err = cl.SetAttr(c.ctx, "/d", &wire.SetAttr{Mode: 0o700, Valid: uint32(wire.SetAttrField_SET_ATTR_MODE)})
+		require.NoError(t, err)
+		require.Equal(t, 1, s.arrive(removal), "nothing was late")
+		_, err = cl.Stat(c.ctx, "/d")
+		require.NoError(t, err, "what was acknowledged is not there")
+		s.holdBack(func(*wire.MetaRequest) bool { return false })
+		require.NoError(t, <-answered)
+	})
 }

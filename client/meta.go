@@ -232,7 +232,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		stamped := stamp(req, s, number)
 		resp, err := m.try(ctx, stub, addrs, stamped, wait)
 		if err == nil {
-			if number != 0 {
+			if number != 0 && isCommand(req) {
 				s.numbers.told(stamped.GivenUp)
 			}
 			return resp, unknown, nil
@@ -340,6 +340,19 @@ func isMutation(req *wire.MetaRequest) bool {
 	default:
 		return true
 	}
+}
+
+// isCommand reports whether an answer without an error to a numbered request says that it
+// was applied: only then has the state what the request says of numbers that were given up.
+// The leader answers some others by itself, such as a lease of jobs where there are none.
+func isCommand(req *wire.MetaRequest) bool {
+	switch req.Op.(type) {
+	case *wire.MetaRequest_Create, *wire.MetaRequest_Rename, *wire.MetaRequest_Remove, *wire.MetaRequest_RemoveTree,
+		*wire.MetaRequest_SetAttr, *wire.MetaRequest_Link, *wire.MetaRequest_Release, *wire.MetaRequest_SetXattr,
+		*wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_Clone:
+		return true
+	}
+	return false
 }
 
 // ofSession reports whether the request is about what its session owns, and so

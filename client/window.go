@@ -88,7 +88,8 @@ func (w *window) acked() (below uint64, given []uint64) {
 	return w.low, slices.Clone(w.given)
 }
 
-// told says that the service has heard of numbers that were given up.
+// told says that the state has heard of numbers that were given up: with a command that
+// was applied (isCommand).
 func (w *window) told(given []uint64) {
 	if len(given) == 0 {
 		return
