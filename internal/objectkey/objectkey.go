@@ -50,10 +50,10 @@ func Of(prefix, path string) string {
 	return key
 }
 
-// Kept returns the key at which an object stays whose path is needed for
-// another.
-func Kept(prefix string, object uint64) string {
-	return join(prefix, fmt.Sprintf("%s/kept/%016x", own, object))
+// Kept returns the key at which an object of a cluster, by its UUID, stays whose path is
+// needed for another. Clusters that share a bucket number their objects alike.
+func Kept(prefix string, cluster []byte, object uint64) string {
+	return join(prefix, fmt.Sprintf("%s/kept/%x/%016x", own, cluster, object))
 }
 
 // Path returns the path of the file that key is named after, without a slash

@@ -51,16 +51,19 @@ func TestGoldenKeys(t *testing.T) {
 
 func TestKeysOfOthersHaveNoPath(t *testing.T) {
 	for _, key := range []string{"", "p", "px/a", "p/", "p//a", "p/a/", "p/%", "p/%4", "p/%41", "p/%0a", "p/%zz", "p/a%2Fb",
-		"p/.moraine/kept/0000000000000001", "p/.moraine/long/00", "p/.moraine", "p/a/./b", "p/..", "p/a\x01"} {
+		"p/.moraine/kept/636c7573746572206f66207465737473/0000000000000001", "p/.moraine/long/00", "p/.moraine", "p/a/./b", "p/..", "p/a\x01"} {
 		_, ok := objectkey.Path("p", key)
 		require.False(t, ok, "%q", key)
 	}
 }
 
 func TestKeptObjectsHaveKeysOfTheirOwn(t *testing.T) {
-	require.Equal(t, "p/.moraine/kept/00000000000000ff", objectkey.Kept("p", 255))
-	require.Equal(t, ".moraine/kept/00000000000000ff", objectkey.Kept("", 255))
-	require.NotEqual(t, objectkey.Kept("p", 255), objectkey.Of("p", ".moraine/kept/00000000000000ff"))
+	a, b := []byte("cluster of tests"), []byte("cluster of other")
+	const name = "636c7573746572206f66207465737473"
+	require.Equal(t, "p/.moraine/kept/"+name+"/00000000000000ff", objectkey.Kept("p", a, 255))
+	require.Equal(t, ".moraine/kept/"+name+"/00000000000000ff", objectkey.Kept("", a, 255))
+	require.NotEqual(t, objectkey.Kept("p", a, 255), objectkey.Kept("p", b, 255))
+	require.NotEqual(t, objectkey.Kept("p", a, 255), objectkey.Of("p", ".moraine/kept/"+name+"/00000000000000ff"))
 }
 
 func TestSlashesDoNotCount(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/morainefs/moraine"
@@ -183,6 +184,9 @@ func (mv *miniMover) settleFormer(j *wire.Job) {
 func (mv *miniMover) flush(j *wire.Job) string {
 	task := j.Move
 	if task.KeepFirst {
+		if want := fmt.Sprintf("/kept/%x/%016x", task.Cluster, task.Object.Id); !strings.HasSuffix(task.KeepKey, want) {
+			panic("kept at " + task.KeepKey + ", where another cluster's object may be")
+		}
 		in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_COPY, Bucket: "b", Key: task.KeepKey, SourceKey: task.Key, Object: task.Object.Id}
 		if r := mv.send("begin copy", begin(j, in)); r.GetError() != nil {
 			return kind(r)

@@ -157,7 +157,7 @@ func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, pre
 	}
 	task.Object = o.toWire()
 	if o.mustStay(i.id) {
-		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, uint64(o.id))
+		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, task.Cluster, uint64(o.id))
 		kept, err := t.owner(place{task.Bucket, task.KeepKey})
 		if err != nil || (!settles && m.waitForKey(t, j, kept)) {
 			return nil, err

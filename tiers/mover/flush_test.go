@@ -413,7 +413,7 @@ func TestKeepFirst(t *testing.T) {
 					})
 					l.queue(flushKind)
 					l.waitIdle(t)
-					kept := "tier/.moraine/kept/0000000000000064"
+					kept := "tier/.moraine/kept/636c7573746572/0000000000000064"
 					l.requireFlushed(t, kept)
 					require.Equal(t, small, l.bucket.Bytes(kept))
 					require.Equal(t, kept, l.objects[100].Key)

@@ -34,6 +34,7 @@ type ledger struct {
 	content []byte
 	attr    *wire.Attr
 	path    string
+	cluster []byte
 	keep    bool // the object at the key must be kept
 	kind    wire.JobKind
 	kinds   []wire.JobKind // jobs to follow
@@ -58,7 +59,7 @@ const (
 )
 
 func newLedger(t testing.TB, content []byte) *ledger {
-	return &ledger{t: t, bucket: objecttest.NewMemory(), content: content, path: "dir/file", objects: map[uint64]*wire.Object{},
+	return &ledger{t: t, bucket: objecttest.NewMemory(), content: content, path: "dir/file", cluster: []byte("cluster"), objects: map[uint64]*wire.Object{},
 		attr: &wire.Attr{Inode: 9, Size: uint64(len(content)), Generation: 3, Uid: 1000, Gid: 100, Mode: 0o640, Mtime: 1_700_000_000_123456789}}
 }
 
@@ -247,9 +248,9 @@ func (l *ledger) lease(holder string, req *wire.LeaseJobs) *wire.MetaResponse {
 
 func (l *ledger) task() *wire.MoveTask {
 	t := &wire.MoveTask{Attr: l.attr, Path: l.path, Bucket: l.bucket.Name(), Key: l.key(), Intent: l.intent, Object: l.objects[l.attr.Object],
-		Cleanup: l.cleanup, Overwrite: l.overwrite, Cluster: []byte("cluster")}
+		Cleanup: l.cleanup, Overwrite: l.overwrite, Cluster: l.cluster}
 	if l.keep {
-		t.KeepFirst, t.KeepKey = true, objectkey.Kept(l.bucket.Prefix(), l.attr.Object)
+		t.KeepFirst, t.KeepKey = true, objectkey.Kept(l.bucket.Prefix(), l.cluster, l.attr.Object)
 	}
 	return proto.Clone(t).(*wire.MoveTask)
 }
