@@ -90,12 +90,13 @@ func (f *flushing) settle(ctx context.Context, in *wire.ObjectIntent) (recorded 
 	return false, f.end(ctx)
 }
 
-// isOurs tells an object that an announced upload made from any other.
+// isOurs tells an object that an announced upload made from any other, by its tag: two
+// clusters that flush the same bytes to the same key make objects of the same ETag.
 func (f *flushing) isOurs(info object.Info, in *wire.ObjectIntent) bool {
 	if info.Size != int64(in.GetSize()) || info.HasCRC && info.CRC != in.GetCrc() {
 		return false
 	}
-	return info.Meta[uploadTag] == f.tag(in.GetGeneration(), in.GetLeaseEpoch()) || in.GetEtag() != "" && info.ETag == in.GetEtag()
+	return info.Meta[uploadTag] == f.tag(in.GetGeneration(), in.GetLeaseEpoch())
 }
 
 // keep copies the object that something still refers to away from the key.
