@@ -67,6 +67,7 @@ func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 
 	old := filepath.Join(t.TempDir(), "old")
 	require.NoError(t, os.CopyFS(old, os.DirFS(c.Certs())))
+	require.NoError(t, os.Chmod(filepath.Join(old, "ca.key"), 0o600)) // which CopyFS leaves open to others
 	ca, err := pki.LoadCA(old)
 	require.NoError(t, err)
 	cert, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "gone", Now: time.Now().Add(-time.Minute), TTL: time.Second})
