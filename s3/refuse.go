@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3api/middlewares"
@@ -64,6 +65,9 @@ func refuse(c fiber.Ctx) error {
 			return err
 		}
 	}
+	if _, changes := objectArgs[method]; changes && c.Get("If-Unmodified-Since") != "" {
+		return notKept("a change under If-Unmodified-Since (If-Match with the ETag is kept)")
+	}
 	conditional := c.Get("If-Match") != "" || c.Get("If-None-Match") != ""
 	if args := c.Request().URI().QueryArgs(); method == http.MethodPut && args.Has("versionId") && !args.Has("tagging") {
 		return notKept("a PUT of a version (?versionId)")
@@ -94,6 +98,8 @@ func refusedHeader(name, value string) error {
 		return notKept("a write at an offset (" + name + ")")
 	case name == "x-amz-storage-class" && value != "" && value != "STANDARD":
 		return notKept("storage class " + value)
+	case name == "x-amz-object-ownership" && value != "" && value != string(types.ObjectOwnershipBucketOwnerEnforced):
+		return notKept("object ownership " + value + " (the bucket's owner owns its objects)")
 	case name == "x-amz-acl" && value != "" && value != "private" && value != "bucket-owner-full-control",
 		strings.HasPrefix(name, "x-amz-grant-"):
 		return notKept("an access list (" + name + ")")

@@ -92,6 +92,10 @@ func TestWhatIsNotKeptIsRefused(t *testing.T) {
 		{"PUT", object, bad("X-Amz-Acl", "public-read")},
 		{"PUT", object, bad("X-Amz-Grant-Read", "id=somebody")},
 		{"PUT", object + "?tagging", bad("If-Match", "x")},
+		{"PUT", object, bad("If-Unmodified-Since", "Thu, 01 Jan 1970 00:00:01 GMT")},
+		{"DELETE", object, bad("If-Unmodified-Since", "Thu, 01 Jan 1970 00:00:01 GMT")},
+		{"PUT", "/new-bucket", bad("X-Amz-Object-Ownership", "ObjectWriter")},
+		{"PUT", "/new-bucket", bad("X-Amz-Object-Ownership", "BucketOwnerPreferred")},
 		{"PUT", object + "/", bad("If-None-Match", "*")},
 	} {
 		t.Run(fmt.Sprint(r.method, " ", r.target, r.header), func(t *testing.T) {

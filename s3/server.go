@@ -29,13 +29,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/embedgw"
 	"github.com/versity/versitygw/s3api"
 	"github.com/versity/versitygw/s3api/controllers"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/versity"
 )
 
 // Config is what an operator may write. The zero value of a field means its
@@ -134,7 +134,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if err := checkLibrary(); err != nil {
+	if err := versity.Check(); err != nil {
 		return nil, &moraine.Error{Op: "s3", Kind: moraine.Internal, Err: err}
 	}
 	if deps.Log == nil {
@@ -161,11 +161,11 @@ func (s *Server) Run(ctx context.Context) error {
 		Ports: s.cfg.Listen, CertFile: s.cfg.CertFile, KeyFile: s.cfg.KeyFile,
 		MaxConnections: s.cfg.MaxConnections, MaxRequests: s.cfg.MaxRequests, MultipartMaxParts: maxParts,
 		KeepAlive: true, Quiet: true, Readonly: s.cfg.ReadOnly, DisableACLs: true,
-		IAMService: account{auth.Account{Access: s.cfg.AccessKey, Secret: s.cfg.SecretKey, Role: auth.RoleAdmin}},
+		IAMService: versity.NewAccount(s.cfg.AccessKey, s.cfg.SecretKey),
 		// A bucket is any directory with a name that a client will send;
 		// CreateBucket holds new ones to the rules of S3 (bucket.go).
 		DisableStrictBucketNames: true,
-		S3Options:                []s3api.Option{hangUp(s.cfg.HeaderTimeout, s.cfg.StallTimeout), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
+		S3Options:                []s3api.Option{versity.Bound(s.cfg.HeaderTimeout, s.cfg.StallTimeout), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
 	})
 	if err != nil && ctx.Err() == nil {
 		return &moraine.Error{Op: "s3", Ref: strings.Join(s.cfg.Listen, ","), Kind: moraine.Internal, Err: err}

@@ -52,7 +52,7 @@ var only = map[string][]string{
 	"github.com/hanwen/go-fuse/v2":                            {"fuse", "integration/slowdisk"},
 	"github.com/klauspost/reedsolomon":                        {"internal/erasure"},
 	"github.com/minio/minio-go/v7":                            {"tiers/object", "integration"},
-	"github.com/versity/versitygw":                            {"tiers/object/localserver", "s3"},
+	"github.com/versity/versitygw":                            {"internal/versity", "tiers/object/localserver", "s3"},
 	"golang.org/x/sync/semaphore":                             {"internal/limit"}, // see bounds_test.go
 	"github.com/spf13/cobra":                                  {"cmd"},
 	"github.com/goccy/go-yaml":                                {"cmd"},

@@ -17,10 +17,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/embedgw"
+	"github.com/versity/versitygw/s3api"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/versity"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localstore"
@@ -63,6 +64,9 @@ const (
 	maxConnections = 4096
 	maxRequests    = 2048
 	maxParts       = 10_000
+	// headerTimeout is how long headers may take to come, transferTimeout a whole body or
+	// answer: a flush may be held to a low rate.
+	headerTimeout, transferTimeout = 30 * time.Second, time.Hour
 )
 
 // Run serves until ctx ends, and returns after the requests under way. It may run once
@@ -71,6 +75,9 @@ func Run(ctx context.Context, cfg Config) error {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "object-server", Kind: moraine.InvalidArgument, Err: err}
+	}
+	if err := versity.Check(); err != nil {
+		return &moraine.Error{Op: "object-server", Kind: moraine.Internal, Err: err}
 	}
 	keys, err := object.LoadKeys(cfg.KeysFile)
 	if err != nil {
@@ -89,7 +96,8 @@ func Run(ctx context.Context, cfg Config) error {
 		RootUserAccess: keys.Access, RootUserSecret: keys.Secret, Ports: []string{cfg.Listen},
 		MaxConnections: maxConnections, MaxRequests: maxRequests, MultipartMaxParts: maxParts,
 		Quiet: true, KeepAlive: true, HealthPath: HealthPath, DisableACLs: true,
-		IAMService: account{auth.Account{Access: keys.Access, Secret: keys.Secret, Role: auth.RoleAdmin}},
+		IAMService: versity.NewAccount(keys.Access, keys.Secret),
+		S3Options:  []s3api.Option{versity.Bound(headerTimeout, transferTimeout)},
 	})
 }
 
