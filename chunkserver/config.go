@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver/smart"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
@@ -98,10 +99,9 @@ type Deps struct {
 	// nil: the server tries nobody.
 	Probe func(ctx context.Context, role transport.Role, node, addr string) error
 	FS    vfs.FS // default: the machine's
-	// DiskHealth asks the disks below a directory how they are; nil where they do not
-	// tell, and not whole where one of them sleeps or does not get to answering. It may
-	// hang as a disk does. Default: the machine's disks, where FS is.
-	DiskHealth func(dir string) (h *wire.DiskHealth, whole bool)
+	// DiskHealth returns the health of the disks below a directory; nil where they report
+	// none. It may hang as a disk does. Default: the machine's disks, where FS is.
+	DiskHealth func(dir string) *wire.DiskHealth
 	Clock      clock.Clock
 	Log        *slog.Logger
 	Metrics    *Metrics
@@ -180,9 +180,9 @@ func (c *Config) validate() error {
 
 func (d *Deps) setDefaults() {
 	if d.DiskHealth == nil {
-		d.DiskHealth = func(string) (*wire.DiskHealth, bool) { return nil, true }
+		d.DiskHealth = func(string) *wire.DiskHealth { return nil }
 		if d.FS == nil {
-			d.DiskHealth = diskHealth
+			d.DiskHealth = smart.Read
 		}
 	}
 	if d.FS == nil {

@@ -47,7 +47,7 @@ type deviceRow struct {
 	Corrupt    uint64   `json:"corrupt_chunks,omitempty"`
 }
 
-// healthOf says in words what a disk says of itself.
+// healthOf returns the health that a disk reports, in words.
 func healthOf(h *wire.DiskHealth) string {
 	switch {
 	case h == nil:
@@ -57,10 +57,7 @@ func healthOf(h *wire.DiskHealth) string {
 	case h.Text != "":
 		return h.Text
 	}
-	text := "ok"
-	if !h.WearUntold {
-		text += fmt.Sprintf(", %d%% worn", h.WornPercent)
-	}
+	text := fmt.Sprintf("ok, %d%% worn", h.WornPercent)
 	if h.Celsius != 0 {
 		text += fmt.Sprintf(", %d C", h.Celsius)
 	}

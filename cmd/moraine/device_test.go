@@ -8,14 +8,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestHealthInWords: only what a disk has told is said of it.
+// TestHealthInWords: the text has only what the disk reports.
 func TestHealthInWords(t *testing.T) {
 	for want, h := range map[string]*wire.DiskHealth{
 		"":                     nil,
 		"ok, 7% worn, 41 C":    {WornPercent: 7, Celsius: 41},
 		"ok, 0% worn, -5 C":    {Celsius: -5},
-		"ok, 35 C":             {WearUntold: true, Celsius: 35},
-		"ok":                   {WearUntold: true},
+		"ok, 1% worn":          {WornPercent: 1},
 		"it is too hot":        {Text: "it is too hot"},
 		"FAILING: it is spent": {Failing: true, Text: "it is spent"},
 	} {

@@ -940,18 +940,17 @@ func (x *Device) GetClaimed() uint64 {
 	return 0
 }
 
-// DiskHealth is what a disk says of itself (SMART).
+// DiskHealth is what an NVMe disk reports of itself (SMART).
 type DiskHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	Failing       bool                   `protobuf:"varint,2,opt,name=failing,proto3" json:"failing,omitempty"`                               // the disk says that it fails, or soon will
 	WornPercent   uint32                 `protobuf:"varint,3,opt,name=worn_percent,json=wornPercent,proto3" json:"worn_percent,omitempty"`    // of its life, by the maker's estimate; may pass 100
-	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent,proto3" json:"spare_percent,omitempty"` // of the spare blocks that are left; 100 where it does not tell
-	Celsius       int32                  `protobuf:"varint,5,opt,name=celsius,proto3" json:"celsius,omitempty"`                               // 0: it does not tell
+	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent,proto3" json:"spare_percent,omitempty"` // of the spare blocks that are left
+	Celsius       int32                  `protobuf:"varint,5,opt,name=celsius,proto3" json:"celsius,omitempty"`                               // 0: not reported
 	MediaErrors   uint64                 `protobuf:"varint,6,opt,name=media_errors,json=mediaErrors,proto3" json:"media_errors,omitempty"`
 	PowerOnHours  uint64                 `protobuf:"varint,7,opt,name=power_on_hours,json=powerOnHours,proto3" json:"power_on_hours,omitempty"`
-	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`                                // why it is failing, or what else is wrong with it, in words
-	WearUntold    bool                   `protobuf:"varint,9,opt,name=wear_untold,json=wearUntold,proto3" json:"wear_untold,omitempty"` // worn_percent says nothing: a hard disk, or one that does not tell
+	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"` // why it is failing, or what else is wrong with it, in words
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1040,13 +1039,6 @@ func (x *DiskHealth) GetText() string {
 		return x.Text
 	}
 	return ""
-}
-
-func (x *DiskHealth) GetWearUntold() bool {
-	if x != nil {
-		return x.WearUntold
-	}
-	return false
 }
 
 // Scrub is how far a device is with reading all that it holds.
@@ -1593,7 +1585,7 @@ const file_common_proto_rawDesc = "" +
 	"readMicros\x12\x1b\n" +
 	"\bmeasured\x18\xbc\x05 \x01(\bR\bmeasured\x12\x1b\n" +
 	"\breported\x18\xbd\x05 \x01(\bR\breported\x12\x19\n" +
-	"\aclaimed\x18\xc7\x03 \x01(\x04R\aclaimed\"\x9c\x02\n" +
+	"\aclaimed\x18\xc7\x03 \x01(\x04R\aclaimed\"\xfb\x01\n" +
 	"\n" +
 	"DiskHealth\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
@@ -1603,9 +1595,7 @@ const file_common_proto_rawDesc = "" +
 	"\acelsius\x18\x05 \x01(\x05R\acelsius\x12!\n" +
 	"\fmedia_errors\x18\x06 \x01(\x04R\vmediaErrors\x12$\n" +
 	"\x0epower_on_hours\x18\a \x01(\x04R\fpowerOnHours\x12\x12\n" +
-	"\x04text\x18\b \x01(\tR\x04text\x12\x1f\n" +
-	"\vwear_untold\x18\t \x01(\bR\n" +
-	"wearUntold\"\xfc\x01\n" +
+	"\x04text\x18\b \x01(\tR\x04text\"\xfc\x01\n" +
 	"\x05Scrub\x12\x1b\n" +
 	"\tlast_done\x18\x01 \x01(\x03R\blastDone\x12\x1d\n" +
 	"\n" +

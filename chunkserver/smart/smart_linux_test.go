@@ -1,4 +1,4 @@
-package chunkserver
+package smart
 
 import (
 	"fmt"
@@ -49,8 +49,8 @@ func TestDisksBelowADirectory(t *testing.T) {
 
 // TestHealthOfSeveralDisks: each figure is the worst.
 func TestHealthOfSeveralDisks(t *testing.T) {
-	require.Nil(t, worstHealth(nil))
-	h := worstHealth([]*wire.DiskHealth{
+	require.Nil(t, worst(nil))
+	h := worst([]*wire.DiskHealth{
 		{Model: "a", WornPercent: 3, SparePercent: 90, Celsius: 50, MediaErrors: 1, PowerOnHours: 9},
 		{Model: "b", WornPercent: 7, SparePercent: 100, Celsius: 30, MediaErrors: 2, PowerOnHours: 5, Failing: true, Text: "it has become read-only"},
 	})
@@ -62,20 +62,4 @@ func TestHealthOfSeveralDisks(t *testing.T) {
 	require.EqualValues(t, 9, h.PowerOnHours)
 	require.True(t, h.Failing)
 	require.Equal(t, "it has become read-only", h.Text)
-}
-
-// A disk that the process may not ask does not tell, and is no reason to pass over what
-// others tell: it will not be asked with more luck.
-func TestDiskThatMayNotBeAskedDoesNotTell(t *testing.T) {
-	for _, refused := range []error{unix.EPERM, unix.EACCES} {
-		for _, ata := range []bool{false, true} {
-			h, err := askOne(func(_, _ []byte) (scsiAnswer, error) { return scsiAnswer{}, refused }, scsiDisk{ata: ata})
-			if h != nil || err != nil {
-				t.Errorf("%v, ata %v: %v, %v", refused, ata, h, err)
-			}
-		}
-	}
-	if _, err := askOne(func(_, _ []byte) (scsiAnswer, error) { return scsiAnswer{}, unix.EIO }, scsiDisk{}); err == nil {
-		t.Error("trouble is no refusal")
-	}
 }

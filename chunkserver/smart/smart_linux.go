@@ -1,7 +1,6 @@
-package chunkserver
+package smart
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,73 +33,38 @@ const (
 	nvmeEverywhere = 0xffffffff
 )
 
-// diskHealth asks the disks that a directory lies on how they are: nil where none of them
-// is one that tells, or the process may not ask. Not whole where one of them sleeps, or has
-// trouble with answering. It may take as long as the disks do.
-func diskHealth(dir string) (h *wire.DiskHealth, whole bool) {
+// Read returns the health of the NVMe disks that a directory lies on: nil where none of them
+// reports any, or the process may not ask. It may take as long as the disks do.
+func Read(dir string) *wire.DiskHealth {
 	var all []*wire.DiskHealth
-	whole = true
 	for _, name := range distinct("/sys", blockDevices("/sys", dir)) {
-		h, err := oneHealth("/sys", "/dev", name)
-		if h != nil {
+		if h := readNVMe(name); h != nil {
 			all = append(all, h)
 		}
-		whole = whole && err == nil
 	}
-	return worstHealth(all), whole
+	return worst(all)
 }
 
 // distinct leaves out the further paths to a disk that has several, by its worldwide name:
-// its errors are to be counted once.
+// its errors count once.
 func distinct(sys string, names []string) []string {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(names, func(name string) bool {
 		wwid, _ := os.ReadFile(filepath.Join(sys, "block", name, "device", "wwid"))
+		if len(wwid) == 0 {
+			wwid, _ = os.ReadFile(filepath.Join(sys, "block", name, "wwid"))
+		}
 		again := len(wwid) > 0 && seen[string(wwid)]
 		seen[string(wwid)] = true
 		return again
 	})
 }
 
-// oneHealth asks one disk, by its name in sysfs. NVMe disks, and what is a SCSI disk for the
-// kernel: SAS ones, and SATA ones, by whatever adapter.
-func oneHealth(sys, dev, name string) (*wire.DiskHealth, error) {
-	if strings.HasPrefix(name, "nvme") {
-		return nvmeHealth(name), nil
+// readNVMe reads the log page of one disk, by its name in sysfs. Nil where it is no NVMe disk.
+func readNVMe(name string) *wire.DiskHealth {
+	if !strings.HasPrefix(name, "nvme") {
+		return nil
 	}
-	d, ok := findSCSI(sys, name)
-	switch {
-	case !ok:
-		return nil, nil
-	case d.suspended:
-		return nil, errAsleep
-	}
-	f, err := openSG(filepath.Join(dev, name))
-	if err != nil {
-		return nil, nil
-	}
-	defer f.Close()
-	return askOne(f.do, d)
-}
-
-// askOne asks a SCSI disk. One that may not be asked does not tell, as one that has nothing
-// to tell: it keeps nobody from hearing of the others.
-func askOne(do scsiDo, d scsiDisk) (h *wire.DiskHealth, err error) {
-	if d.ata {
-		h, err = askATA(do, d.model)
-	} else {
-		h, err = askSCSI(do, d.model)
-	}
-	for _, refused := range []error{unix.EPERM, unix.EACCES} {
-		if errors.Is(err, refused) {
-			return nil, nil
-		}
-	}
-	return h, err
-}
-
-// nvmeHealth reads the log page of one disk.
-func nvmeHealth(name string) *wire.DiskHealth {
 	f, err := os.Open("/dev/" + name)
 	if err != nil {
 		return nil

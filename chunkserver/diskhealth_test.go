@@ -19,16 +19,16 @@ func TestADiskThatHangsHoldsNobody(t *testing.T) {
 	var askers atomic.Int32
 	left := make(chan struct{})
 	meta := newFakeMeta()
-	h := startDeps(t, meta, config("/a", "/b"), chunkserver.Deps{Meta: meta, FS: vfs.NewMem(1), DiskHealth: func(dir string) (*wire.DiskHealth, bool) {
+	h := startDeps(t, meta, config("/a", "/b"), chunkserver.Deps{Meta: meta, FS: vfs.NewMem(1), DiskHealth: func(dir string) *wire.DiskHealth {
 		if dir == "/b" {
-			return &wire.DiskHealth{Model: "of b"}, true
+			return &wire.DiskHealth{Model: "of b"}
 		}
 		if askers.Add(1) == 1 {
 			close(hung)
 		}
 		<-release
 		close(left)
-		return nil, true
+		return nil
 	}})
 	<-hung
 	chunk := chunk(1, 1000)
