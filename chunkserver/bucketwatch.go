@@ -60,17 +60,10 @@ func (s *Server) bucketHealth() *wire.BucketHealth {
 		w.SinceMillis = uint64(max(0, s.deps.Clock.Since(h.Since).Milliseconds()))
 	}
 	if h.Err != nil {
-		w.Error = shorten(h.Err.Error(), maxErrorText)
+		w.Error = wire.Text(h.Err.Error(), maxErrorText)
 	}
 	return w
 }
 
 // maxErrorText bounds the text of an error that a heartbeat carries.
 const maxErrorText = 300
-
-func shorten(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return text[:most] + "..."
-}

@@ -194,7 +194,7 @@ func (d *device) describe() *wire.Device {
 		Chunks: u.Chunks, State: wire.DeviceState_DEVICE_STATE_IN,
 	}
 	if err := d.tier.Err(); err != nil {
-		w.State, w.Reason = wire.DeviceState_DEVICE_STATE_OUT, err.Error()
+		w.State, w.Reason = wire.DeviceState_DEVICE_STATE_OUT, wire.Text(err.Error(), maxErrorText)
 	}
 	w.Distrusted = d.watch.distrust.Load() != nil
 	now := d.watch.clock.Now()

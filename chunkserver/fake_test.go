@@ -78,6 +78,9 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 	defer f.changed.Broadcast()
 	f.requests++
 	f.applied++
+	if _, err := proto.Marshal(req); err != nil { // it would not leave the host
+		return nil, &moraine.Error{Op: "transport.encode", Kind: moraine.InvalidArgument, Err: err}
+	}
 	req = proto.Clone(req).(*wire.MetaRequest)
 	if f.fault != nil {
 		if err := f.fault(req, false); err != nil {

@@ -132,7 +132,7 @@ func (s *Server) probe(ctx context.Context, t *probed) {
 	text := ""
 	for _, addr := range addressesToTry(target.Addresses) {
 		if err := s.deps.Probe(ctx, transport.Role(target.Role), target.Node, addr); err != nil {
-			text = shorten(addr+": "+err.Error(), maxErrorText)
+			text = wire.Text(addr+": "+err.Error(), maxErrorText)
 			break
 		}
 	}

@@ -3,6 +3,7 @@ package chunkserver_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -140,4 +141,16 @@ func TestBucketHealthGoesWithHeartbeats(t *testing.T) {
 	h.waitFor(t, func() bool { return last().Tried && last().Error == "no route" && last().SinceMillis >= 60_000 })
 	b.set(object.Health{Tried: true, Since: time.Now()})
 	h.waitFor(t, func() bool { return last().Tried && last().Error == "" && last().SinceMillis < 60_000 })
+}
+
+// TestWhateverABucketSaysHeartbeatsGoOn: the answer of a store that fails is quoted in heartbeats,
+// and may be no text at all, or of characters of several bytes. A heartbeat that cannot be
+// encoded would have the host given up.
+func TestWhateverABucketSaysHeartbeatsGoOn(t *testing.T) {
+	for _, said := range []string{"502 gr\xfc\xdfe \xff", "x" + strings.Repeat("é", 400), strings.Repeat("日本", 200)} {
+		meta, b := newFakeMeta(), &watched{}
+		b.set(object.Health{Tried: true, Err: errors.New(said), Since: time.Now()})
+		h := startWith(t, vfs.NewMem(1), meta, config("/a"), b)
+		h.waitFor(t, func() bool { return len(meta.beats) > 0 && meta.beats[len(meta.beats)-1].Bucket.Error != "" })
+	}
 }

@@ -29,7 +29,7 @@ func (l *leader) keptBackups() *wire.KeptBackups {
 		w.AgeMillis = max(now.Sub(st.Taken).Milliseconds(), 1)
 	}
 	if st.Err != nil {
-		w.Error = st.Err.Error()
+		w.Error = wire.Text(st.Err.Error(), wire.MaxText)
 	}
 	// A leader that has just begun takes one at once where none is fresh.
 	w.Overdue = st.Overdue(now) && now.Sub(l.began) > overdueAfter

@@ -41,7 +41,7 @@ func (b *bucketHealths) heard(host string, said *wire.BucketHealth, now time.Tim
 		delete(b.byHost, host)
 		return
 	}
-	said.Error = said.Error[:min(len(said.Error), maxProbeError)]
+	said.Error = wire.Text(said.Error, maxProbeError)
 	b.byHost[host] = bucketWord{said, now}
 }
 

@@ -177,7 +177,7 @@ func (e *endpoints) heard(prober string, said []*wire.Probe, now time.Time) []*w
 		if t == nil || p.Mark != e.base+t.boots || !slices.Contains(t.probers, prober) {
 			continue
 		}
-		t.reports[prober] = word{p.Error[:min(len(p.Error), maxProbeError)], now}
+		t.reports[prober] = word{wire.Text(p.Error, maxProbeError), now}
 	}
 	return aims
 }

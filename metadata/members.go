@@ -124,7 +124,7 @@ func (l *leader) whyNoVote(m Membership, member Member, now time.Time) string {
 	h, heard := l.news.of(member.ID, now)
 	switch {
 	case err != nil:
-		return err.Error()
+		return wire.Text(err.Error(), wire.MaxText)
 	case !member.Alive || len(member.Addresses) == 0:
 		return "it does not answer: is it started, with --join?"
 	case !heard:

@@ -107,10 +107,10 @@ func (l *leader) stateCheck() *wire.StateCheck {
 	}
 	w.Problems = uint32(len(c.problems))
 	for _, p := range c.problems[:min(len(c.problems), checkFound)] {
-		w.Found = append(w.Found, p[:min(len(p), maxProbeError)])
+		w.Found = append(w.Found, wire.Text(p, maxProbeError))
 	}
 	if c.err != nil {
-		w.Error = c.err.Error()
+		w.Error = wire.Text(c.err.Error(), wire.MaxText)
 	}
 	return w
 }

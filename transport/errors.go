@@ -33,12 +33,12 @@ func ErrorToWire(err error) *wire.Error {
 	if err == nil {
 		return nil
 	}
-	w := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: err.Error()}
+	w := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: wire.Text(err.Error(), wire.MaxText)}
 	var e *moraine.Error
 	if errors.As(err, &e) {
-		w.Op, w.Ref, w.Text = e.Op, e.Ref, ""
+		w.Op, w.Ref, w.Text = e.Op, wire.Text(e.Ref, wire.MaxText), ""
 		if e.Err != nil {
-			w.Text = e.Err.Error()
+			w.Text = wire.Text(e.Err.Error(), wire.MaxText)
 		}
 	}
 	var hint *LeaderHint

@@ -296,11 +296,11 @@ func done() *wire.MetaResponse {
 
 // WireError turns an error into the form that travels.
 func WireError(err error) *wire.Error {
-	e := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: err.Error()}
+	e := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: wire.Text(err.Error(), wire.MaxText)}
 	if m, ok := err.(*moraine.Error); ok {
-		e.Op, e.Ref, e.Text = m.Op, m.Ref, ""
+		e.Op, e.Ref, e.Text = m.Op, wire.Text(m.Ref, wire.MaxText), ""
 		if m.Err != nil {
-			e.Text = m.Err.Error()
+			e.Text = wire.Text(m.Err.Error(), wire.MaxText)
 		}
 	}
 	return e

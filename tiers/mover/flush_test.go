@@ -2,7 +2,9 @@ package mover_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -544,5 +546,21 @@ func TestDeleteLeavesOthersAlone(t *testing.T) {
 		l.waitIdle(t)
 		require.Len(t, l.deleted, 1)
 		require.Equal(t, []byte("somebody else's"), l.bucket.Bytes(l.key()))
+	})
+}
+
+// A store may answer with what is no text. The job ends with an error all the same, which is
+// counted and shown.
+func TestWhateverABucketSaysJobsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, small)
+		l.at(step{"store new_upload", 0}, func() (func(error) error, error) {
+			return nil, object.MakeError(moraine.PermissionDenied, true, errors.New("gr\xfc\xdfe \xff"+strings.Repeat("é", 5000)))
+		})
+		l.queue(flushKind)
+		defer l.start("n1")()
+		l.waitIdle(t)
+		l.requireFlushed(t)
+		require.True(t, l.failed("gr")())
 	})
 }

@@ -126,6 +126,9 @@ func (s *seat) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	if _, err := proto.Marshal(req); err != nil { // it would not leave the host
+		return nil, &moraine.Error{Op: "transport.encode", Kind: moraine.InvalidArgument, Err: err}
+	}
 	resp, err := s.l.do(s.name, req)
 	if after != nil {
 		err = after(err)

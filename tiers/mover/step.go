@@ -23,7 +23,7 @@ func (w *work) commitStep(ctx context.Context) error {
 	case err == nil:
 		commit.Index = index
 	case w.isVerdict(err):
-		commit.Error = err.Error()
+		commit.Error = wire.Text(err.Error(), wire.MaxText)
 	default:
 		return err
 	}
