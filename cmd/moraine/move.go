@@ -178,12 +178,17 @@ type bucketTraits struct {
 	Verified    string `json:"verified"`
 	IfNoneMatch bool   `json:"if_none_match"`
 	IfMatch     bool   `json:"if_match"`
+	// IfMatchDelete says whether a deletion evaluates If-Match too.
+	IfMatchDelete bool `json:"if_match_delete"`
+	// Versioned buckets keep what is replaced or deleted until a lifecycle rule expires it.
+	Versioned bool `json:"versioned"`
 }
 
 func describeTraits(all []*wire.BucketTraits) []bucketTraits {
 	out := []bucketTraits{}
 	for _, t := range all {
-		d := bucketTraits{Bucket: t.GetBucket(), Verified: "read back", IfNoneMatch: t.GetIfNoneMatch(), IfMatch: t.GetIfMatch()}
+		d := bucketTraits{Bucket: t.GetBucket(), Verified: "read back", IfNoneMatch: t.GetIfNoneMatch(), IfMatch: t.GetIfMatch(),
+			IfMatchDelete: t.GetIfMatchDelete(), Versioned: t.GetVersioned()}
 		if t.GetWholeCrc() {
 			d.Verified = "store CRC"
 		}
@@ -241,7 +246,10 @@ func (a *app) printTier(t tierInfo) error {
 		if p.Verified != "store CRC" {
 			how = "the store tells no CRC32C of whole objects: uploads are verified by reading them back"
 		}
-		a.note("  %s: %s; conditional writes: If-None-Match %s, If-Match %s", p.Bucket, how, yesNo(p.IfNoneMatch), yesNo(p.IfMatch))
+		a.note("  %s: %s; conditional writes: If-None-Match %s, If-Match %s, of deletions %s", p.Bucket, how, yesNo(p.IfNoneMatch), yesNo(p.IfMatch), yesNo(p.IfMatchDelete))
+		if p.Versioned {
+			a.note("  %s is versioned: what is replaced or deleted stays and is paid for, until a lifecycle rule expires older versions", p.Bucket)
+		}
 	}
 	a.note("  %d objects, %s", t.Objects, size(t.Bytes))
 	a.note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)

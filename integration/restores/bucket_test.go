@@ -89,7 +89,7 @@ func (b *bucket) Get(ctx context.Context, r object.Ref, off int64, dst []byte) e
 }
 
 func (b *bucket) Delete(ctx context.Context, r object.Ref) error {
-	return b.do(ctx, func(s *localstore.Store) error { return s.Delete(r.Key) })
+	return b.do(ctx, func(s *localstore.Store) error { return s.Delete(r.Key, r.ETag) })
 }
 
 func (b *bucket) Copy(ctx context.Context, src object.Ref, _ int64, dst string) (info object.Info, err error) {

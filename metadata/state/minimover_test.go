@@ -285,6 +285,9 @@ func (mv *miniMover) stage(j *wire.Job) string {
 
 func (mv *miniMover) remove(j *wire.Job) string {
 	o := j.Move.Object
+	if len(j.Move.Cluster) == 0 {
+		panic("a mover is not told by which cluster's tag it knows its objects")
+	}
 	in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_DELETE, Bucket: "b", Key: o.Key, Object: o.Id}
 	if r := mv.send("begin delete", begin(j, in)); r.GetError() != nil {
 		return kind(r)

@@ -114,7 +114,11 @@ func (m *Machine) prepareDelete(t *tx, j *job, bucket string) (*wire.MoveTask, e
 	if err != nil || m.waitForKey(t, j, w) {
 		return nil, err
 	}
-	return &wire.MoveTask{Bucket: bucket, Key: o.at.key, Object: o.toWire()}, nil
+	id, err := t.identity()
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MoveTask{Bucket: bucket, Key: o.at.key, Object: o.toWire(), Cluster: id.uuid[:]}, nil
 }
 
 // waitForKey puts a job off whose key another job changes, or that is not

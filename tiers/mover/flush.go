@@ -149,14 +149,19 @@ func (f *flushing) upload(ctx context.Context) error {
 	if f.traits, err = f.deps.Bucket.Traits(ctx); err != nil {
 		return err
 	}
+	// Before anything is announced: what ends an upload whose number is not known ends all
+	// uploads to the key, and where the object is somebody else's those are too.
+	if f.expect, err = f.mayWrite(ctx); err != nil {
+		return err
+	}
 	in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, Key: f.key, Generation: generation}
 	if err := f.begin(ctx, in); err != nil {
 		return f.unlessStale(err)
 	}
-	if f.expect, err = f.mayWrite(ctx); err != nil {
-		return f.giveUp(ctx, "", err)
-	}
 	id, err := f.deps.Bucket.NewUpload(ctx, f.key, f.meta(attr, generation))
+	if object.Refused(err) {
+		return errors.Join(err, f.end(ctx))
+	}
 	if err != nil {
 		return f.giveUp(ctx, "", err)
 	}

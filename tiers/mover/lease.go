@@ -120,7 +120,8 @@ func (m *Mover) lease(ctx context.Context, kinds []wire.JobKind, n int) (jobs []
 	if m.deps.Bucket != nil {
 		req.Bucket, req.Prefix = m.deps.Bucket.Name(), m.deps.Bucket.Prefix()
 		if t, ok := m.deps.Bucket.Known(); ok {
-			req.Traits = &wire.BucketTraits{Bucket: m.deps.Bucket.URL(), WholeCrc: t.WholeCRC, IfNoneMatch: t.IfNoneMatch, IfMatch: t.IfMatch}
+			req.Traits = &wire.BucketTraits{Bucket: m.deps.Bucket.URL(), WholeCrc: t.WholeCRC, IfNoneMatch: t.IfNoneMatch, IfMatch: t.IfMatch,
+				IfMatchDelete: t.IfMatchDelete, Versioned: t.Versioned}
 		}
 	}
 	resp, err := m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: req}})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -113,14 +114,17 @@ func (w *work) evict(ctx context.Context, task *wire.MoveTask) error {
 	return err
 }
 
-// confirm holds an object's record against what the store says now.
+// confirm compares an object's record with what the store says now of what is current at
+// the key: a version that is not current any more goes with the next lifecycle rule.
 func (w *work) confirm(ctx context.Context, o *wire.Object) error {
-	info, err := w.deps.Bucket.Head(ctx, refOf(o))
+	info, err := w.deps.Bucket.Head(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()})
 	switch {
 	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
 		return w.fault(moraine.Lost, "the bucket does not have the object as it was recorded: %w", err)
 	case err != nil:
 		return err
+	case info.Version != o.GetVersion() || !w.isClusters(info):
+		return w.fault(moraine.Lost, "the object at %s, of the same ETag, is not the one that was recorded: somebody else put it there", o.GetKey())
 	case info.Size != int64(o.GetSize()):
 		return w.fault(moraine.Lost, "the bucket has %d bytes at %s, recorded are %d", info.Size, o.GetKey(), o.GetSize())
 	case info.HasCRC && info.CRC != o.GetCrc():
@@ -181,24 +185,51 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 			return errors.Join(err, w.end(ctx))
 		}
 	}
-	switch _, err := w.deps.Bucket.Head(ctx, refOf(o)); {
-	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
-		// It is gone; what is there is not ours.
-	case err != nil:
-		return errors.Join(err, w.end(ctx)) // a HEAD changes nothing
+	switch err := w.remove(ctx, o); {
+	case err == nil:
+	case object.Refused(err):
+		return errors.Join(err, w.end(ctx))
 	default:
-		if err := w.deps.Bucket.Delete(ctx, object.Ref{Key: o.GetKey(), Version: o.GetVersion()}); err != nil {
-			if object.Refused(err) {
-				return errors.Join(err, w.end(ctx))
-			}
-			return err
-		}
-		w.deps.Metrics.ObjectsDeleted.Inc()
+		return err
 	}
 	// COMMIT POINT of the deletion: the key is free.
 	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
 	return err
+}
+
+// remove deletes an object where it is what is current at its key. In a versioned bucket
+// that leaves it as an older version: were that version deleted, the one before would be
+// current again.
+func (w *work) remove(ctx context.Context, o *wire.Object) error {
+	info, err := w.deps.Bucket.Head(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()})
+	switch {
+	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
+		return nil // it is gone; what is there is not ours
+	case err != nil:
+		return object.MakeError(moraine.KindOf(err), true, err) // a HEAD changes nothing
+	case o.GetVersion() != "" && info.Version != o.GetVersion() || !w.isClusters(info):
+		return nil
+	}
+	r := object.Ref{Key: o.GetKey()}
+	if t, err := w.deps.Bucket.Traits(ctx); err == nil && t.IfMatchDelete {
+		r.ETag = info.ETag
+	}
+	switch err := w.deps.Bucket.Delete(ctx, r); {
+	case errors.Is(err, moraine.Conflict) && r.ETag != "":
+		return nil // somebody replaced it since
+	case err != nil:
+		return err
+	}
+	w.deps.Metrics.ObjectsDeleted.Inc()
+	return nil
+}
+
+// isClusters reports whether this cluster made an object that is at a key, by its tag, which
+// other programs do not give, nor other clusters: not even those that flush the same bytes.
+func (w *work) isClusters(info object.Info) bool {
+	cluster := w.job.GetMove().GetCluster()
+	return len(cluster) > 0 && strings.HasPrefix(info.Meta[uploadTag], fmt.Sprintf("%x-", cluster))
 }
 
 // abortAll ends the upload of that id, if one is named, and all others of a key.

@@ -72,8 +72,8 @@ func (f *flushing) mayWrite(ctx context.Context) (object.Condition, error) {
 	}
 	recorded := f.task.GetObject()
 	ours := recorded != nil && (recorded.GetEtag() == "" || recorded.GetEtag() == info.ETag) ||
-		len(f.task.GetCluster()) > 0 && strings.HasPrefix(info.Meta[uploadTag], f.mark()+"-")
-	if !ours && !f.task.GetOverwrite() {
+		strings.HasPrefix(info.Meta[uploadTag], f.mark()+"-")
+	if !(ours && f.isClusters(info)) && !f.task.GetOverwrite() {
 		return object.Condition{}, f.foreign(info)
 	}
 	return object.Condition{ETag: info.ETag}, nil

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -49,6 +50,9 @@ type Config struct {
 	// NoChecksums sends no CRC32C with uploads, for stores that refuse what they
 	// do not know.
 	NoChecksums bool
+	// StallTimeout is after how long without a byte of a request or its answer the request is
+	// given up. It must leave a store the time to put a large object together. Default 10 min.
+	StallTimeout time.Duration
 	// CopyLimit is the size from which an object is copied in parts. Default 5
 	// GiB, which is what S3 copies at once.
 	CopyLimit int64
@@ -58,6 +62,7 @@ const (
 	defaultEndpoint = "https://s3.amazonaws.com"
 	defaultRegion   = "us-east-1"
 	maxCopy         = 5 << 30
+	stallTimeout    = 10 * time.Minute
 )
 
 func (c *Config) setDefaults() {
@@ -66,6 +71,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Region == "" {
 		c.Region = defaultRegion
+	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = stallTimeout
 	}
 	if c.CopyLimit == 0 {
 		c.CopyLimit = maxCopy
@@ -84,6 +92,8 @@ func (c *Config) validate() error {
 		return bad("endpoint %q: write it as https://HOST:PORT", c.Endpoint)
 	case strings.Trim(c.Prefix, "/") != c.Prefix || len(c.Prefix) > objectkey.MaxPrefix:
 		return bad("prefix %q: %d bytes at most, no slash at its ends", c.Prefix, objectkey.MaxPrefix)
+	case c.StallTimeout < 0:
+		return bad("a stall timeout of %s", c.StallTimeout)
 	case c.CopyLimit < minPart || c.CopyLimit > maxCopy:
 		return bad("a copy limit of %d bytes", c.CopyLimit)
 	}
@@ -153,7 +163,7 @@ func New(cfg Config, deps Deps) (*Bucket, error) {
 		creds = credentials.NewStatic("", "", "", credentials.SignatureAnonymous)
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: cfg.Region,
-		Transport: &fence{deps.Transport}, BucketLookup: lookup, MaxRetries: 1})
+		Transport: &fence{&staller{next: deps.Transport, after: cfg.StallTimeout, timers: timersOf(deps.Clock)}}, BucketLookup: lookup, MaxRetries: 1})
 	if err != nil {
 		return nil, &moraine.Error{Op: "object.New", Ref: cfg.Bucket, Kind: moraine.InvalidArgument, Err: err}
 	}
@@ -166,7 +176,7 @@ func newTransport() http.RoundTripper {
 	t.MaxIdleConnsPerHost = 64
 	t.DisableCompression = true
 	t.WriteBufferSize, t.ReadBufferSize = 256<<10, 256<<10
-	t.ResponseHeaderTimeout = 0 // Complete and Copy answer when they are done
+	t.ResponseHeaderTimeout = 0 // Complete and Copy answer when they are done: staller bounds them
 	return t
 }
 

@@ -109,9 +109,14 @@ func (b *Bucket) Get(ctx context.Context, r Ref, off int64, dst []byte) error {
 }
 
 // Delete removes what is at a key, or one version of it. Removing what is not
-// there succeeds.
+// there succeeds. An ETag is what the object at the key must have, or the deletion fails
+// with Conflict; stores that do not know that pass over it, or refuse the request: Traits
+// tells.
 func (b *Bucket) Delete(ctx context.Context, r Ref) error {
 	err := b.do(ctx, "delete", r.Key, func(ctx context.Context) error {
+		if r.ETag != "" {
+			ctx = withHeader(ctx, "If-Match", strconv.Quote(r.ETag))
+		}
 		return b.core.RemoveObject(ctx, b.cfg.Bucket, r.Key, minio.RemoveObjectOptions{VersionID: r.Version})
 	})
 	if errors.Is(err, moraine.NotFound) {

@@ -267,7 +267,7 @@ func TestTraitsOfARealStore(t *testing.T) {
 	require.False(t, known)
 	traits, err := b.Traits(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true}, traits)
+	require.Equal(t, object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true, IfMatchDelete: true}, traits)
 	_, known = b.Known()
 	require.True(t, known)
 	cfg := s.Config(t, s.Endpoint)
@@ -276,5 +276,5 @@ func TestTraitsOfARealStore(t *testing.T) {
 	require.NoError(t, err)
 	traits, err = plain.Traits(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, object.Traits{IfNoneMatch: true, IfMatch: true}, traits)
+	require.Equal(t, object.Traits{IfNoneMatch: true, IfMatch: true, IfMatchDelete: true}, traits)
 }

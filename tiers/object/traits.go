@@ -20,6 +20,10 @@ type Traits struct {
 	WholeCRC bool
 	// IfNoneMatch and IfMatch: the conditions of a completion are evaluated with it.
 	IfNoneMatch, IfMatch bool
+	// IfMatchDelete: a deletion evaluates the ETag that it carries.
+	IfMatchDelete bool
+	// Versioned: what is replaced or deleted stays, as an older version.
+	Versioned bool
 }
 
 // probeTimeout bounds one probing.
@@ -87,6 +91,7 @@ type probe struct {
 	key  string
 	data []byte
 	sum  uint32
+	made []string // versions, of a versioned bucket
 }
 
 func (b *Bucket) probeTraits(ctx context.Context) (t Traits, err error) {
@@ -113,8 +118,35 @@ func (b *Bucket) probeTraits(ctx context.Context) (t Traits, err error) {
 	if t.IfNoneMatch, err = p.holds(ctx, Condition{Free: true}); err != nil {
 		return t, err
 	}
-	t.IfMatch, err = p.holds(ctx, Condition{ETag: "0123456789abcdef0123456789abcdef"})
+	if t.IfMatch, err = p.holds(ctx, Condition{ETag: noETag}); err != nil {
+		return t, err
+	}
+	t.Versioned = len(p.made) > 0
+	t.IfMatchDelete, err = p.holdsDeletion(ctx)
 	return t, err
+}
+
+// noETag is one that the probe's object does not have.
+const noETag = "0123456789abcdef0123456789abcdef"
+
+// holdsDeletion reports whether a condition that does not hold stops a deletion.
+func (p *probe) holdsDeletion(ctx context.Context) (bool, error) {
+	switch err := p.Delete(ctx, Ref{Key: p.key, ETag: noETag}); {
+	case errors.Is(err, moraine.Conflict):
+	case err == nil, Refused(err):
+		return false, nil
+	default:
+		return false, err
+	}
+	// A store that refuses the header whatever it says is of no use.
+	info, err := p.Head(ctx, Ref{Key: p.key})
+	if err == nil {
+		err = p.Delete(ctx, Ref{Key: p.key, ETag: info.ETag})
+	}
+	if err != nil && !Refused(err) {
+		return false, err
+	}
+	return err == nil, nil
 }
 
 func (b *Bucket) probeKey(name string) string {
@@ -135,7 +167,11 @@ func (p *probe) put(ctx context.Context, whole uint32, cond Condition) (Info, er
 	if err != nil {
 		return Info{}, err
 	}
-	return p.Complete(ctx, p.key, id, []Part{part}, whole, true, cond)
+	info, err := p.Complete(ctx, p.key, id, []Part{part}, whole, true, cond)
+	if err == nil && info.Version != "" {
+		p.made = append(p.made, info.Version)
+	}
+	return info, err
 }
 
 // wholeCRC finds out whether the store's CRC of an object can be relied on.
@@ -192,6 +228,9 @@ func (p *probe) clean(ctx context.Context) error {
 		if aborted := p.Abort(ctx, p.key, id); !errors.Is(aborted, moraine.NotFound) {
 			err = errors.Join(err, aborted)
 		}
+	}
+	for _, version := range p.made {
+		err = errors.Join(err, p.Delete(ctx, Ref{Key: p.key, Version: version}))
 	}
 	return errors.Join(err, p.Delete(ctx, Ref{Key: p.key}))
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/minio/minio-go/v7"
+
+	"github.com/morainefs/moraine"
 )
 
 const (
@@ -19,6 +21,8 @@ const (
 	// an object: those of S3.
 	MaxParts = 10_000
 	MaxSize  = 5 << 40
+	// maxPages is how many pages of a listing are read at most.
+	maxPages = 1000
 	// minPart is the length of the shortest part that is not the last.
 	minPart = 5 << 20
 )
@@ -134,6 +138,7 @@ func (b *Bucket) Abort(ctx context.Context, key, id string) error {
 // Uploads lists the ids of all unfinished uploads to exactly this key.
 func (b *Bucket) Uploads(ctx context.Context, key string) ([]string, error) {
 	var ids []string
+	seen := map[string]bool{} // markers
 	for keyMarker, idMarker := "", ""; ; {
 		var page minio.ListMultipartUploadsResult
 		err := b.do(ctx, "uploads", key, func(ctx context.Context) (err error) {
@@ -148,10 +153,16 @@ func (b *Bucket) Uploads(ctx context.Context, key string) ([]string, error) {
 				ids = append(ids, u.UploadID)
 			}
 		}
-		// Keys come in order: those of the key itself are first of its prefix.
-		if !page.IsTruncated || page.NextKeyMarker > key || page.NextKeyMarker == keyMarker && page.NextUploadIDMarker == idMarker {
+		// Keys come in order: those of the key itself are first of its prefix. A listing that
+		// does not go on, as of a store that forgets its markers, would never end.
+		if !page.IsTruncated || page.NextKeyMarker > key {
 			return ids, nil
 		}
+		if seen[page.NextUploadIDMarker] || page.NextKeyMarker < keyMarker || len(seen) == maxPages {
+			return ids, &moraine.Error{Op: "object.uploads", Ref: b.ref(key), Kind: moraine.Unavailable,
+				Err: fmt.Errorf("the listing does not go on behind key %q, upload %q", page.NextKeyMarker, page.NextUploadIDMarker)}
+		}
+		seen[page.NextUploadIDMarker] = true
 		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
 	}
 }

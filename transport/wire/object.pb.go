@@ -375,10 +375,12 @@ func (x *Object) GetVerified() Verified {
 // BucketTraits are what a probe found a bucket to support.
 type BucketTraits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bucket        string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`                                 // s3://BUCKET/PREFIX
-	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc,proto3" json:"whole_crc,omitempty"`            // it computes the CRC32C of whole objects, and refuses what does not match
-	IfNoneMatch   bool                   `protobuf:"varint,3,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"` // If-None-Match: * is a condition of a completion
-	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`               // If-Match is
+	Bucket        string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`                                       // s3://BUCKET/PREFIX
+	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc,proto3" json:"whole_crc,omitempty"`                  // it computes the CRC32C of whole objects, and refuses what does not match
+	IfNoneMatch   bool                   `protobuf:"varint,3,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"`       // If-None-Match: * is a condition of a completion
+	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`                     // If-Match is
+	IfMatchDelete bool                   `protobuf:"varint,5,opt,name=if_match_delete,json=ifMatchDelete,proto3" json:"if_match_delete,omitempty"` // so it is of a deletion
+	Versioned     bool                   `protobuf:"varint,6,opt,name=versioned,proto3" json:"versioned,omitempty"`                                // what is replaced or deleted stays, as an older version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +439,20 @@ func (x *BucketTraits) GetIfNoneMatch() bool {
 func (x *BucketTraits) GetIfMatch() bool {
 	if x != nil {
 		return x.IfMatch
+	}
+	return false
+}
+
+func (x *BucketTraits) GetIfMatchDelete() bool {
+	if x != nil {
+		return x.IfMatchDelete
+	}
+	return false
+}
+
+func (x *BucketTraits) GetVersioned() bool {
+	if x != nil {
+		return x.Versioned
 	}
 	return false
 }
@@ -1920,12 +1936,14 @@ const file_object_proto_rawDesc = "" +
 	"\x05piece\x18\v \x01(\x04R\x05piece\x12\x16\n" +
 	"\x06tenant\x18\f \x01(\rR\x06tenant\x12\x12\n" +
 	"\x04kept\x18\r \x01(\bR\x04kept\x123\n" +
-	"\bverified\x18\x97\x05 \x01(\x0e2\x16.moraine.wire.VerifiedR\bverified\"\x82\x01\n" +
+	"\bverified\x18\x97\x05 \x01(\x0e2\x16.moraine.wire.VerifiedR\bverified\"\xc8\x01\n" +
 	"\fBucketTraits\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x1b\n" +
 	"\twhole_crc\x18\x02 \x01(\bR\bwholeCrc\x12\"\n" +
 	"\rif_none_match\x18\x03 \x01(\bR\vifNoneMatch\x12\x19\n" +
-	"\bif_match\x18\x04 \x01(\bR\aifMatch\"2\n" +
+	"\bif_match\x18\x04 \x01(\bR\aifMatch\x12&\n" +
+	"\x0fif_match_delete\x18\x05 \x01(\bR\rifMatchDelete\x12\x1c\n" +
+	"\tversioned\x18\x06 \x01(\bR\tversioned\"2\n" +
 	"\n" +
 	"ObjectPart\x12\x12\n" +
 	"\x04etag\x18\x01 \x01(\tR\x04etag\x12\x10\n" +

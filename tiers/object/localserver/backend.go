@@ -267,10 +267,10 @@ func (b *backend) DeleteObject(_ context.Context, in *s3.DeleteObjectInput) (*s3
 	if err := b.has(str(in.Bucket)); err != nil {
 		return nil, err
 	}
-	if in.IfMatch != nil || in.IfMatchSize != nil || in.IfMatchLastModifiedTime != nil {
+	if in.IfMatchSize != nil || in.IfMatchLastModifiedTime != nil || str(in.IfMatch) == "*" {
 		return nil, s3err.GetAPIError(s3err.ErrNotImplemented)
 	}
-	return &s3.DeleteObjectOutput{}, answer(b.store.Delete(str(in.Key)))
+	return &s3.DeleteObjectOutput{}, answer(b.store.Delete(str(in.Key), unquote(str(in.IfMatch))))
 }
 
 // DeleteObjects removes objects, each by itself.

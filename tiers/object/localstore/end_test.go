@@ -55,7 +55,7 @@ func TestACompletionOfAnEndedUploadMakesNothing(t *testing.T) {
 		"completed, and the object deleted": func(t *testing.T, s *localstore.Store, id string, parts []localstore.Part) {
 			_, err := s.Complete("k", id, parts, nil, localstore.Condition{})
 			require.NoError(t, err)
-			require.NoError(t, s.Delete("k"))
+			require.NoError(t, s.Delete("k", ""))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWhatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	}
 	require.ErrorIs(t, err, moraine.IOError)
 	require.ErrorIs(t, s.Abort("k", id), moraine.IOError)
-	require.ErrorIs(t, s.Delete("before"), moraine.IOError)
+	require.ErrorIs(t, s.Delete("before", ""), moraine.IOError)
 	r, f, err := s.Get("before")
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
@@ -110,7 +110,7 @@ func TestARemovalThatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	_, err := s.Put("k", localstore.Record{}, strings.NewReader("bytes"), nil, localstore.Condition{})
 	require.NoError(t, err)
 	files.fail = true
-	require.ErrorIs(t, s.Delete("k"), moraine.IOError)
+	require.ErrorIs(t, s.Delete("k", ""), moraine.IOError)
 	files.fail = false
 	_, err = s.Head("k")
 	require.ErrorIs(t, err, moraine.IOError)
@@ -131,7 +131,7 @@ func TestWhatASuccessorFindsIsDurable(t *testing.T) {
 	files.fail = false
 	s = openStore(t, files)
 	files.fail = true
-	require.ErrorIs(t, s.Delete("removed"), moraine.IOError)
+	require.ErrorIs(t, s.Delete("removed", ""), moraine.IOError)
 	require.NoError(t, s.Close())
 	files.fail = false
 	s = openStore(t, files)

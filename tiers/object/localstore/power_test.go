@@ -86,7 +86,7 @@ func (l *life) change() error {
 	case 2:
 		key := l.key()
 		l.objects[key] = nil
-		return l.store.Delete(key)
+		return l.store.Delete(key, "")
 	case 3:
 		key := l.key()
 		id, err := l.store.NewUpload(key, localstore.Record{})

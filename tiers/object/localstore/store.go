@@ -310,15 +310,19 @@ func (s *Store) Get(key string) (Record, vfs.File, error) {
 	return Record{}, nil, errors.Join(s.failed("get", key, err), f.Close())
 }
 
-// Delete removes an object. One that is not there is no error.
-func (s *Store) Delete(key string) error {
+// Delete removes an object. One that is not there is no error. etag, unless it is empty, is
+// what the object must have; else it stays, and that is a Conflict.
+func (s *Store) Delete(key, etag string) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	s.mu.Lock()
-	there, failure := s.index[key] != nil || s.damaged[s.objectFile(key)] != nil, s.failure
+	have, damaged, failure := s.index[key], s.damaged[s.objectFile(key)], s.failure
 	s.mu.Unlock()
-	if !there || failure != nil {
+	switch {
+	case failure != nil, have == nil && damaged == nil:
 		return failure
+	case etag != "" && (have == nil || have.ETag != etag):
+		return &moraine.Error{Op: "localstore.delete", Ref: key, Kind: moraine.Conflict, Err: errors.New("the object there has another ETag")}
 	}
 	if err := s.fs.Remove(s.objectFile(key)); err != nil {
 		return s.failed("delete", key, err)

@@ -219,7 +219,7 @@ func TestADamagedRecordCostsItsObjectAlone(t *testing.T) {
 	_, _, err = s.Get("first")
 	require.Error(t, err)
 	require.ErrorIs(t, put(s, "first", localstore.Condition{Free: true}), moraine.Conflict)
-	require.NoError(t, s.Delete("first"))
+	require.NoError(t, s.Delete("first", ""))
 	_, err = s.Head("first")
 	require.ErrorIs(t, err, moraine.NotFound)
 	require.NoError(t, put(s, "first", localstore.Condition{Free: true}))

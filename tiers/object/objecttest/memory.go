@@ -42,7 +42,7 @@ var _, _ Store = (*object.Bucket)(nil), (*Memory)(nil)
 // nothing.
 type Memory struct {
 	mu      sync.Mutex // guards what follows
-	objects map[string]stored
+	objects map[string]versions
 	uploads map[string]*upload
 	next    int
 	hook    Hook
@@ -51,9 +51,23 @@ type Memory struct {
 }
 
 type stored struct {
-	data []byte
-	etag string
-	meta map[string]string
+	data    []byte
+	etag    string
+	meta    map[string]string
+	version string // of a versioned bucket
+	marker  bool   // a delete marker
+}
+
+// versions are what is and was at a key; the last is current. Where the bucket is not
+// versioned there is one at most.
+type versions []stored
+
+// current returns what is at the key; false: nothing.
+func (v versions) current() (stored, bool) {
+	if len(v) == 0 || v[len(v)-1].marker {
+		return stored{}, false
+	}
+	return v[len(v)-1], true
 }
 
 type upload struct {
@@ -74,8 +88,8 @@ type Hook func(ctx context.Context, op, key string) (after func(error) error, er
 
 // NewMemory makes an empty bucket.
 func NewMemory() *Memory {
-	return &Memory{objects: map[string]stored{}, uploads: map[string]*upload{},
-		traits: object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true}}
+	return &Memory{objects: map[string]versions{}, uploads: map[string]*upload{},
+		traits: object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true, IfMatchDelete: true}}
 }
 
 // Support has the bucket support what t says and no more. Without WholeCRC it tells no
@@ -125,7 +139,49 @@ func (m *Memory) Prefix() string { return "tier" }
 func (m *Memory) Keys() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.objects))
+	keys := []string{}
+	for key, v := range m.objects {
+		if _, there := v.current(); there {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Versions returns how many versions a key has, delete markers among them.
+func (m *Memory) Versions(key string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.objects[key])
+}
+
+// Remove deletes what is at a key as somebody else's program does.
+func (m *Memory) Remove(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.remove(key)
+}
+
+// put gives a key other bytes; the caller holds mu.
+func (m *Memory) put(key string, o stored) stored {
+	if !m.traits.Versioned {
+		m.objects[key] = versions{o}
+		return o
+	}
+	m.next++
+	o.version = fmt.Sprintf("version-%d", m.next)
+	m.objects[key] = append(m.objects[key], o)
+	return o
+}
+
+// remove takes away what is at a key; the caller holds mu.
+func (m *Memory) remove(key string) {
+	if m.traits.Versioned {
+		m.put(key, stored{marker: true})
+		return
+	}
+	delete(m.objects, key)
 }
 
 // Open returns how many uploads are unfinished.
@@ -139,17 +195,18 @@ func (m *Memory) Open() int {
 func (m *Memory) Bytes(key string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.objects[key].data)
+	o, _ := m.objects[key].current()
+	return slices.Clone(o.data)
 }
 
 // Spoil changes a byte of what is at a key, as a broken store does.
 func (m *Memory) Spoil(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := m.objects[key]
+	v := m.objects[key]
+	o := &v[len(v)-1]
 	o.data = slices.Clone(o.data)
 	o.data[len(o.data)/2] ^= 1
-	m.objects[key] = o
 }
 
 // Put writes a key as somebody else's program does.
@@ -157,7 +214,17 @@ func (m *Memory) Put(key string, data []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.next++
-	m.objects[key] = stored{data: slices.Clone(data), etag: fmt.Sprintf("foreign-%d", m.next)}
+	m.put(key, stored{data: slices.Clone(data), etag: fmt.Sprintf("foreign-%d", m.next)})
+}
+
+// Take writes to a key what is there, with the same ETag, as another program does that has
+// the same bytes: meta is its user metadata.
+func (m *Memory) Take(key string, meta map[string]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o, _ := m.objects[key].current()
+	o.meta = maps.Clone(meta)
+	m.put(key, o)
 }
 
 // Failure is an error as package object makes them.
@@ -194,9 +261,15 @@ func missing(what string) error {
 
 // find returns the object that r names.
 func (m *Memory) find(r object.Ref) (stored, error) {
-	o, ok := m.objects[r.Key]
+	o, ok := m.objects[r.Key].current()
+	if r.Version != "" {
+		i := slices.IndexFunc(m.objects[r.Key], func(o stored) bool { return o.version == r.Version && !o.marker })
+		if ok = i >= 0; ok {
+			o = m.objects[r.Key][i]
+		}
+	}
 	switch {
-	case !ok || r.Version != "":
+	case !ok:
 		return o, missing("key")
 	case r.ETag != "" && r.ETag != o.etag:
 		return o, object.MakeError(moraine.Conflict, true, fmt.Errorf("etag %s is there", o.etag))
@@ -206,10 +279,11 @@ func (m *Memory) find(r object.Ref) (stored, error) {
 
 // info is what the bucket says of an object.
 func (m *Memory) info(key string, o stored) object.Info {
-	if !m.traits.WholeCRC {
-		return object.Info{Ref: object.Ref{Key: key, ETag: o.etag}, Size: int64(len(o.data)), Meta: maps.Clone(o.meta)}
+	i := object.Info{Ref: object.Ref{Key: key, Version: o.version, ETag: o.etag}, Size: int64(len(o.data)), Meta: maps.Clone(o.meta)}
+	if m.traits.WholeCRC {
+		i.CRC, i.HasCRC = crc.Sum(o.data), true
 	}
-	return object.Info{Ref: object.Ref{Key: key, ETag: o.etag}, Size: int64(len(o.data)), CRC: crc.Sum(o.data), HasCRC: true, Meta: maps.Clone(o.meta)}
+	return i
 }
 
 // Head implements Store.
@@ -242,7 +316,16 @@ func (m *Memory) Get(ctx context.Context, r object.Ref, off int64, dst []byte) e
 // Delete implements Store.
 func (m *Memory) Delete(ctx context.Context, r object.Ref) error {
 	return m.do(ctx, "delete", r.Key, func() error {
-		delete(m.objects, r.Key)
+		have, there := m.objects[r.Key].current()
+		switch {
+		case r.Version != "":
+			m.objects[r.Key] = slices.DeleteFunc(m.objects[r.Key], func(o stored) bool { return o.version == r.Version })
+		case !there:
+		case r.ETag != "" && have.etag != r.ETag && m.traits.IfMatchDelete:
+			return object.MakeError(moraine.Conflict, true, fmt.Errorf("etag %q is there", have.etag))
+		default:
+			m.remove(r.Key)
+		}
 		return nil
 	})
 }
@@ -255,8 +338,7 @@ func (m *Memory) Copy(ctx context.Context, src object.Ref, size int64, dst strin
 			return err
 		}
 		o.data = m.keep(slices.Clone(o.data))
-		m.objects[dst] = o
-		info = m.info(dst, o)
+		info = m.info(dst, m.put(dst, o))
 		return nil
 	})
 	return info, err
@@ -321,7 +403,7 @@ func (m *Memory) Complete(ctx context.Context, key, id string, parts []object.Pa
 		}
 		m.next++
 		o := stored{data: m.keep(data), etag: fmt.Sprintf("%d-%d", m.next, len(parts)), meta: u.meta}
-		m.objects[key] = o
+		o = m.put(key, o)
 		delete(m.uploads, id)
 		info = m.info(key, o)
 		return nil
@@ -340,7 +422,7 @@ func (m *Memory) keep(data []byte) []byte {
 
 // allows evaluates the condition of a completion, as far as the bucket knows it.
 func (m *Memory) allows(key string, cond object.Condition) error {
-	have, there := m.objects[key]
+	have, there := m.objects[key].current()
 	switch {
 	case cond.Free && there && m.traits.IfNoneMatch:
 		return object.MakeError(moraine.Conflict, true, errors.New("the key is not free"))

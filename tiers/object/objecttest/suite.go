@@ -190,6 +190,12 @@ func testCopy(t *testing.T, s Store) {
 
 func testDelete(t *testing.T, s Store) {
 	info := Put(t, s, key(s, "k"), random(10), 5<<20, nil)
+	if traits, err := s.Traits(t.Context()); err == nil && traits.IfMatchDelete {
+		err := s.Delete(t.Context(), object.Ref{Key: info.Key, ETag: "0123456789abcdef0123456789abcdef-1"})
+		require.ErrorIs(t, err, moraine.Conflict)
+		require.True(t, object.Refused(err))
+		requireBytes(t, s, info.Ref, random(10))
+	}
 	for range 2 {
 		require.NoError(t, s.Delete(t.Context(), info.Ref))
 		_, err := s.Head(t.Context(), info.Ref)
