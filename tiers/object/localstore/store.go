@@ -75,6 +75,7 @@ type Store struct {
 	// doubtful are keys whose change took place, and whose sync failed: a loss of power
 	// may undo it, so that nothing is said of what is there.
 	doubtful map[string]error
+	changing *change // under way; nil: none
 	next     uint64
 	failure  error // of a sync: nothing may be assumed any more until Open
 }
@@ -208,6 +209,7 @@ func (s *Store) objectFile(key string) string {
 // Put makes an object of all that r gives. want, unless it is nil, is the CRC32C that
 // the bytes must have.
 func (s *Store) Put(key string, about Record, r io.Reader, want *uint32, cond Condition) (Record, error) {
+	s.await(func(k string) bool { return k == key })
 	if err := s.allows(key, cond); err != nil {
 		return Record{}, err
 	}
@@ -234,6 +236,7 @@ func (s *Store) publish(f *written, cond Condition) error {
 	if err := s.allows(key, cond); err != nil {
 		return f.drop(s, err)
 	}
+	defer s.begin(key)()
 	if err := s.fs.Rename(f.path, s.objectFile(key)); err != nil {
 		return f.drop(s, s.failed("put", key, err))
 	}
@@ -266,7 +269,7 @@ func (s *Store) allows(key string, cond Condition) error {
 // Head returns the record of an object; Corrupt where the file of one is damaged, IOError
 // where a change of the key may not be durable.
 func (s *Store) Head(key string) (Record, error) {
-	s.mu.Lock()
+	s.lockDurable(func(k string) bool { return k == key })
 	defer s.mu.Unlock()
 	if err := s.doubtful[key]; err != nil {
 		return Record{}, err
@@ -284,13 +287,7 @@ func (s *Store) Head(key string) (Record, error) {
 // Get opens an object; the File's first Record.Size bytes are its. It stays what it was
 // when the key changes, and must be closed. IOError as with Head.
 func (s *Store) Get(key string) (Record, vfs.File, error) {
-	s.mu.Lock()
-	doubt := s.doubtful[key]
-	s.mu.Unlock()
-	if doubt != nil {
-		return Record{}, nil, doubt
-	}
-	f, err := s.fs.Open(s.objectFile(key), vfs.Read)
+	f, err := s.openDurable(key)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, nil, &moraine.Error{Op: "localstore.get", Ref: key, Kind: moraine.NotFound}
 	}
@@ -324,6 +321,7 @@ func (s *Store) Delete(key, etag string) error {
 	case etag != "" && (have == nil || have.ETag != etag):
 		return &moraine.Error{Op: "localstore.delete", Ref: key, Kind: moraine.Conflict, Err: errors.New("the object there has another ETag")}
 	}
+	defer s.begin(key)()
 	if err := s.fs.Remove(s.objectFile(key)); err != nil {
 		return s.failed("delete", key, err)
 	}
@@ -336,7 +334,7 @@ func (s *Store) Delete(key, etag string) error {
 
 // List returns the records of all objects whose keys begin with prefix, in order.
 func (s *Store) List(prefix string) []Record {
-	s.mu.Lock()
+	s.lockDurable(func(k string) bool { return strings.HasPrefix(k, prefix) })
 	defer s.mu.Unlock()
 	var out []Record
 	for _, key := range slices.Sorted(maps.Keys(s.index)) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -49,16 +50,21 @@ func (s *Store) NewUpload(key string, about Record) (id string, err error) {
 	if err := s.fs.MkdirAll(s.uploadDir(id)); err != nil {
 		return "", s.failed("new upload", key, err)
 	}
+	defer func() {
+		if err != nil { // it has no number that anybody knows
+			id, err = "", errors.Join(err, s.fs.RemoveAll(s.uploadDir(id)))
+		}
+	}()
 	about.ETag = "-"
 	f, err := s.write(s.uploadDir(id), key, about, strings.NewReader(""))
 	if err != nil {
-		return "", err
+		return id, err
 	}
 	if err := s.fs.Rename(f.path, path.Join(s.uploadDir(id), uploadRecord)); err != nil {
-		return "", s.failed("new upload", key, err)
+		return id, s.failed("new upload", key, err)
 	}
 	if err := s.syncDir(syncPart, s.uploadDir(id)); err != nil {
-		return "", err
+		return id, err
 	}
 	return id, s.syncDir(syncUpload, path.Join(s.dir, uploadsDir))
 }
@@ -150,16 +156,18 @@ func (s *Store) Uploads(prefix string) ([]Upload, error) {
 }
 
 // Complete makes an object of parts, in order, and ends the upload. want is as in Put.
-// InvalidArgument where a part is missing or has another ETag.
+// InvalidArgument where a part is missing or has another ETag, Corrupt where the bytes of one
+// are not those that came.
 func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condition) (Record, error) {
 	about, err := s.findUpload(key, id)
 	if err != nil {
 		return Record{}, err
 	}
+	s.await(func(k string) bool { return k == key })
 	if err := s.allows(key, cond); err != nil {
 		return Record{}, err
 	}
-	all := md5.New()
+	all, came := md5.New(), uint32(0)
 	joined := &joined{s: s}
 	defer joined.close()
 	for _, p := range parts {
@@ -176,6 +184,7 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 			return Record{}, s.failed("complete", key, err)
 		}
 		all.Write(sum) //nolint:errcheck // a hash has no errors
+		came = crc.Combine(came, r.CRC, r.Size)
 		joined.parts = append(joined.parts, piece{name, r.Size})
 	}
 	made := *about
@@ -184,8 +193,12 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 	if err != nil {
 		return Record{}, err
 	}
-	if want != nil && f.record.CRC != *want {
+	switch {
+	case want != nil && f.record.CRC != *want:
 		return Record{}, f.drop(s, badSum(key, f.record.CRC, *want))
+	case f.record.CRC != came:
+		return Record{}, f.drop(s, &moraine.Error{Op: "localstore.complete", Ref: key, Kind: moraine.Corrupt,
+			Err: fmt.Errorf("the parts have CRC32C %08x, they came with %08x: they must be put again", f.record.CRC, came)})
 	}
 	// The object comes and the upload ends in one step: an upload that was aborted, or
 	// completed, meanwhile makes nothing, and who ended it knows that.
