@@ -22,9 +22,8 @@ type session struct {
 	leases bool
 	// tokenRenew is when, in unix seconds, a new token is asked for.
 	tokenRenew atomic.Int64
-	// renewed is when the last renewal that succeeded was sent, in nanoseconds of
-	// the client's clock.
-	renewed atomic.Int64
+	// renewed is when the last renewal that succeeded was sent.
+	renewed atomic.Pointer[time.Time]
 	// routing is the newest routing epoch that a reply about the session named. It
 	// goes with the session: metadata that was restored may have gone back to a
 	// lower epoch, and has ended every session.
@@ -33,7 +32,8 @@ type session struct {
 
 // doubtful reports whether the session may be over without our knowing.
 func (m *metaConn) doubtful(s *session) bool {
-	return m.clock.Now().UnixNano()-s.renewed.Load() > int64(s.term)*3/4
+	at := s.renewed.Load()
+	return at == nil || m.clock.Since(*at) > s.term*3/4
 }
 
 // current returns the present session.
@@ -67,7 +67,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	}
 	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond}
-	s.renewed.Store(began.UnixNano())
+	s.renewed.Store(&began)
 	s.sawRouting(r.RoutingEpoch)
 	m.sawQuotas(r)
 	m.takeToken(s, r)
@@ -127,7 +127,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	if err != nil {
 		return err
 	}
-	s.renewed.Store(began.UnixNano())
+	s.renewed.Store(&began)
 	r := resp.GetSession()
 	m.takeToken(s, r)
 	m.takeRevoked(r)

@@ -38,7 +38,7 @@ type topologyCache struct {
 	now atomic.Pointer[topology]
 	// refreshing holds one element while the topology is being asked for.
 	refreshing chan struct{}
-	lastAsked  atomic.Int64 // nanoseconds of the clock, when the last request ended
+	lastAsked  atomic.Pointer[time.Time] // when the last request ended; nil: there was none
 	doubted    atomic.Bool
 }
 
@@ -108,7 +108,7 @@ func (t *topologyCache) singleHost(ctx context.Context) bool {
 // did just now. The present one most likely still serves, so that nobody waits
 // for a service that does not answer.
 func (t *topologyCache) refreshSoon(ctx context.Context, seen *topology) {
-	if len(t.refreshing) > 0 || t.meta.clock.Now().UnixNano()-t.lastAsked.Load() < int64(minRefresh) {
+	if len(t.refreshing) > 0 || t.askedJustNow() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, soon)
@@ -116,6 +116,12 @@ func (t *topologyCache) refreshSoon(ctx context.Context, seen *topology) {
 	if err := t.refresh(ctx, seen, t.meta.quick); err != nil {
 		t.meta.log.Debug("the topology could not be refreshed", "err", err)
 	}
+}
+
+// askedJustNow reports whether the last request ended less than minRefresh ago.
+func (t *topologyCache) askedJustNow() bool {
+	at := t.lastAsked.Load()
+	return at != nil && t.meta.clock.Since(*at) < minRefresh
 }
 
 // refresh asks for the topology, unless another one than seen is there by now.
@@ -131,7 +137,8 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 		return nil
 	}
 	resp, err := ask(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
-	t.lastAsked.Store(t.meta.clock.Now().UnixNano())
+	now := t.meta.clock.Now()
+	t.lastAsked.Store(&now)
 	if err != nil {
 		return err
 	}

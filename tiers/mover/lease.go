@@ -142,9 +142,8 @@ type work struct {
 	job         *wire.Job
 	done, total atomic.Uint64 // units
 	report      chan struct{} // a part of a large job is done
-	// leaseEnd is until when the lease is ours for certain, in nanoseconds of
-	// the clock.
-	leaseEnd atomic.Int64
+	// leaseEnd is until when the lease is ours for certain.
+	leaseEnd atomic.Pointer[time.Time]
 }
 
 // runJob works on one job while its lease is renewed beside it, and says how it
@@ -152,7 +151,8 @@ type work struct {
 func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term time.Duration) {
 	w := &work{Mover: m, job: job, report: make(chan struct{}, 1)}
 	w.total.Store(job.GetTotal())
-	w.leaseEnd.Store(endOf(asked, term).UnixNano())
+	end := endOf(asked, term)
+	w.leaseEnd.Store(&end)
 	m.deps.Metrics.Running.Inc()
 	defer m.deps.Metrics.Running.Dec()
 	jobCtx, cancel := context.WithCancelCause(ctx)
@@ -245,7 +245,7 @@ func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, re
 	clk := w.deps.Clock
 	for {
 		end := endOf(renewed, term)
-		w.leaseEnd.Store(end.UnixNano())
+		w.leaseEnd.Store(&end)
 		next := renewed.Add(term / renewPart)
 		select {
 		case <-clk.After(next.Sub(clk.Now())):

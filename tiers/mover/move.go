@@ -67,9 +67,11 @@ func (w *work) move(ctx context.Context) error {
 	return w.deleteObject(ctx, task)
 }
 
-// held is the fence: it fails once the lease may be another's.
+// held is the fence: it fails once the lease may be another's. The monotonic clock says so
+// where the wall clock was set back, and the wall clock where the machine slept.
 func (w *work) held() error {
-	if end := w.leaseEnd.Load(); w.deps.Clock.Now().UnixNano() >= end {
+	end, now := *w.leaseEnd.Load(), w.deps.Clock.Now()
+	if !now.Before(end) || !now.Round(0).Before(end.Round(0)) {
 		return errLeaseLost
 	}
 	return nil
