@@ -62,7 +62,7 @@ func (s *Server) locate(ctx context.Context, d *device, chunks []*wire.SettledCh
 	for _, c := range chunks {
 		h, level, err := d.tier.Where(ctx, chunkID(c.Stripe, c.Index))
 		switch {
-		case errors.Is(err, moraine.NotFound):
+		case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Corrupt):
 			out = append(out, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index, Gone: true})
 		case err != nil:
 			return nil, err
@@ -84,7 +84,7 @@ func (s *Server) tellSettled(ctx context.Context, d *device, epoch uint64, chunk
 		for _, c := range chunks[:n] {
 			if c.Gone {
 				s.deps.Metrics.Settled.WithLabelValues("gone").Inc()
-				s.deps.Log.Warn("a chunk was in memory alone, and is gone", "device", d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
+				s.deps.Log.Warn("a chunk was in memory alone, and is gone, or rotted there", "device", d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
 			} else {
 				s.deps.Metrics.Settled.WithLabelValues("written").Inc()
 			}

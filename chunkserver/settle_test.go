@@ -156,6 +156,35 @@ func TestAPutAtLevelMemoryIsWrittenBehind(t *testing.T) {
 	require.Equal(t, uint32(moraine.NVMe), reply.Level)
 }
 
+// TestWhatRotsInMemoryIsNotSettledAsDurable: a bit flips while a chunk is in memory alone, and
+// the device gets it with the sums of its arrival. The stripe has a copy less than its record
+// says: that is said at once, and not by the next scrub.
+func TestWhatRotsInMemoryIsNotSettledAsDurable(t *testing.T) {
+	g, meta := newGate(), newFakeMeta()
+	h := startKnowing(t, g.over(vfs.NewMem(1)), meta, config("/a"))
+	g.close(t)
+	right, rotten := inMemory(1, 300_001), inMemory(2, 300_001)
+	for _, c := range []testChunk{right, rotten} {
+		_, err := c.put(t, h)
+		require.NoError(t, err)
+	}
+	_, data, release, err := h.GetChunk(t.Context(), rotten.get(0, 300_001))
+	require.NoError(t, err)
+	data[0][123_456] ^= 4 // of the server's own memory
+	release()
+	meta.record(right, rotten)
+	g.set(false, false)
+	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
+	for _, c := range meta.settledChunks() {
+		require.Equal(t, c.Stripe == rotten.req.Stripe, c.Gone)
+	}
+	// What of it is right can still be read, should no other copy be left.
+	_, data, release, err = h.GetChunk(t.Context(), rotten.get(0, 4096))
+	require.NoError(t, err)
+	require.Equal(t, rotten.data[:4096], data[0])
+	release()
+}
+
 // What is dirty when the server is told to end is on the device when it has ended.
 func TestTheEndWritesWhatIsDirty(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()

@@ -35,6 +35,7 @@ type behind struct {
 	chunks  map[moraine.ChunkID]*dirtyChunk // queued, being written, and those that cannot be
 	fresh   int                             // of chunks, what replaces nothing
 	bytes   int64
+	rotten  rotten
 }
 
 // dirtyChunk is one chunk that is to be written.
@@ -231,6 +232,7 @@ func (t *Tier) write(ctx context.Context, d *dirtyChunk) error {
 	forgone := d.forgone
 	t.behind.mu.Unlock()
 	if !forgone {
+		t.verify(d)
 		err := t.lower.Put(ctx, d.held.header, d.data, d.sums)
 		// A later version, which Put brought, has taken its place.
 		if err != nil && !errors.Is(err, moraine.Stale) {
@@ -333,7 +335,8 @@ func (t *Tier) Dirty(id moraine.ChunkID) bool { return t.behind.header(id) != ni
 
 // Where returns the header of a chunk and the level that it is at: Memory while it is
 // in this process alone, NVMe once it is on the device, synced. Errors: NotFound,
-// where it is at none and is not on its way to one, and those of the device.
+// where it is at none and is not on its way to one; Corrupt, where it rotted in memory
+// before it was written; and those of the device.
 func (t *Tier) Where(ctx context.Context, id moraine.ChunkID) (tiers.Header, moraine.Level, error) {
 	if err := t.begin("mem.Where"); err != nil {
 		return tiers.Header{}, 0, err
@@ -344,5 +347,8 @@ func (t *Tier) Where(ctx context.Context, id moraine.ChunkID) (tiers.Header, mor
 		return *h, moraine.Memory, nil
 	}
 	h, err := t.lower.Get(ctx, id, 0, nil)
+	if err == nil && t.behind.isRotten(&h) {
+		err = &moraine.Error{Op: "mem.Where", Ref: id.String(), Kind: moraine.Corrupt, Err: errors.New("it rotted in memory before it was written")}
+	}
 	return h, moraine.NVMe, err
 }

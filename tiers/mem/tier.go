@@ -221,6 +221,7 @@ func (t *Tier) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error 
 	}
 	for _, d := range deletions {
 		t.m.cache.dropClean(t.key(d.ID), d.Below)
+		t.behind.forgetRotten(d)
 	}
 	return nil
 }

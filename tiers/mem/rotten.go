@@ -1,0 +1,63 @@
+package mem
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/tiers"
+)
+
+// A dirty chunk is written with the sums of its arrival, and may have lain in memory for
+// long: a bit that flipped meanwhile is then on the device, with a sum that does not match.
+// Nobody is served that; but nobody would know before the next scrub that there is a copy
+// less. So the bytes are verified when they are written, and Where tells. They are written
+// all the same: what of them is right may be the last copy there is.
+
+// maxRotten bounds how many such chunks are remembered; the scrub finds the others.
+const maxRotten = 1024
+
+// rotten are chunks on the device that rotted before they were written.
+type rotten map[moraine.ChunkID]moraine.LayoutVersion
+
+// verify looks at the bytes of a dirty chunk that is about to be written. The caller holds
+// its claim.
+func (t *Tier) verify(d *dirtyChunk) {
+	h := &d.held.header
+	for i, want := range d.sums {
+		b := d.data[int64(i)*block : min(int64(i+1)*block, h.Length)]
+		got := crc.Sum(b)
+		if got == want {
+			continue
+		}
+		t.m.deps.Log.Error("chunk checksum mismatch in memory before it was written", "chunk", h.ID.String(), "block", i, "got", got, "want", want)
+		t.behind.noteRotten(h)
+		return
+	}
+}
+
+func (b *behind) noteRotten(h *tiers.Header) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rotten == nil {
+		b.rotten = rotten{}
+	}
+	if len(b.rotten) < maxRotten {
+		b.rotten[h.ID] = h.Version
+	}
+}
+
+// isRotten reports whether a chunk of the device is one of them.
+func (b *behind) isRotten(h *tiers.Header) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	version, ok := b.rotten[h.ID]
+	return ok && version == h.Version
+}
+
+// forgetRotten forgets what was deleted.
+func (b *behind) forgetRotten(d tiers.Deletion) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if version, ok := b.rotten[d.ID]; ok && version < d.Below {
+		delete(b.rotten, d.ID)
+	}
+}
