@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/mover"
@@ -32,7 +33,7 @@ type powerHistory struct {
 	files []*fileUser
 	steps *stepUser
 	// bucket and evictor are nil where there is no object tier.
-	bucket  *cutBucket
+	bucket  *localbucket.Bucket
 	evictor *evictor
 	// stats
 	cuts, partial, acked, unknown int
@@ -49,7 +50,7 @@ func runHistory(ctx context.Context, seed uint64, cuts int, rule func(string, vf
 
 // runHistoryOn is runHistory with a local bucket, if there is one, that files are
 // evicted to.
-func runHistoryOn(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error, bucket *cutBucket) (h *powerHistory, err error) {
+func runHistoryOn(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error, bucket *localbucket.Bucket) (h *powerHistory, err error) {
 	h = &powerHistory{bucket: bucket, rng: rand.New(rand.NewPCG(seed, 1)), steps: newStepUser(seed)}
 	for i := range 3 {
 		h.files = append(h.files, newFileUser(i, seed))
@@ -110,6 +111,9 @@ func (h *powerHistory) life(ctx context.Context) error {
 		return err
 	}
 	w := h.work(ctx)
+	if h.evictor != nil {
+		h.evictor.await() // so that each cut finds files that are nowhere but in the bucket
+	}
 	if h.rng.IntN(3) == 0 {
 		if err := h.cutSome(ctx); err != nil {
 			w.kill()
@@ -134,7 +138,7 @@ func (h *powerHistory) life(ctx context.Context) error {
 // restart brings all nodes back from a cut, and the bucket, which lost its power too.
 func (h *powerHistory) restart() error {
 	if h.bucket != nil {
-		if err := h.bucket.cut(h.rng); err != nil {
+		if err := h.bucket.Cut(h.rng); err != nil {
 			return err
 		}
 	}

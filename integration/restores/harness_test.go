@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -35,17 +36,17 @@ type world struct {
 	admin       *incluster.Client
 	files       map[string][]byte
 	incarnation moraine.Incarnation
-	bucket      *bucket // nil: there is none
+	bucket      *localbucket.Bucket // nil: there is none
 }
 
 // inBucketWorld is inWorld with an object tier.
 func inBucketWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 	t.Helper()
-	var b *bucket
+	var b *localbucket.Bucket
 	opts.Bucket = func(string) (mover.Bucket, error) { // called in the bubble, before anything runs
 		var err error
 		if b == nil {
-			b, err = newBucket(opts.Seed)
+			b, err = localbucket.New(opts.Seed, nil)
 		}
 		return b, err
 	}

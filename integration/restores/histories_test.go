@@ -173,7 +173,7 @@ func (w *world) exists(name string, held map[piece]bool) (all, gone bool, moved 
 	require.False(w.t, reply.GetMore())
 	all = true
 	for _, e := range reply.GetExtents() {
-		gone = gone || e.Object != 0 && !w.bucket.has(reply.GetObjects(), e.Object)
+		gone = gone || e.Object != 0 && !w.bucketHas(reply.GetObjects(), e.Object)
 	}
 	for _, s := range reply.GetStripes() {
 		scheme := moraine.Scheme{K: uint8(s.Scheme.K), M: uint8(s.Scheme.M)}

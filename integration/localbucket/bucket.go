@@ -1,0 +1,226 @@
+// Package localbucket is the local bucket of a cluster inside one process: the shipped
+// store (tiers/object/localstore) on a disk in memory, behind what movers and chunkservers
+// need of a bucket. There is no HTTP between them. A test can cut the power of the disk,
+// damage what is on it, and leave out any call of the store's file system.
+//
+// One path through it: New -> incluster.Options.Bucket returns it -> a mover uploads an
+// object -> Cut takes the power and opens the store again on what is left.
+package localbucket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/tiers/object/localstore"
+)
+
+// Dir is the directory of the store on its disk.
+const Dir = "bucket/store"
+
+// Bucket is one local bucket through all lives of its store. All methods may be called
+// concurrently.
+type Bucket struct {
+	rule vfs.Rule
+
+	mu    sync.Mutex // guards what follows
+	disk  *vfs.Mem
+	store *localstore.Store
+}
+
+var _ mover.Bucket = (*Bucket)(nil)
+
+// New opens an empty bucket. rule is asked before each call of its file system (nil: none
+// is). The seed decides what a cut leaves where Cut is given no rng.
+func New(seed uint64, rule vfs.Rule) (*Bucket, error) {
+	b := &Bucket{rule: rule, disk: vfs.NewMem(seed + 1000)}
+	return b, b.open()
+}
+
+// open opens the store of the next life. The caller holds mu, or nobody else has b.
+func (b *Bucket) open() (err error) {
+	var fs vfs.FS = b.disk
+	if b.rule != nil {
+		fs = vfs.NewFault(fs, b.rule)
+	}
+	b.store, err = localstore.Open(fs, Dir, localstore.Options{})
+	return err
+}
+
+// Cut cuts the power of the bucket's machine, and starts it again.
+func (b *Bucket) Cut(rng *rand.Rand) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.disk = b.disk.Crash(rng)
+	return b.open()
+}
+
+// Store is the store of the present life.
+func (b *Bucket) Store() *localstore.Store {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.store
+}
+
+// Disk is the disk of the present life, so that a test can damage what is on it.
+func (b *Bucket) Disk() *vfs.Mem {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.disk
+}
+
+// do carries out one request on the store of this life.
+func (b *Bucket) do(ctx context.Context, fn func(s *localstore.Store) error) error {
+	if err := object.CheckFence(ctx); err != nil {
+		return err
+	}
+	if err := fn(b.Store()); err != nil {
+		return object.MakeError(moraine.KindOf(err), true, err)
+	}
+	return nil
+}
+
+func infoOf(r localstore.Record) object.Info {
+	return object.Info{Ref: object.Ref{Key: r.Key, ETag: r.ETag}, Size: r.Size, CRC: r.CRC, HasCRC: true, Meta: r.Meta}
+}
+
+func matches(r localstore.Record, want object.Ref) error {
+	if want.ETag != "" && want.ETag != r.ETag {
+		return moraine.Conflict
+	}
+	return nil
+}
+
+// Name implements mover.Bucket.
+func (b *Bucket) Name() string { return "bucket" }
+
+// Prefix implements mover.Bucket.
+func (b *Bucket) Prefix() string { return "" }
+
+// URL implements mover.Bucket.
+func (b *Bucket) URL() string { return "s3://bucket" }
+
+// Traits implements mover.Bucket.
+func (b *Bucket) Traits(context.Context) (object.Traits, error) {
+	t, _ := b.Known()
+	return t, nil
+}
+
+// Known implements mover.Bucket.
+func (b *Bucket) Known() (object.Traits, bool) {
+	return object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true}, true
+}
+
+// Head implements mover.Bucket.
+func (b *Bucket) Head(ctx context.Context, r object.Ref) (info object.Info, err error) {
+	err = b.do(ctx, func(s *localstore.Store) error {
+		rec, err := s.Head(r.Key)
+		if err != nil {
+			return err
+		}
+		info = infoOf(rec)
+		return matches(rec, r)
+	})
+	return info, err
+}
+
+// Get implements mover.Bucket.
+func (b *Bucket) Get(ctx context.Context, r object.Ref, off int64, dst []byte) error {
+	return b.do(ctx, func(s *localstore.Store) error {
+		return withObject(s, r, func(_ localstore.Record, f io.ReaderAt) error {
+			_, err := f.ReadAt(dst, off)
+			if err == io.EOF {
+				err = nil
+			}
+			return err
+		})
+	})
+}
+
+// withObject calls fn with the object at a key, if it is the one that r means.
+func withObject(s *localstore.Store, r object.Ref, fn func(rec localstore.Record, f io.ReaderAt) error) error {
+	rec, f, err := s.Get(r.Key)
+	if err != nil {
+		return err
+	}
+	if err = matches(rec, r); err == nil {
+		err = fn(rec, f)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Delete implements mover.Bucket.
+func (b *Bucket) Delete(ctx context.Context, r object.Ref) error {
+	return b.do(ctx, func(s *localstore.Store) error { return s.Delete(r.Key, r.ETag) })
+}
+
+// Copy implements mover.Bucket.
+func (b *Bucket) Copy(ctx context.Context, src object.Ref, _ int64, dst string) (info object.Info, err error) {
+	err = b.do(ctx, func(s *localstore.Store) error {
+		return withObject(s, src, func(rec localstore.Record, f io.ReaderAt) error {
+			made, err := s.Put(dst, localstore.Record{Meta: rec.Meta}, io.NewSectionReader(f, 0, rec.Size), &rec.CRC, localstore.Condition{})
+			info = infoOf(made)
+			return err
+		})
+	})
+	return info, err
+}
+
+// NewUpload implements mover.Bucket.
+func (b *Bucket) NewUpload(ctx context.Context, key string, meta map[string]string) (id string, err error) {
+	err = b.do(ctx, func(s *localstore.Store) error {
+		id, err = s.NewUpload(key, localstore.Record{Meta: meta})
+		return err
+	})
+	return id, err
+}
+
+// PutPart implements mover.Bucket.
+func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (part object.Part, err error) {
+	err = b.do(ctx, func(s *localstore.Store) error {
+		r, err := s.PutPart(key, id, number, bytes.NewReader(data), &crc)
+		part = object.Part{ETag: r.ETag, CRC: crc, HasCRC: true}
+		return err
+	})
+	return part, err
+}
+
+// Complete implements mover.Bucket.
+func (b *Bucket) Complete(ctx context.Context, key, id string, parts []object.Part, crc uint32, _ bool, cond object.Condition) (info object.Info, err error) {
+	err = b.do(ctx, func(s *localstore.Store) error {
+		list := make([]localstore.Part, len(parts))
+		for i, p := range parts {
+			list[i] = localstore.Part{Number: i + 1, Record: localstore.Record{ETag: p.ETag}}
+		}
+		r, err := s.Complete(key, id, list, &crc, localstore.Condition{Free: cond.Free, ETag: cond.ETag})
+		info = infoOf(r)
+		return err
+	})
+	return info, err
+}
+
+// Abort implements mover.Bucket.
+func (b *Bucket) Abort(ctx context.Context, key, id string) error {
+	return b.do(ctx, func(s *localstore.Store) error { return s.Abort(key, id) })
+}
+
+// Uploads implements mover.Bucket.
+func (b *Bucket) Uploads(ctx context.Context, key string) (ids []string, err error) {
+	err = b.do(ctx, func(s *localstore.Store) error {
+		all, err := s.Uploads(key)
+		for _, u := range all {
+			if u.Record.Key == key {
+				ids = append(ids, u.ID)
+			}
+		}
+		return err
+	})
+	return ids, err
+}
