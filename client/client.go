@@ -20,7 +20,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -42,13 +41,12 @@ type Client struct {
 	topology *topologyCache
 	health   *health
 	coders   erasure.Cache
-	// partsRebuilt counts the parts of chunks that reads rebuilt.
-	partsRebuilt atomic.Uint64
-	grants       *grantPool
-	reports      *reporter
-	pace         *pace
-	cache        *cache   // nil where it is off
-	contents     contents // of the files open for reading and writing
+	sample   partSample // of the parts of chunks that reads rebuild
+	grants   *grantPool
+	reports  *reporter
+	pace     *pace
+	cache    *cache   // nil where it is off
+	contents contents // of the files open for reading and writing
 
 	// pool lends the memory of write and read buffers. It never makes a writer
 	// wait: writes reserves the bytes first, and is what waits.
@@ -149,6 +147,7 @@ func newClient(cfg Config, deps Deps) *Client {
 		reads:  limit.NewSemaphore(readBytes, l.reads), readBytes: readBytes, limits: l,
 		anew: newGate(&l.anew), ahead: limit.NewSemaphore(readBytes, l.ahead), helpers: limit.NewSemaphore(readBytes/2, l.helpers),
 		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
+	c.sample.begin()
 	c.grants = newGrantPool(c)
 	c.reports = newReporter(c)
 	return c

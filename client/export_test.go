@@ -14,6 +14,19 @@ func HoldWrites(c *Client) (release func()) { return holdAll(c.writes.sem) }
 // HoldReads takes all memory of reads until release.
 func HoldReads(c *Client) (release func()) { return holdAll(c.reads) }
 
+// HoldHelpers takes all memory of early parity and of verifications until release.
+func HoldHelpers(c *Client) (release func()) { return holdAll(c.helpers) }
+
+// HelpersSize is how much that memory is.
+func HelpersSize(c *Client) int64 { return c.helpers.Size() }
+
+// In how many rebuilt parts one is verified, and after how many one that could not be is
+// tried again.
+const (
+	WholeSample = wholeSample
+	WholeRetry  = wholeRetry
+)
+
 func holdAll(s *limit.Semaphore) func() {
 	if !s.TryAcquire(s.Size()) {
 		panic("the memory is in use")

@@ -16,6 +16,8 @@ type Metrics struct {
 	ChunksReplaced   prometheus.Counter     // put on another device than was placed
 	StripesPutAnew   prometheus.Counter     // since their commit was refused
 	StripesRebuilt   prometheus.Counter     // reads served with the help of parity
+	PartsRebuilt     prometheus.Counter     // parts of chunks that reads rebuilt
+	PartsVerified    prometheus.Counter     // and those whose whole chunk was compared with its recorded sum
 	ChunksHedged     prometheus.Counter     // late chunks for which others were asked
 	HedgesWon        prometheus.Counter     // and whose help came first
 	ParityWrong      prometheus.Counter     // parity chunks that do not match their data
@@ -64,6 +66,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ChunksReplaced:   counter("chunks_replaced_total", "Chunks put on another device than was placed."),
 		StripesPutAnew:   counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
 		StripesRebuilt:   counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
+		PartsRebuilt:     counter("rebuilt_parts_total", "Parts of chunks that reads rebuilt from other chunks."),
+		PartsVerified:    counter("rebuilt_parts_verified_total", "Those of them whose whole chunk was rebuilt and compared with its recorded sum."),
 		ChunksHedged:     counter("chunks_hedged_total", "Late chunks for which others were asked."),
 		ParityWrong:      counter("parity_wrong_total", "Parity chunks that have their recorded sum, and are not the parity of their stripe's data; reported, and encoded again."),
 		HedgesWon:        counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
@@ -92,7 +96,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
-			m.StripesPutAnew, m.StripesRebuilt, m.ChunksHedged, m.HedgesWon, m.ParityWrong, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
+			m.StripesPutAnew, m.StripesRebuilt, m.PartsRebuilt, m.PartsVerified, m.ChunksHedged, m.HedgesWon, m.ParityWrong, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
 			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
 			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)
@@ -108,12 +112,15 @@ type Stats struct {
 	// StripesPutAnew counts the stripes whose commit was refused since devices went out.
 	StripesPutAnew uint64
 	StripesRebuilt uint64
-	ChunksHedged   uint64
-	HedgesWon      uint64
-	ChunksReported uint64
-	MetaRequests   uint64
-	MetaRetries    uint64
-	Sessions       uint64
+	// PartsRebuilt counts the parts of chunks that reads rebuilt, and PartsVerified those whose
+	// whole chunk was compared with its recorded sum.
+	PartsRebuilt, PartsVerified uint64
+	ChunksHedged                uint64
+	HedgesWon                   uint64
+	ChunksReported              uint64
+	MetaRequests                uint64
+	MetaRetries                 uint64
+	Sessions                    uint64
 	// StripesCutShort counts the stripes that were sent before they were full,
 	// for want of memory.
 	StripesCutShort uint64
@@ -134,6 +141,7 @@ func (c *Client) Stats() Stats {
 		ChunksReplaced: count(m.ChunksReplaced),
 		StripesPutAnew: count(m.StripesPutAnew),
 		StripesRebuilt: count(m.StripesRebuilt),
+		PartsRebuilt:   count(m.PartsRebuilt), PartsVerified: count(m.PartsVerified),
 		ChunksHedged:   count(m.ChunksHedged),
 		HedgesWon:      count(m.HedgesWon),
 		ChunksReported: count(m.ChunksReported),

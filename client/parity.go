@@ -63,10 +63,6 @@ func (g *gatherer) without(index int) *gatherer {
 	return &other
 }
 
-// wholeSample is in how many rebuilds of a part of a chunk one is checked: the whole chunk is
-// rebuilt, and compared with its recorded sum.
-const wholeSample = 256
-
 // verifyRebuilt compares what was rebuilt for a read with the records before it is served: a
 // whole chunk always, of parts a sample.
 func (c *Client) verifyRebuilt(ctx context.Context, g *gatherer, group []target, piece int64) error {
@@ -81,44 +77,57 @@ func (c *Client) verifyRebuilt(ctx context.Context, g *gatherer, group []target,
 			}
 			continue
 		}
-		if g.s.limited || c.partsRebuilt.Add(1)%wholeSample != 1 {
+		c.metrics.PartsRebuilt.Inc()
+		if g.s.limited || !c.sample.pick() {
 			continue
 		}
-		if err := c.verifyPart(ctx, g, t, piece); err != nil {
+		verified, err := c.verifyPart(ctx, g, t, piece)
+		if verified {
+			c.metrics.PartsVerified.Inc()
+		} else {
+			c.sample.missed()
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// verifyPart rebuilds the whole chunk of a part, and puts the part right where it was
-// wrong. Without memory for that it does nothing.
-func (c *Client) verifyPart(ctx context.Context, g *gatherer, t target, piece int64) error {
+// verifyPart rebuilds the whole chunk of a part and compares it with the recorded sum; it puts
+// the part right where it was wrong. verified says whether there was a comparison: there is
+// none without memory for it, or where the rest of the chunks cannot be read now. Corrupt: as
+// with rebuildWithout.
+func (c *Client) verifyPart(ctx context.Context, g *gatherer, t target, piece int64) (verified bool, err error) {
 	length := g.s.Scheme.ChunkLen(g.s.Length)
-	l := c.tryLease(length + min(piece, length)*int64(g.s.Scheme.K+1))
+	piece = c.samplePiece(g.s, length, piece)
+	if piece == 0 {
+		return false, nil
+	}
+	l := c.tryLease(length + piece*int64(g.s.Scheme.K+1))
 	if l == nil {
-		return nil
+		return false, nil
 	}
 	defer l.release()
 	out, err := l.own(ctx, int(length))
 	if err != nil {
-		return err
+		return false, err
 	}
 	whole, all := target{t.index, 0, out}, *g
 	all.free, all.buffers = nil, l
 	if err := c.rebuildGroup(ctx, &all, []target{whole}, piece, nil); err != nil {
 		if ctx.Err() != nil {
-			return err
+			return false, err
 		}
-		return nil // the part could be read, and the rest of the chunks cannot now
+		return false, nil // the part could be read, and the rest of the chunks cannot now
 	}
 	if crc.Sum(out) != g.s.Chunks[t.index].CRC {
 		if err := c.rebuildWithout(ctx, &all, whole, piece); err != nil {
-			return err
+			return true, err
 		}
 	}
 	copy(t.out, out[t.lo:])
-	return nil
+	return true, nil
 }
 
 // CheckParity reads all chunks of a stripe and compares its parity with what its data give. It

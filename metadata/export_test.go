@@ -102,3 +102,6 @@ func SetMaxMissing(n uint64) (restore func()) {
 	maxMissing = n
 	return func() { maxMissing = was }
 }
+
+// Sampled reports whether a stripe is of the sample of a scrub's slice.
+func Sampled(stripe uint64, slice *wire.ReportChunks) bool { return sampled(stripe, slice) }
