@@ -28,8 +28,10 @@ import (
 type ledger struct {
 	t      testing.TB
 	bucket *objecttest.Memory
-	pace   func(ctx context.Context, n int64) error // of movers that are started; nil: none
-	clock  clock.Clock                              // theirs; nil: the bubble's
+	// tags, if not nil, changes the tag of each upload on its way to the bucket.
+	tags  func(tag string) string
+	pace  func(ctx context.Context, n int64) error // of movers that are started; nil: none
+	clock clock.Clock                              // theirs; nil: the bubble's
 
 	mu      sync.Mutex // guards what follows
 	hook    func(holder, op string) (after func(error) error, err error)
@@ -363,7 +365,7 @@ func (l *ledger) open(context.Context, moraine.InodeID) (mover.Content, error) {
 
 // start runs a mover of a name until stop.
 func (l *ledger) start(name string) (stop func()) {
-	m, err := mover.New(mover.Config{}, mover.Deps{Client: &seat{l: l, name: name}, Bucket: l.bucket, Open: l.open, Pace: l.pace, Clock: l.clock,
+	m, err := mover.New(mover.Config{}, mover.Deps{Client: &seat{l: l, name: name}, Bucket: tagged{l.bucket, l.tags}, Open: l.open, Pace: l.pace, Clock: l.clock,
 		CheckStep: func(context.Context, *wire.StepKey) (*wire.PartFile, error) { return nil, nil }})
 	require.NoError(l.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
