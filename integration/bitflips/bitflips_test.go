@@ -22,6 +22,12 @@ type place struct {
 	heals string // how it is healed; "": it is not
 	pages string // pages of docs/formats that describe these bytes
 
+	// What try must show, each time: a counter that grows and, where it is not "", a line of the
+	// log. fails says that there is nothing but the error of the operation, which try requires.
+	counted func(w *world) float64
+	logs    string
+	fails   bool
+
 	// One of these. try flips one random bit in a cluster that rows share, and requires that it
 	// is found, reported and healed; alone needs no cluster; test is where only a package
 	// reaches the place: package.TestName.
@@ -54,7 +60,7 @@ func rngOf(try int) (rng *rand.Rand, seed uint64) {
 // its reader: it is found, reported, and healed where redundancy allows, and no wrong byte is
 // served. The table is in places_test.go.
 func TestBitFlips(t *testing.T) {
-	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
+	inBucketWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
 		for _, p := range places {
 			if p.try == nil {
 				continue
@@ -63,11 +69,26 @@ func TestBitFlips(t *testing.T) {
 			for try := range n {
 				rng, seed := rngOf(try)
 				w.newFile(rng, fmt.Sprintf("/%s-%d", strings.ReplaceAll(p.where, " ", "-"), try))
-				w.during(fmt.Sprintf("%s, seed %d", p.where, seed), func() { p.try(w, rng) })
+				w.during(fmt.Sprintf("%s, seed %d", p.where, seed), func() { w.shows(p, func() { p.try(w, rng) }) })
 			}
 			w.t.Logf("%-60s %3d bits: all found, 0 wrong bytes served; healed: %s", p.where, n, orNot(p.heals))
 		}
 	})
+}
+
+// shows requires that what fn does to a place is seen as its row says.
+func (w *world) shows(p place, fn func()) {
+	w.t.Helper()
+	if p.fails {
+		fn()
+		return
+	}
+	count, lines := p.counted(w), w.lines.count(p.logs)
+	fn()
+	require.Greater(w.t, p.counted(w), count, "nothing counts it: %s", p.seen)
+	if p.logs != "" {
+		require.Greater(w.t, w.lines.count(p.logs), lines, "nothing logs %q", p.logs)
+	}
 }
 
 // TestBitFlipsAlone flips bits in places that need no cluster.
@@ -119,6 +140,7 @@ func TestEveryPlaceHasARow(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, ways, "%s: one way to be tested", p.where)
+		require.Equal(t, p.try != nil, p.fails != (p.counted != nil), "%s: what is seen in a cluster must be required", p.where)
 		if p.test != "" {
 			require.True(t, testExists(t, p.test), "%s: there is no test %s", p.where, p.test)
 		}

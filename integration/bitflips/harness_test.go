@@ -24,9 +24,11 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -45,6 +47,26 @@ type world struct {
 	data  []byte // of that file
 	// peers is what lies between chunkservers, where the world's options have it so.
 	peers *network
+	// bucket is the object tier of a bucket world, and rot the memory of chunkservers.
+	bucket *localbucket.Bucket
+	rot    *rot
+	lines  *lines // of the log
+}
+
+// inBucketWorld is inWorld with an object tier.
+func inBucketWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
+	t.Helper()
+	var b *localbucket.Bucket
+	opts.Bucket = func(string) (_ mover.Bucket, err error) { // called in the bubble, before anything runs
+		if b == nil {
+			b, err = localbucket.New(7, nil)
+		}
+		return b, err
+	}
+	inWorld(t, opts, func(w *world) {
+		w.bucket = b
+		fn(w)
+	})
 }
 
 // inWorld runs fn with a cluster of 8 chunkservers under synctest's clock.
@@ -57,17 +79,20 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 		if opts.Metadata == 0 {
 			opts.Metadata = 1
 		}
+		log := logged{lines: &lines{of: map[string]int{}}}
 		if os.Getenv("MORAINE_TEST_LOG") != "" {
-			opts.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+			log.Handler = slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})
 		}
+		opts.Log = slog.New(log)
 		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20
-		peers := &network{}
+		peers, memory := &network{}, &rot{}
+		opts.Chunks = func(_ string, s transport.ChunkService) transport.ChunkService { return rotting{s, memory} }
 		opts.Dialer = func(_ string, d transport.Dialer) transport.Dialer { return dialer{d, peers} }
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))
-		w := &world{Cluster: c, t: t, ctx: ctx, net: &network{}, path: "/f", data: make([]byte, fileBytes), peers: peers}
+		w := &world{Cluster: c, t: t, ctx: ctx, net: &network{}, path: "/f", data: make([]byte, fileBytes), peers: peers, rot: memory, lines: log.lines}
 		rng := rand.NewChaCha8([32]byte{1})
 		_, _ = rng.Read(w.data)
 		w.admin, err = c.Admin(ctx, "ops")

@@ -84,6 +84,9 @@ type Options struct {
 	// Dialer is put between the client of a chunkserver, by which its repairs and moves read
 	// and put chunks, and the network; nil: nothing is.
 	Dialer func(node string, d transport.Dialer) transport.Dialer
+	// Chunks is put between the network and the service of a chunkserver: what it answers with
+	// is the memory of that server. nil: nothing is.
+	Chunks func(node string, s transport.ChunkService) transport.ChunkService
 	Log    *slog.Logger
 }
 
@@ -125,6 +128,8 @@ type Cluster struct {
 	ctx   context.Context
 	nodes []*node // in the order m1, m2 ..., n1, n2 ...
 	power power
+
+	counts metrics
 
 	mu     sync.Mutex // guards what follows
 	failed []error

@@ -132,7 +132,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 		cfg.Devices = append(cfg.Devices, n.c.deviceConfig(fmt.Sprintf("/device%d", i+1)))
 	}
 	meta := &lateMeta{}
-	l.metrics = chunkserver.NewMetrics(nil)
+	l.metrics = n.c.counts.server()
 	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log, Metrics: l.metrics}, mover.Deps{Log: log}
 	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) { return meta.c.CheckParity(ctx, w) }
 	if n.c.opts.Meta != nil {
@@ -153,8 +153,12 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	if err != nil {
 		return nil, err
 	}
+	var chunks transport.ChunkService = bounded
+	if n.c.opts.Chunks != nil {
+		chunks = n.c.opts.Chunks(n.id, bounded)
+	}
 	l.net, err = n.c.Net.Listen(n.id, memnet.Options{Role: transport.RoleChunkserver, Cluster: clusterID,
-		Handler: transport.HandlerForChunks(bounded), Keys: service.Key})
+		Handler: transport.HandlerForChunks(chunks), Keys: service.Key})
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +174,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 			d = n.c.opts.Dialer(n.id, d)
 		}
 		defer d.Close()
-		deps := client.Deps{Dialer: d, Log: log}
+		deps := client.Deps{Dialer: d, Log: log, Metrics: n.c.counts.peer()}
 		session, err := dialPatiently(ctx, client.Config{Metadata: addresses, MemoryBytes: 32 << 20, CacheEntries: -1}, deps)
 		if err != nil {
 			return ignoreEnd(ctx, err)

@@ -1,0 +1,118 @@
+package bitflips_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/client"
+)
+
+// This file is what a flipped bit shows in: counters of all processes so far, and log lines.
+
+// servers adds up a counter of all chunkservers.
+func (w *world) servers(of func(m *chunkserver.Metrics) float64) (sum float64) {
+	for _, m := range w.ServerMetrics() {
+		sum += of(m)
+	}
+	return sum
+}
+
+func clients(all []*client.Metrics, of func(m *client.Metrics) float64) (sum float64) {
+	for _, m := range all {
+		sum += of(m)
+	}
+	return sum
+}
+
+var corrupt = moraine.Corrupt.String()
+
+// refused counts the puts that servers refused as Corrupt.
+func (w *world) refused() float64 {
+	return w.servers(func(m *chunkserver.Metrics) float64 { return counted(w.t, m.Puts.WithLabelValues(corrupt)) })
+}
+
+// gotWrong counts the chunks whose bytes came to a client as others than their sum says.
+func (w *world) gotWrong() float64 {
+	return clients(w.ClientMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
+}
+
+// peersGotWrong counts those that came so to chunkservers, which repair and move.
+func (w *world) peersGotWrong() float64 {
+	return clients(w.PeerMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
+}
+
+// rotten counts the chunks that a scrub, or a server that was asked for them, found corrupt.
+func (w *world) rotten() float64 {
+	return w.servers(func(m *chunkserver.Metrics) float64 {
+		return counted(w.t, m.ScrubBad.WithLabelValues("corrupt")) + counted(w.t, m.Gets.WithLabelValues(corrupt))
+	})
+}
+
+// wrongParity counts the parity chunks that scrubs found to be wrong.
+func (w *world) wrongParity() float64 {
+	return w.servers(func(m *chunkserver.Metrics) float64 { return counted(w.t, m.ScrubBad.WithLabelValues("parity")) })
+}
+
+// rottenPieces counts the pieces of objects that changed in the memory of a chunkserver.
+func (w *world) rottenPieces() float64 {
+	return w.servers(func(m *chunkserver.Metrics) float64 { return counted(w.t, m.PiecesRotten) })
+}
+
+// failedPieces counts the reads of objects that no server could answer.
+func (w *world) failedPieces() float64 {
+	return clients(w.ClientMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.PieceErrors) })
+}
+
+// logged counts the lines of a level of Warn or Error, by their message.
+type logged struct {
+	slog.Handler // what prints them; nil: nothing does
+	lines        *lines
+}
+
+type lines struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (l *lines) count(message string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of[message]
+}
+
+// Enabled implements slog.Handler.
+func (l logged) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn || l.Handler != nil && l.Handler.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (l logged) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		l.lines.mu.Lock()
+		l.lines.of[r.Message]++
+		l.lines.mu.Unlock()
+	}
+	if l.Handler == nil || !l.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l logged) WithAttrs(attrs []slog.Attr) slog.Handler {
+	if l.Handler == nil {
+		return l
+	}
+	return logged{l.Handler.WithAttrs(attrs), l.lines}
+}
+
+// WithGroup implements slog.Handler.
+func (l logged) WithGroup(name string) slog.Handler {
+	if l.Handler == nil {
+		return l
+	}
+	return logged{l.Handler.WithGroup(name), l.lines}
+}
