@@ -44,6 +44,8 @@ type fakeMeta struct {
 	objects  map[uint64]*wire.ObjectReply
 	staged   []uint64          // inodes asked to be staged
 	tenants  map[uint64]uint32 // of inodes
+	found    []*wire.ObjectCheck
+	compare  []*wire.ObjectToCheck // the next heartbeat asks for it
 	host     *wire.Host
 	targets  []*wire.ProbeTarget // that heartbeats are answered with
 	// fault is asked about each request before, and with its answer after, it
@@ -161,6 +163,9 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	case *wire.MetaRequest_QueueMove:
 		f.staged = append(f.staged, op.QueueMove.Inodes...)
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{}}}, nil
+	case *wire.MetaRequest_ReportObjects:
+		f.found = append(f.found, op.ReportObjects.Checks...)
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 	case *wire.MetaRequest_ReportChunks:
 		r := op.ReportChunks
 		f.reports[r.Device] = append(f.reports[r.Device], r)
@@ -194,6 +199,7 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
 	reply := &wire.HeartbeatReply{Probe: f.targets, Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
+	reply.CheckObjects, f.compare = f.compare, nil
 	for _, d := range h.Devices {
 		if len(f.memory) > 0 {
 			reply.Memory = append(reply.Memory, d.Id)

@@ -87,6 +87,9 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 	s.applied.Store(reply.GetApplied())
 	s.prober.aim(reply.GetProbe())
 	s.watches.Store(reply.GetWatchBucket())
+	if s.pieces != nil {
+		s.pieces.reports.take(reply.GetCheckObjects())
+	}
 	for _, id := range reply.GetScrub() {
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {
 			d.scrub.start()

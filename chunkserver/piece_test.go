@@ -37,7 +37,7 @@ func startWithBucket(t *testing.T, change func(cfg *chunkserver.Config)) *shelf 
 	sh := &shelf{bucket: b, meta: meta, data: make([]byte, 3*testPiece+777)}
 	tiertest.Fill(sh.data, 9)
 	info := objecttest.Put(t, b, "tier/f", sh.data, testPiece, nil)
-	o := &wire.Object{Id: 5, Key: "tier/f", Etag: info.ETag, Size: uint64(len(sh.data)), Piece: testPiece, Tenant: 7, Inode: 11}
+	o := &wire.Object{Id: 5, Bucket: "memory", Key: "tier/f", Etag: info.ETag, Size: uint64(len(sh.data)), Crc: crc.Sum(sh.data), Piece: testPiece, Tenant: 7, Inode: 11}
 	meta.objects = map[uint64]*wire.ObjectReply{5: {Object: o, Sums: sumsOf(sh.data)}}
 	cfg := config("/a")
 	cfg.Bucket = "s3://memory/tier"

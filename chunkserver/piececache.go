@@ -37,9 +37,10 @@ type piece struct {
 // pieces reads pieces of objects, each once for all who ask at a time, and
 // keeps those that were read last while there is memory for them.
 type pieces struct {
-	deps Deps
-	pool *bufpool.Pool
-	asks chan stageAsk
+	deps    Deps
+	pool    *bufpool.Pool
+	asks    chan stageAsk
+	reports *objectReports
 
 	records recordCache
 	asked   askedSet
@@ -52,9 +53,9 @@ type pieces struct {
 	waiting int       // fetches that wait for memory
 }
 
-func newPieces(limit int64, deps Deps) *pieces {
+func newPieces(limit int64, bucket string, deps Deps) *pieces {
 	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit, Wait: waitFor("memory of pieces", deps)}), asks: make(chan stageAsk, maxAsks),
-		held: make(map[pieceKey]*piece)}
+		held: make(map[pieceKey]*piece), reports: newObjectReports(bucket)}
 }
 
 // start lets pieces be fetched until ctx ends; ended waits for the last of them.
@@ -241,7 +242,9 @@ func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, s
 	case moraine.NotFound, moraine.Conflict, moraine.Corrupt:
 		p.records.forget(key.object)
 		if rec, err = p.recordOf(ctx, key); err == nil {
-			sums, err = p.readInto(ctx, rec, key, buf.Bytes())
+			if sums, err = p.readInto(ctx, rec, key, buf.Bytes()); err != nil {
+				p.reports.met(rec.object, key.number*rec.object.Piece, err, p.deps.Clock.Now())
+			}
 			err = lost(err)
 		}
 	}

@@ -85,7 +85,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber()}
 	s.capabilities = capability.NewVerifier(s.Key)
 	if deps.Bucket != nil {
-		s.pieces = newPieces(cfg.PieceBytes, deps)
+		s.pieces = newPieces(cfg.PieceBytes, cfg.Bucket, deps)
 	}
 	return s, nil
 }
@@ -130,6 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ended := s.pieces.start(ctx)
 		defer ended()
 		g.Go(func() error { s.pieces.askStages(ctx); return nil })
+		g.Go(func() error { s.pieces.checkObjects(ctx); return nil })
 	}
 	for _, d := range f.devices {
 		d.tier.Admit()

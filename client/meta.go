@@ -333,7 +333,8 @@ func isMutation(req *wire.MetaRequest) bool {
 		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas,
 		*wire.MetaRequest_GetMembers, *wire.MetaRequest_AddMember, *wire.MetaRequest_RemoveMember,
 		*wire.MetaRequest_FinishUpgrade, *wire.MetaRequest_ReadBackup, *wire.MetaRequest_GetLeader, *wire.MetaRequest_GetMember, *wire.MetaRequest_ListQuarantine,
-		*wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost, *wire.MetaRequest_CheckChunks:
+		*wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost, *wire.MetaRequest_CheckChunks,
+		*wire.MetaRequest_ReportObjects, *wire.MetaRequest_CheckObjects, *wire.MetaRequest_ListBadObjects:
 		return false
 	case *wire.MetaRequest_ResolveStep:
 		return op.ResolveStep.GetFix()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -66,7 +67,21 @@ func (v *topologyView) watches(host string) bool {
 	return false
 }
 
-// status is how each bucket answers, in order of their names.
+// bucketStatus is how each bucket answers that a host serves, or that has objects by the
+// state: one that no host is up for answers nobody.
+func (l *leader) bucketStatus(r state.Reader) ([]*wire.BucketStatus, error) {
+	out := l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
+	used, err := l.machine.ObjectBuckets(r, maxBuckets)
+	for _, name := range used {
+		if !slices.ContainsFunc(out, func(s *wire.BucketStatus) bool { return bucketName(s.Bucket) == name }) {
+			out = append(out, &wire.BucketStatus{Bucket: "s3://" + name})
+		}
+	}
+	slices.SortFunc(out, func(a, b *wire.BucketStatus) int { return strings.Compare(a.Bucket, b.Bucket) })
+	return out, err
+}
+
+// status is how each bucket answers that a host is up for, in order of their names.
 func (b *bucketHealths) status(v *topologyView, now time.Time) (out []*wire.BucketStatus) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -89,8 +89,13 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 		return err
 	}
 	reply.EndedGrants = uint64(ended)
+	if reply.LostObjects, reply.BadObjects, err = l.countBad(r); err != nil {
+		return err
+	}
 	reply.Insecure = l.deps.Expires == nil
-	reply.Buckets = l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
+	if reply.Buckets, err = l.bucketStatus(r); err != nil {
+		return err
+	}
 	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
 	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())
 	reply.Waits = l.waitsNow(r, reply.RepairQueued)

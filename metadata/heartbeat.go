@@ -110,6 +110,12 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 		if reply.Deletions, err = l.deletions(r, working, limit); err != nil {
 			return err
 		}
+		if h := v.hosts[host]; h != nil {
+			answers := asked.Bucket.GetTried() && asked.Bucket.GetError() == ""
+			if reply.CheckObjects, err = l.objects.give(r, l.machine, host, h.Bucket, answers, l.began, now); err != nil {
+				return err
+			}
+		}
 		info, err := l.machine.Cluster(r)
 		if err != nil || info.FeatureLevel < state.LevelMemory {
 			return err

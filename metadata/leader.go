@@ -73,6 +73,7 @@ type leader struct {
 	endpoints     *endpoints
 	bucketHealths *bucketHealths
 	certificates  *certificates
+	objects       *objectChecks
 
 	claims claims
 	news   *memberNews
@@ -91,7 +92,7 @@ func (s *Server) lead(ctx context.Context) error {
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(), strays: newStrays(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
 		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),
-		endpoints: newEndpoints(s.store.Term()), bucketHealths: newBucketHealths(), certificates: newCertificates(),
+		endpoints: newEndpoints(s.store.Term()), bucketHealths: newBucketHealths(), certificates: newCertificates(), objects: newObjectChecks(),
 		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)

@@ -81,7 +81,14 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 		}
 	}
 	if t := resp.GetTier(); t != nil {
-		t.Traits, t.Health = l.bucketTraits(), l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
+		t.Traits, t.LedMillis = l.bucketTraits(), uint64(l.deps.Clock.Since(l.began).Milliseconds())
+		err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+			t.Health, err = l.bucketStatus(r)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	err := l.settleSeen(ctx, &seen)
 	if err == nil && c.req.LeaseEpoch != 0 && c.req.Session != 0 && resp.Error == nil && !seen.All {

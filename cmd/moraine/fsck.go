@@ -36,6 +36,8 @@ type fsckResult struct {
 	More          bool          `json:"more_findings"`
 	LostStripes   []string      `json:"lost_stripes"`
 	LostFiles     []lostRow     `json:"lost_files"`
+	Objects       uint64        `json:"objects"` // that were compared with the bucket
+	BadObjects    []badObject   `json:"bad_objects"`
 	NotChecked    []fsckMissed  `json:"not_checked"`
 	Metadata      []string      `json:"metadata"`           // what does not fit
 	Waiting       waitsStatus   `json:"waiting_for_repair"` // of the repair queue, where all was checked
@@ -75,6 +77,11 @@ chunks that a device should have and has not, or has with another checksum or le
 chunks that nothing in the metadata explains. Files that have lost bytes are named. What
 is found is looked at again --settle later, and told only if it is still wrong. With PATH,
 only what is below it is checked, and no unexplained chunk is found.
+
+Without PATH, the chunkservers compare each object of the object tier with its record, by a
+HEAD: one that is missing in the bucket, or is another one, is named with its file. Of a
+bucket that does not answer it is said that nothing is known. Up to 256 objects a second
+and bucket are compared.
 
 With --metadata the metadata is held against itself, too: reference counts, indexes,
 counters and usage, each against a count anew. That is done here, on a backup that is
@@ -147,7 +154,7 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 	if err == nil && f.repair && len(r.Metadata) > 0 {
 		_, err = recounted(ctx, c)
 	}
-	r.Clean = err == nil && report.Clean() && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.hurt() == 0
+	r.Clean = err == nil && report.Clean() && len(r.NotChecked) == 0 && len(r.BadObjects) == 0 && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.hurt() == 0
 	r.Seconds = time.Since(start).Seconds()
 	return a.fsckEnd(r, f.repair, err)
 }
@@ -160,6 +167,9 @@ func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fs
 			return err
 		}
 		r.addLost(files)
+		if err := a.fsckObjects(ctx, c, r); err != nil {
+			return err
+		}
 		cluster, err := getCluster(ctx, c.Client)
 		if err != nil {
 			return err
@@ -187,7 +197,7 @@ func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
 // addLost adds files that have lost bytes to those that are named already.
 func (r *fsckResult) addLost(files []lostRow) {
 	for _, f := range files {
-		if !slices.ContainsFunc(r.LostFiles, func(have lostRow) bool { return have.Inode == f.Inode }) {
+		if !slices.ContainsFunc(r.LostFiles, func(have lostRow) bool { return have.Inode == f.Inode && have.Object == f.Object }) {
 			r.LostFiles = append(r.LostFiles, f)
 		}
 	}
@@ -196,7 +206,7 @@ func (r *fsckResult) addLost(files []lostRow) {
 func describeFsck(report *fsck.Report) *fsckResult {
 	r := &fsckResult{Devices: report.Devices, Chunks: report.Chunks, Bytes: report.Bytes, PendingChunks: report.Pending, PendingBytes: report.PendingBytes,
 		More: report.More, Findings: []fsckFinding{}, LostStripes: []string{}, LostFiles: []lostRow{},
-		NotChecked: []fsckMissed{}, Metadata: []string{}}
+		NotChecked: []fsckMissed{}, BadObjects: []badObject{}, Metadata: []string{}}
 	for _, f := range report.LostFiles {
 		row := lostRow{Path: f.Path, Inode: f.Inode.String(), More: f.More}
 		for _, x := range f.Ranges {
@@ -243,11 +253,17 @@ func (a *app) printFsck(r *fsckResult, repair bool) error {
 		}
 		a.note("lost: %s: %s", name, l.what())
 	}
+	for _, b := range r.BadObjects {
+		a.note("object: %s", b.words())
+	}
 	for _, m := range r.Metadata {
 		a.note("metadata: %s", m)
 	}
 	for _, s := range r.LostStripes {
 		a.note("lost: stripe %s has too few chunks left to be rebuilt", s)
+	}
+	if r.Objects > 0 {
+		a.note("compared %s with the bucket", countOf(int(r.Objects), "object"))
 	}
 	a.note("checked %s (%s) on %s in %.1f s; %s (%s) wait for deletion or for their commit", countOf(int(r.Chunks), "chunk"), size(r.Bytes),
 		countOf(r.Devices, "device"), r.Seconds, countOf(int(r.PendingChunks), "chunk"), size(r.PendingBytes))
@@ -314,7 +330,7 @@ func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
 		}
 	}
 	err := errors.Join(wrong...)
-	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.Metadata) > 0 || r.More || r.Waiting.hurt() > 0 {
+	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.BadObjects) > 0 || len(r.Metadata) > 0 || r.More || r.Waiting.hurt() > 0 {
 		return &exitError{code: exitDegraded, err: err}
 	}
 	if failed != nil {

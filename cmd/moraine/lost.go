@@ -16,6 +16,11 @@ type lostRow struct {
 	Inode  string      `json:"inode"`
 	Ranges []lostRange `json:"ranges"`
 	More   bool        `json:"more_ranges,omitempty"`
+	// Object had the bytes of an evicted file: it is missing, another one, or corrupt in the
+	// bucket (State). Others, such as clones, may have lost bytes with it.
+	Object string `json:"object,omitempty"`
+	State  string `json:"object_state,omitempty"`
+	Others bool   `json:"other_files,omitempty"`
 }
 
 type lostRange struct {
@@ -26,11 +31,16 @@ type lostRange struct {
 func (a *app) lostCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lost",
-		Short: "List the files that have lost bytes which were in memory alone",
+		Short: "List the files that have lost bytes which were in memory alone, or in an object that is gone",
 		Long: `List the files that have lost bytes, and which: those that were acknowledged at level
 memory (--ack memory), and whose chunkservers ended, more of them than the scheme
-survives, before the bytes were on their devices. A read of these ranges fails; the rest of
-the file can be read. A file leaves the list when it is written again or removed.`,
+survives, before the bytes were on their devices; and those of evicted files whose object
+is not in the bucket any more as it was recorded, as somebody deleted or replaced it there.
+A read of these ranges fails; the rest of the file can be read. A file leaves the list when
+it is written again or removed, and an evicted one also when its object is back.
+
+An object that is gone is known when a read, a job or a check has met it: "moraine fsck"
+compares all objects with the bucket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -48,6 +58,15 @@ func (a *app) listLost(ctx context.Context, c *connection) error {
 	if err != nil {
 		return err
 	}
+	objects, err := badObjects(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, b := range objects {
+		if row, lost := b.lost(); lost {
+			rows = append(rows, row)
+		}
+	}
 	return list(a, rows, table.Row{"path", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
 }
 
@@ -60,7 +79,16 @@ func (r *lostRow) what() string {
 	if r.More {
 		what = append(what, "and more")
 	}
-	return strings.Join(what, ", ")
+	text := strings.Join(what, ", ")
+	if r.Object == "" {
+		return text
+	}
+	if text == "" {
+		text = "bytes of clones of its file"
+	} else if r.Others {
+		text += " (clones may have lost them too)"
+	}
+	return text + ": " + r.Object + " is " + r.State
 }
 
 // lostFiles asks for the files that have lost bytes.

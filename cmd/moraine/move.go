@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
@@ -167,6 +169,8 @@ type tierInfo struct {
 	// Probed says what movers found out about each bucket, since the present leader of
 	// the metadata began.
 	Probed []bucketTraits `json:"probed"`
+	// ProbedSince is for how long that leader has led, in seconds.
+	ProbedSince uint64 `json:"probed_since_seconds"`
 	// Health is how each bucket answers.
 	Health []bucketStatus `json:"health"`
 }
@@ -220,10 +224,21 @@ func (a *app) tierCommand() *cobra.Command {
 				return err
 			}
 			return a.printTier(tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
-				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), describeBuckets(t.Health)})
+				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), t.LedMillis / 1000, describeBuckets(t.Health)})
 		},
 	})
 	return cmd
+}
+
+// moverWord is within what time each mover has said to a new metadata leader what it knows of
+// its bucket: it asks for jobs at least as often.
+const moverWord = 30 * time.Second
+
+// unprobed are the buckets of which nothing is known.
+func (t *tierInfo) unprobed() []string {
+	return slices.DeleteFunc(slices.Clone(t.Buckets), func(b string) bool {
+		return slices.ContainsFunc(t.Probed, func(p bucketTraits) bool { return p.Bucket == b })
+	})
 }
 
 func (a *app) printTier(t tierInfo) error {
@@ -234,8 +249,9 @@ func (a *app) printTier(t tierInfo) error {
 		a.note("%s", errNoTier)
 	} else {
 		a.note("%s, served by %s", strings.Join(t.Buckets, ", "), countOf(int(t.Hosts), "host"))
-		if len(t.Probed) == 0 {
-			a.note("  not probed yet: the first flush finds out how uploads are verified")
+		for _, b := range t.unprobed() {
+			a.note("  what %s supports is unknown: no mover has said it to the metadata leader, which has led for %d s; movers say it within %v where they have probed the bucket, and else the next flush probes it",
+				b, t.ProbedSince, moverWord)
 		}
 	}
 	for _, b := range t.Health {

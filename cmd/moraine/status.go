@@ -37,10 +37,14 @@ type clusterStatus struct {
 	Unreported   uint64           `json:"devices_unreported"` // since the metadata was restored
 	Backups      *backupsStatus   `json:"metadata_backups,omitempty"`
 	LostFiles    int              `json:"lost_files"` // that lost bytes which were in memory alone
-	Healing      *healingStatus   `json:"healing,omitempty"`
-	Rebalance    *rebalanceStatus `json:"rebalance,omitempty"`
-	Rewriting    *rewritingStatus `json:"rewriting,omitempty"`
-	Waits        *waitsStatus     `json:"waiting_for_repair,omitempty"`
+	// LostObjects and BadObjects are not in their bucket as they were recorded: those that
+	// files have bytes in alone, and those of files that are whole without.
+	LostObjects uint64           `json:"lost_objects"`
+	BadObjects  uint64           `json:"bad_objects"`
+	Healing     *healingStatus   `json:"healing,omitempty"`
+	Rebalance   *rebalanceStatus `json:"rebalance,omitempty"`
+	Rewriting   *rewritingStatus `json:"rewriting,omitempty"`
+	Waits       *waitsStatus     `json:"waiting_for_repair,omitempty"`
 	// Certificates are those of servers, and of gateways that have sessions.
 	Certificates []certificateStatus `json:"certificates"`
 	Buckets      []bucketStatus      `json:"buckets"`
@@ -365,6 +369,7 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		s.Survives = append(s.Survives, fmt.Sprintf("what %s not known to be up still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",
 			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
 	}
+	s.judgeObjects(c)
 	s.judgeHealing(c.Healing)
 	s.Waits = describeWaits(c.Waits)
 	waiting := c.RepairQueued

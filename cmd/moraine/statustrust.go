@@ -40,7 +40,7 @@ type certificateStatus struct {
 // bucketStatus is how a bucket answers the hosts that serve it.
 type bucketStatus struct {
 	Bucket   string `json:"bucket"`
-	Status   string `json:"status"` // ok, failing or unknown
+	Status   string `json:"status"` // ok, failing, unknown or not served
 	Hosts    uint32 `json:"hosts"`
 	Answered uint32 `json:"hosts_answered"`
 	Failed   uint32 `json:"hosts_failed"`
@@ -55,6 +55,8 @@ const (
 	bucketOK      = "ok"
 	bucketFailing = "failing"
 	bucketUnknown = "unknown"
+	// bucketUnserved: it has objects, and no host is up that serves it.
+	bucketUnserved = "not served"
 )
 
 // checkStatus is how the leader's check of its own state goes.
@@ -73,6 +75,8 @@ func describeBuckets(all []*wire.BucketStatus) []bucketStatus {
 		s := bucketStatus{Bucket: b.Bucket, Status: bucketOK, Hosts: b.Hosts, Answered: b.Answered, Failed: b.Failed, Error: b.Error, Host: b.Host,
 			FailingSeconds: (b.FailingMillis + 999) / 1000, AnsweredSeconds: (b.AnsweredMillis + 999) / 1000}
 		switch {
+		case b.Hosts == 0:
+			s.Status = bucketUnserved
 		case b.Failed > 0:
 			s.Status = bucketFailing
 		case b.Answered < b.Hosts:
@@ -89,6 +93,8 @@ func (b *bucketStatus) words() string {
 	case bucketFailing:
 		return fmt.Sprintf("bucket %s does not answer %d of %d hosts, for %d s (%s: %s): flushes, stages and reads of evicted files wait; look at the store, its credentials and the way to it",
 			b.Bucket, b.Failed, b.Hosts, b.FailingSeconds, b.Host, b.Error)
+	case bucketUnserved:
+		return fmt.Sprintf("no host that is up serves bucket %s, which has objects: flushes, stages and reads of evicted files wait; start a chunkserver with --bucket %s/PREFIX, as they were flushed", b.Bucket, b.Bucket)
 	case bucketUnknown:
 		return fmt.Sprintf("whether bucket %s answers is not known yet: %d of %d hosts have had an answer of late", b.Bucket, b.Answered, b.Hosts)
 	}
@@ -121,7 +127,7 @@ func (s *clusterStatus) judgeTrust(c *wire.ClusterReply) {
 	s.Buckets = describeBuckets(c.Buckets)
 	for _, b := range s.Buckets {
 		switch b.Status {
-		case bucketFailing:
+		case bucketFailing, bucketUnserved:
 			s.worse(healthDegraded, "%s", b.words())
 		case bucketUnknown:
 			s.worse(healthUnknown, "%s", b.words())

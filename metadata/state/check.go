@@ -65,9 +65,9 @@ type checker struct {
 	rows     map[string]bool // keys of names that must be
 	doomed   int
 
-	objectUses                                                         map[moraine.ObjectID]uint32 // tables
-	uploading                                                          map[moraine.ObjectID]bool
-	objectsSeen, objectBytes, intentsSeen, unsettledKeys, policiesSeen uint64
+	objectUses                                                                         map[moraine.ObjectID]uint32 // tables
+	uploading                                                                          map[moraine.ObjectID]bool
+	objectsSeen, objectBytes, intentsSeen, unsettledKeys, policiesSeen, badObjectsSeen uint64
 }
 
 func (c *checker) problem(format string, args ...any) {

@@ -7,7 +7,7 @@ import (
 
 // objectPasses check what concerns the object tier.
 func (c *checker) objectPasses() []func() error {
-	return []func() error{c.objects, c.newestObjects, c.objectKeys, c.objectIntents, c.objectSums, c.liveMoves, c.policies, c.objectCounts}
+	return []func() error{c.objects, c.newestObjects, c.badObjects, c.objectKeys, c.doomedIndexes, c.objectIntents, c.objectSums, c.liveMoves, c.policies, c.objectCounts}
 }
 
 // useObjects checks the object extents of one table and counts it as a user of
@@ -69,6 +69,39 @@ func (c *checker) objects() error {
 		}
 		if o.refs > 0 && o.job != 0 {
 			c.problem("object %s is in use, and job %s is to delete it", o.id, o.job)
+		}
+		return nil
+	})
+}
+
+func (c *checker) doomedIndexes() error {
+	return c.each(tabDoomedIndex, func(key, value []byte) error {
+		dir := placeOfKey(key[3:])
+		index, ok, err := c.doomedIndexBeside(dir)
+		if err != nil || !ok {
+			return err
+		}
+		w, err := c.owner(index)
+		if err != nil {
+			return err
+		}
+		if index.beside() != dir || *w == (owner{at: index}) {
+			c.problem("the directory %s is recorded to have the doomed index %s, which is nobody's or elsewhere", dir, index)
+		}
+		return nil
+	})
+}
+
+func (c *checker) badObjects() error {
+	return c.each(tabBadObject, func(key, value []byte) error {
+		if _, err := decodeBadObject(value); err != nil {
+			return err
+		}
+		c.badObjectsSeen++
+		if o, err := c.object(moraine.ObjectID(lastU64(key))); err != nil {
+			return err
+		} else if o == nil || o.refs == 0 {
+			c.problem("object %x is recorded as bad, and nothing refers to it", lastU64(key))
 		}
 		return nil
 	})
@@ -290,6 +323,7 @@ func (c *checker) objectCounts() error {
 		{"intents for keys", n[cObjectIntents], c.intentsSeen},
 		{"unsettled keys", n[cUnsettled], c.unsettledKeys},
 		{"policies", n[cPolicies], c.policiesSeen},
+		{"bad objects", n[cBadObjects], c.badObjectsSeen},
 	} {
 		if row.have != row.has {
 			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)

@@ -64,6 +64,7 @@ const (
 	cLossChanges // how often a stripe or a file was lost, or found again
 	cLostSteps   // committed checkpoints that have lost bytes
 	cKeptBytes   // of cPendingBytes: those in tabKept
+	cBadObjects  // objects that are not in their bucket as they were recorded
 	numCounters
 )
 

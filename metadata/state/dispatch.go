@@ -73,6 +73,8 @@ func (m *Machine) mutateTier(t *tx, req *wire.MetaRequest) (*wire.MetaResponse, 
 		return m.commitPack(t, op.CommitPack)
 	case *wire.MetaRequest_SetPolicy:
 		return m.setPolicy(t, op.SetPolicy)
+	case *wire.MetaRequest_ReportObjects:
+		return m.reportObjects(t, op.ReportObjects)
 	case *wire.MetaRequest_DeletedObject:
 		return m.deletedObject(t, op.DeletedObject)
 	}
@@ -138,7 +140,7 @@ func isClusterRead(req *wire.MetaRequest) bool {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep, *wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps,
 		*wire.MetaRequest_ListParts, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier,
-		*wire.MetaRequest_GetPolicy, *wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost:
+		*wire.MetaRequest_GetPolicy, *wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost, *wire.MetaRequest_ListBadObjects:
 		return true
 	case *wire.MetaRequest_ResolveStep:
 		return !op.ResolveStep.GetFix()
@@ -171,6 +173,8 @@ func (v *view) readCluster(sc scope, req *wire.MetaRequest) (*wire.MetaResponse,
 		return v.readMemory(op.ListMemory)
 	case *wire.MetaRequest_ListLost:
 		return v.readLost(sc, op.ListLost)
+	case *wire.MetaRequest_ListBadObjects:
+		return v.readBadObjects(sc, op.ListBadObjects)
 	}
 	return nil, fail(moraine.Unimplemented, "read", "", "request %T is unknown, or no read", req.GetOp())
 }

@@ -202,7 +202,9 @@ func (m *Machine) recordObject(t *tx, in *objectIntent, o *object, i *inode, use
 		}
 	}
 	w.object = o.id
-	t.putOwner(w)
+	if err := t.putOwner(w); err != nil {
+		return err
+	}
 	t.count[cObjects]++
 	t.count[cObjectBytes] += o.size
 	if !useful {
@@ -298,11 +300,13 @@ func (m *Machine) moveObject(t *tx, op *wire.MoveObject) (*wire.MetaResponse, er
 	if err := m.recordResidue(t, left, t.clusterTime()+residueDelay); err != nil {
 		return nil, err
 	}
+	if err := t.forgetBad(o); err != nil { // its bytes were there to be copied
+		return nil, err
+	}
 	o.at, o.etag, o.version, o.kept, o.verified = in.at, w.GetEtag(), w.GetVersion(), true, w.GetVerified()
 	t.putObject(o)
 	to.object = o.id
-	t.putOwner(to)
-	return objectReply(o), nil
+	return objectReply(o), t.putOwner(to)
 }
 
 // recordResidue records bytes that are, or may be, at a key and are nobody's as
@@ -324,8 +328,7 @@ func (m *Machine) recordResidue(t *tx, left *object, after uint64) error {
 		return err
 	}
 	w.object = left.id
-	t.putOwner(w)
-	return nil
+	return t.putOwner(w)
 }
 
 // commitEvict swaps all extents of a clean file for one of its object, as the
@@ -353,6 +356,12 @@ func (m *Machine) commitEvict(t *tx, op *wire.CommitEvict) (*wire.MetaResponse, 
 	}
 	if !isVerified(o.verified) {
 		return nil, fail(moraine.Conflict, name, o.at.String(), "the object's bytes were never compared with the file's: nothing is evicted to it")
+	}
+	if bad, err := t.isBad(o.id); bad || err != nil {
+		if err == nil {
+			err = fail(moraine.Lost, name, o.at.String(), "the bucket does not have the object as it was recorded: nothing is evicted to it")
+		}
+		return nil, err
 	}
 	w, err := t.owner(o.at)
 	if err != nil {

@@ -88,6 +88,9 @@ const (
 	tabTreeDir      = 0x56 // job | directory -> last name seen: what a MOVE_TREE has yet to list
 	tabPolicy       = 0x57 // directory -> its own policy
 
+	tabDoomedIndex = 0x59 // bucket | 0 | directory -> key of the index of a removed checkpoint that is still there
+	tabBadObject   = 0x58 // object -> what is wrong with it in its bucket
+
 	tabUsage = 0x60 // column | directory -> what is below it
 	tabQuota = 0x61 // directory -> the most that may be below it
 
@@ -316,8 +319,10 @@ func (k keys) jobEnded(updated uint64, j moraine.JobID) []byte {
 
 // The object tier.
 
-func (k keys) object(o moraine.ObjectID) []byte { return k.u64(tabObject, uint64(o)) }
-func (k keys) objectKey(p place) []byte         { return p.append(k.key(tabObjectKey, p.len())) }
+func (k keys) object(o moraine.ObjectID) []byte    { return k.u64(tabObject, uint64(o)) }
+func (k keys) doomedIndex(dir place) []byte        { return dir.append(k.key(tabDoomedIndex, dir.len())) }
+func (k keys) badObject(o moraine.ObjectID) []byte { return k.u64(tabBadObject, uint64(o)) }
+func (k keys) objectKey(p place) []byte            { return p.append(k.key(tabObjectKey, p.len())) }
 func (k keys) objectSums(o moraine.ObjectID) []byte {
 	return k.u64(tabObjectSums, uint64(o))
 }

@@ -19,6 +19,7 @@ type bucket struct {
 	objects map[string]string // key -> content
 	uploads map[string]upload
 	late    []func()
+	refuses func(key string) bool // to delete it; nil: none
 	number  int
 }
 
@@ -291,6 +292,10 @@ func (mv *miniMover) remove(j *wire.Job) string {
 	in := &wire.ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_DELETE, Bucket: "b", Key: o.Key, Object: o.Id}
 	if r := mv.send("begin delete", begin(j, in)); r.GetError() != nil {
 		return kind(r)
+	}
+	if mv.s.refuses != nil && mv.s.refuses(o.Key) {
+		mv.must("end delete", &wire.MetaRequest{Op: &wire.MetaRequest_EndObject{EndObject: &wire.EndObject{Job: j.Id, LeaseEpoch: j.LeaseEpoch}}})
+		return "refused"
 	}
 	mv.op("delete", func() { delete(mv.s.objects, o.Key) })
 	mv.must("deleted", &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{Job: j.Id, LeaseEpoch: j.LeaseEpoch}}})

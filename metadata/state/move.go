@@ -59,7 +59,11 @@ func (m *Machine) queueInode(t *tx, kind wire.JobKind, i *inode) (*wire.Job, err
 	case i.typ == typeDirectory:
 		id, err = m.queueTree(t, kind, i)
 	default:
-		if need, why := needs(kind, i); !need {
+		need, why, err := t.needs(kind, i)
+		if err != nil {
+			return nil, err
+		}
+		if !need {
 			if why != "" {
 				ended.State, ended.Error = wire.JobState_JOB_STATE_FAILED, why
 			}
@@ -79,20 +83,28 @@ func (m *Machine) queueInode(t *tx, kind wire.JobKind, i *inode) (*wire.Job, err
 
 // needs reports whether a file is in need of a move, and, where it is not
 // because that is impossible, why.
-func needs(kind wire.JobKind, i *inode) (bool, string) {
+func (v *view) needs(kind wire.JobKind, i *inode) (need bool, why string, err error) {
 	switch kind {
 	case wire.JobKind_JOB_KIND_FLUSH:
-		return !i.clean(), ""
+		if !i.clean() {
+			return true, "", nil
+		}
+		again, err := v.lostCopy(i)
+		return again, "", err
 	case wire.JobKind_JOB_KIND_STAGE:
-		return i.evicted > 0, ""
+		return i.evicted > 0, "", nil
 	}
 	if i.evicted == i.size {
-		return false, ""
+		return false, "", nil
 	}
 	if !i.clean() {
-		return false, "no object holds its present content: flush it first"
+		return false, "no object holds its present content: flush it first", nil
 	}
-	return true, ""
+	bad, err := v.isBad(i.object)
+	if bad {
+		why = "the bucket does not have its object as it was recorded: flush it again first"
+	}
+	return !bad, why, err
 }
 
 // queueFile queues a move of a file, or finds the live job of that kind. A flush

@@ -74,7 +74,11 @@ func (t *tx) endOf(j *job, i *inode) (end wire.JobState, why, path string, err e
 	case i == nil || i.nlink == 0:
 		return wire.JobState_JOB_STATE_DONE, "", "", nil
 	}
-	if need, why := needs(j.kind, i); !need {
+	need, why, err := t.needs(j.kind, i)
+	if err != nil {
+		return 0, "", "", err
+	}
+	if !need {
 		if why != "" {
 			return wire.JobState_JOB_STATE_FAILED, why, "", nil
 		}
@@ -112,6 +116,9 @@ func (m *Machine) prepareDelete(t *tx, j *job, bucket string) (*wire.MoveTask, e
 	}
 	w, err := t.owner(o.at)
 	if err != nil || m.waitForKey(t, j, w) {
+		return nil, err
+	}
+	if wait, err := m.waitForIndex(t, j, o); wait || err != nil {
 		return nil, err
 	}
 	id, err := t.identity()

@@ -76,7 +76,11 @@ func (m *Machine) listTreeDir(t *tx, j *job, key []byte, stop int) error {
 		if err != nil {
 			return damaged(err)
 		}
-		if need, why := needs(j.moves, i); !need {
+		need, why, err := t.needs(j.moves, i)
+		if err != nil {
+			return err
+		}
+		if !need {
 			if why != "" {
 				j.failed(name + ": " + why)
 			}

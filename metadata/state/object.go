@@ -191,6 +191,9 @@ func (m *Machine) release1(t *tx, o *object, newest bool) (err error) {
 		o.newest = false
 	}
 	if o.refs == 0 {
+		if err := t.forgetBad(o); err != nil {
+			return err
+		}
 		err = m.condemn(t, o, 0)
 	}
 	t.putObject(o)
@@ -209,6 +212,9 @@ func (m *Machine) condemn(t *tx, o *object, after uint64) (err error) {
 // others are in their place. The key is the caller's. The job that was to
 // delete it is over.
 func (m *Machine) dropObject(t *tx, o *object) error {
+	if err := t.forgetBad(o); err != nil {
+		return err
+	}
 	t.del(t.k.object(o.id))
 	t.count[cObjects]--
 	t.count[cObjectBytes] -= o.size
@@ -300,12 +306,17 @@ func (v *view) owner(p place) (*owner, error) {
 }
 
 // putOwner writes whose a key is, which may be nobody.
-func (t *tx) putOwner(w *owner) {
-	if w.object == 0 && w.job == 0 && w.until == 0 {
-		t.del(t.k.objectKey(w.at))
-		return
+func (t *tx) putOwner(w *owner) error {
+	if w.object != 0 || w.job != 0 || w.until != 0 {
+		t.put(t.k.objectKey(w.at), w.encode())
+		return nil
 	}
-	t.put(t.k.objectKey(w.at), w.encode())
+	t.del(t.k.objectKey(w.at))
+	index, ok, err := t.doomedIndexBeside(w.at)
+	if ok && index == w.at {
+		t.del(t.k.doomedIndex(w.at.beside()))
+	}
+	return err
 }
 
 // settled fails with Conflict where a change of the key by another job than j

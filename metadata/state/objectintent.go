@@ -316,7 +316,9 @@ func (m *Machine) claim(t *tx, in *objectIntent) error {
 		}
 		t.settle(w)
 		w.job = in.job
-		t.putOwner(w)
+		if err := t.putOwner(w); err != nil {
+			return err
+		}
 	}
 	t.put(t.k.objectIntent(in.job), in.encode())
 	t.count[cObjectIntents]++
@@ -338,7 +340,9 @@ func (m *Machine) unclaim(t *tx, in *objectIntent, until uint64) error {
 			t.put(t.k.unsettled(until, p), []byte{objectVersion})
 			t.count[cUnsettled]++
 		}
-		t.putOwner(w)
+		if err := t.putOwner(w); err != nil {
+			return err
+		}
 	}
 	t.del(t.k.objectIntent(in.job))
 	t.count[cObjectIntents]--
@@ -406,7 +410,9 @@ func (m *Machine) settleKeys(t *tx) error {
 			return err
 		}
 		t.settle(w)
-		t.putOwner(w)
+		if err := t.putOwner(w); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -457,6 +463,8 @@ func (m *Machine) deletedObject(t *tx, op *wire.DeletedObject) (*wire.MetaRespon
 		return nil, err
 	}
 	w.object = 0
-	t.putOwner(w)
+	if err := t.putOwner(w); err != nil {
+		return nil, err
+	}
 	return done(), m.dropObject(t, o)
 }

@@ -39,14 +39,19 @@ func (t *tx) lossChanged() { t.count[cLossChanges]++ }
 // extentLost reports whether the bytes of an extent of a file are nowhere: too few chunks of
 // its stripe are left, and no object has them.
 func (v *view) extentLost(i *inode, e moraine.Extent) (bool, error) {
-	if e.Object != 0 || i.level > moraine.NVMe {
-		return false, nil
+	if e.Object != 0 {
+		return v.isBad(e.Object)
+	}
+	if i.level > moraine.NVMe {
+		if bad, err := v.isBad(i.object); !bad || err != nil {
+			return false, err
+		}
 	}
 	item, err := v.repairOf(e.Stripe)
 	if err != nil || item != nil && item.lost() {
 		return item != nil, err
 	}
-	if i.level == moraine.NVMe {
+	if i.level >= moraine.NVMe {
 		return false, nil
 	}
 	fate, err := v.fateOf(e) // chunks in memory are gone before anybody judges their stripe
@@ -197,6 +202,9 @@ func (m *Machine) evictLost(t *tx, id moraine.InodeID) error {
 func (v *view) lostBeside(i *inode, from int64, limit int) (bool, error) {
 	if i.level <= moraine.NVMe {
 		return false, nil
+	}
+	if bad, err := v.isBad(i.object); bad || err != nil {
+		return false, err
 	}
 	exts, err := v.extentsOf(i, from, limit)
 	if err != nil {

@@ -48,6 +48,9 @@ func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) e
 		if err := m.hideStep(t, runDir, s, how); err != nil {
 			return err
 		}
+		if err := t.doomIndex(s); err != nil {
+			return err
+		}
 		t.del(t.k.runCommit(s.id))
 		r.committed--
 		if s.lost() {

@@ -110,6 +110,9 @@ func (m *Machine) emptyDir(t *tx, job moraine.JobID, dir *inode, stop int) error
 		}
 		t.unname(dir, name, child)
 		if child.typ == typeDirectory {
+			if err := t.doomIndexIn(child); err != nil {
+				return err
+			}
 			child.detach()
 			child.nlink = 0
 			t.putInode(child)

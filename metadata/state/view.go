@@ -130,6 +130,8 @@ type Counters struct {
 	LeakedBytes  uint64 // held by devices, explained by nothing
 	Topology     uint64 // raised by every change of hosts and devices
 	Policies     uint64 // directories that have one of their own
+	Objects      uint64
+	BadObjects   uint64 // of them: not in their bucket as they were recorded
 }
 
 // Counters returns the counters; all zero before the first command.
@@ -142,6 +144,7 @@ func (m *Machine) Counters(r Reader) (Counters, error) {
 		ClusterTime: c[cClusterTime], Commands: c[cCommands], Entries: c[cEntries], Sessions: c[cSessions],
 		Inodes: c[cInodes], Stripes: c[cStripes], RepairQueued: c[cRepairQueued], LostStripes: c[cLostStripes],
 		PendingBytes: c[cPendingBytes], KeptBytes: c[cKeptBytes], LeakedBytes: c[cLeakedBytes], Topology: c[cTopology], Policies: c[cPolicies],
+		Objects: c[cObjects], BadObjects: c[cBadObjects],
 	}, nil
 }
 

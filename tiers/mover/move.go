@@ -117,22 +117,31 @@ func (w *work) evict(ctx context.Context, task *wire.MoveTask) error {
 }
 
 // confirm compares an object's record with what the store says now of what is current at
-// the key: a version that is not current any more goes with the next lifecycle rule.
+// the key: a version that is not current any more goes with the next lifecycle rule. It
+// reports an object that is not as it was recorded.
 func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 	info, err := w.deps.Bucket.Head(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()})
-	switch {
-	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
-		return w.fault(moraine.Lost, "the bucket does not have the object as it was recorded: %w", err)
-	case err != nil:
-		return err
-	case info.Version != o.GetVersion() || !w.isClusters(info):
+	if err == nil && (info.Version != o.GetVersion() || !w.isClusters(info)) {
 		return w.fault(moraine.Lost, "the object at %s, of the same ETag, is not the one that was recorded: somebody else put it there", o.GetKey())
-	case info.Size != int64(o.GetSize()):
-		return w.fault(moraine.Lost, "the bucket has %d bytes at %s, recorded are %d", info.Size, o.GetKey(), o.GetSize())
-	case info.HasCRC && info.CRC != o.GetCrc():
-		return w.fault(moraine.Lost, "the bucket has bytes of CRC32C %08x at %s, recorded is %08x", info.CRC, o.GetKey(), o.GetCrc())
 	}
-	return nil
+	if err == nil {
+		err = info.Is(o.GetSize(), o.GetCrc())
+	}
+	state := wire.ObjectState_OBJECT_STATE_DIFFERS
+	switch {
+	case errors.Is(err, moraine.NotFound):
+		state = wire.ObjectState_OBJECT_STATE_MISSING
+	case errors.Is(err, moraine.Conflict):
+	default:
+		return err
+	}
+	lost := w.fault(moraine.Lost, "the bucket does not have the object as it was recorded: %w", err)
+	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{
+		Checks: []*wire.ObjectCheck{{Object: o, State: state, Error: lost.Error()}}}}})
+	if err != nil && ctx.Err() == nil {
+		w.deps.Log.Warn("could not report that the bucket does not have an object as it was recorded", "object", o.GetId(), "err", err)
+	}
+	return lost
 }
 
 func refOf(o *wire.Object) object.Ref {

@@ -35,6 +35,18 @@ type Info struct {
 	Meta map[string]string
 }
 
+// Is fails with Conflict where an object is not of that size and, as far as the store says,
+// of that CRC32C.
+func (i *Info) Is(size uint64, crc uint32) error {
+	switch {
+	case i.Size != int64(size):
+		return &moraine.Error{Op: "object.Head", Ref: i.Key, Kind: moraine.Conflict, Err: fmt.Errorf("the bucket has %d bytes, recorded are %d", i.Size, size)}
+	case i.HasCRC && i.CRC != crc:
+		return &moraine.Error{Op: "object.Head", Ref: i.Key, Kind: moraine.Conflict, Err: fmt.Errorf("the bucket has bytes of CRC32C %08x, recorded is %08x", i.CRC, crc)}
+	}
+	return nil
+}
+
 // Head asks for what is at a key: at its version, where r has one. NotFound
 // where there is nothing.
 func (b *Bucket) Head(ctx context.Context, r Ref) (Info, error) {

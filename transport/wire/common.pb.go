@@ -1493,6 +1493,58 @@ func (x *Placement) GetProtects() uint32 {
 	return 0
 }
 
+type ByteRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ByteRange) Reset() {
+	*x = ByteRange{}
+	mi := &file_common_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ByteRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ByteRange) ProtoMessage() {}
+
+func (x *ByteRange) ProtoReflect() protoreflect.Message {
+	mi := &file_common_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
+func (*ByteRange) Descriptor() ([]byte, []int) {
+	return file_common_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ByteRange) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ByteRange) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 var File_common_proto protoreflect.FileDescriptor
 
 const file_common_proto_rawDesc = "" +
@@ -1634,7 +1686,10 @@ const file_common_proto_rawDesc = "" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x18\n" +
 	"\adevices\x18\x03 \x03(\rR\adevices\x12\x1a\n" +
-	"\bprotects\x18\x04 \x01(\rR\bprotects*l\n" +
+	"\bprotects\x18\x04 \x01(\rR\bprotects\";\n" +
+	"\tByteRange\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length*l\n" +
 	"\bFileType\x12\x19\n" +
 	"\x15FILE_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11FILE_TYPE_REGULAR\x10\x01\x12\x17\n" +
@@ -1660,7 +1715,7 @@ func file_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_common_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_common_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_common_proto_goTypes = []any{
 	(FileType)(0),          // 0: moraine.wire.FileType
 	(DeviceState)(0),       // 1: moraine.wire.DeviceState
@@ -1677,6 +1732,7 @@ var file_common_proto_goTypes = []any{
 	(*EndpointHealth)(nil), // 12: moraine.wire.EndpointHealth
 	(*Topology)(nil),       // 13: moraine.wire.Topology
 	(*Placement)(nil),      // 14: moraine.wire.Placement
+	(*ByteRange)(nil),      // 15: moraine.wire.ByteRange
 }
 var file_common_proto_depIdxs = []int32{
 	3,  // 0: moraine.wire.Stripe.scheme:type_name -> moraine.wire.Scheme
@@ -1707,7 +1763,7 @@ func file_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_proto_rawDesc), len(file_common_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -613,6 +613,9 @@ type MetaRequest struct {
 	//	*MetaRequest_Batch
 	//	*MetaRequest_RevokeCert
 	//	*MetaRequest_ListRevoked
+	//	*MetaRequest_ReportObjects
+	//	*MetaRequest_CheckObjects
+	//	*MetaRequest_ListBadObjects
 	Op            isMetaRequest_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1577,6 +1580,33 @@ func (x *MetaRequest) GetListRevoked() *ListRevoked {
 	return nil
 }
 
+func (x *MetaRequest) GetReportObjects() *ReportObjects {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ReportObjects); ok {
+			return x.ReportObjects
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetCheckObjects() *CheckObjects {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_CheckObjects); ok {
+			return x.CheckObjects
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetListBadObjects() *ListBadObjects {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ListBadObjects); ok {
+			return x.ListBadObjects
+		}
+	}
+	return nil
+}
+
 type isMetaRequest_Op interface {
 	isMetaRequest_Op()
 }
@@ -1986,6 +2016,19 @@ type MetaRequest_ListRevoked struct {
 	ListRevoked *ListRevoked `protobuf:"bytes,621,opt,name=list_revoked,json=listRevoked,proto3,oneof"`
 }
 
+type MetaRequest_ReportObjects struct {
+	// Objects that are not in their bucket as they were recorded.
+	ReportObjects *ReportObjects `protobuf:"bytes,132,opt,name=report_objects,json=reportObjects,proto3,oneof"`
+}
+
+type MetaRequest_CheckObjects struct {
+	CheckObjects *CheckObjects `protobuf:"bytes,133,opt,name=check_objects,json=checkObjects,proto3,oneof"`
+}
+
+type MetaRequest_ListBadObjects struct {
+	ListBadObjects *ListBadObjects `protobuf:"bytes,134,opt,name=list_bad_objects,json=listBadObjects,proto3,oneof"`
+}
+
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
 
 func (*MetaRequest_RenewSession) isMetaRequest_Op() {}
@@ -2180,6 +2223,12 @@ func (*MetaRequest_RevokeCert) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListRevoked) isMetaRequest_Op() {}
 
+func (*MetaRequest_ReportObjects) isMetaRequest_Op() {}
+
+func (*MetaRequest_CheckObjects) isMetaRequest_Op() {}
+
+func (*MetaRequest_ListBadObjects) isMetaRequest_Op() {}
+
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -2232,6 +2281,8 @@ type MetaResponse struct {
 	//	*MetaResponse_Adopt
 	//	*MetaResponse_Pack
 	//	*MetaResponse_Revoked
+	//	*MetaResponse_CheckObjects
+	//	*MetaResponse_BadObjects
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2702,6 +2753,24 @@ func (x *MetaResponse) GetRevoked() *RevokedReply {
 	return nil
 }
 
+func (x *MetaResponse) GetCheckObjects() *CheckObjectsReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_CheckObjects); ok {
+			return x.CheckObjects
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetBadObjects() *BadObjectsReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_BadObjects); ok {
+			return x.BadObjects
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -2890,6 +2959,14 @@ type MetaResponse_Revoked struct {
 	Revoked *RevokedReply `protobuf:"bytes,621,opt,name=revoked,proto3,oneof"`
 }
 
+type MetaResponse_CheckObjects struct {
+	CheckObjects *CheckObjectsReply `protobuf:"bytes,133,opt,name=check_objects,json=checkObjects,proto3,oneof"`
+}
+
+type MetaResponse_BadObjects struct {
+	BadObjects *BadObjectsReply `protobuf:"bytes,134,opt,name=bad_objects,json=badObjects,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -2981,6 +3058,10 @@ func (*MetaResponse_Adopt) isMetaResponse_Result() {}
 func (*MetaResponse_Pack) isMetaResponse_Result() {}
 
 func (*MetaResponse_Revoked) isMetaResponse_Result() {}
+
+func (*MetaResponse_CheckObjects) isMetaResponse_Result() {}
+
+func (*MetaResponse_BadObjects) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3785,6 +3866,8 @@ type ClusterReply struct {
 	Certificates           []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, where the leader has seen them
 	Buckets                []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets,proto3" json:"buckets,omitempty"`
 	Check                  *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
+	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects,proto3" json:"lost_objects,omitempty"` // not in their bucket as they were recorded, and files have bytes in them alone
+	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects,proto3" json:"bad_objects,omitempty"`    // not in their bucket as they were recorded, and the files are whole without them
 	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, as a device has not reported since they ended
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
@@ -4042,6 +4125,20 @@ func (x *ClusterReply) GetCheck() *StateCheck {
 		return x.Check
 	}
 	return nil
+}
+
+func (x *ClusterReply) GetLostObjects() uint64 {
+	if x != nil {
+		return x.LostObjects
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetBadObjects() uint64 {
+	if x != nil {
+		return x.BadObjects
+	}
+	return 0
 }
 
 func (x *ClusterReply) GetEndedGrants() uint64 {
@@ -8137,8 +8234,9 @@ type HeartbeatReply struct {
 	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                      // that list, where the server has another
 	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it is to begin now
 	Probe           []*ProbeTarget         `protobuf:"bytes,740,rep,name=probe,proto3" json:"probe,omitempty"`
-	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"` // the server is one of the few that try an idle bucket every few seconds
-	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"` // the metadata can keep watch over chunks in memory: they may be put at that level
+	CheckObjects    []*ObjectToCheck       `protobuf:"bytes,742,rep,name=check_objects,json=checkObjects,proto3" json:"check_objects,omitempty"` // of the host's bucket
+	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"`   // the server is one of the few that try an idle bucket every few seconds
+	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`   // the metadata can keep watch over chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8260,6 +8358,13 @@ func (x *HeartbeatReply) GetReport() []uint32 {
 func (x *HeartbeatReply) GetProbe() []*ProbeTarget {
 	if x != nil {
 		return x.Probe
+	}
+	return nil
+}
+
+func (x *HeartbeatReply) GetCheckObjects() []*ObjectToCheck {
+	if x != nil {
+		return x.CheckObjects
 	}
 	return nil
 }
@@ -8737,58 +8842,6 @@ func (x *LostFile) GetMore() bool {
 	return false
 }
 
-type ByteRange struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ByteRange) Reset() {
-	*x = ByteRange{}
-	mi := &file_metadata_proto_msgTypes[75]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ByteRange) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ByteRange) ProtoMessage() {}
-
-func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
-func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
-}
-
-func (x *ByteRange) GetOffset() uint64 {
-	if x != nil {
-		return x.Offset
-	}
-	return 0
-}
-
-func (x *ByteRange) GetLength() uint64 {
-	if x != nil {
-		return x.Length
-	}
-	return 0
-}
-
 // Deletion removes only what was put under a layout version below `below`.
 type Deletion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -8802,7 +8855,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8814,7 +8867,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8827,7 +8880,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -8868,7 +8921,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8880,7 +8933,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8893,7 +8946,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -8920,7 +8973,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8932,7 +8985,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8945,7 +8998,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -9018,7 +9071,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9030,7 +9083,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9043,7 +9096,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -9102,7 +9155,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9114,7 +9167,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9127,7 +9180,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -9183,7 +9236,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9195,7 +9248,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9208,7 +9261,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -9235,7 +9288,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9247,7 +9300,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9260,7 +9313,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -9339,7 +9392,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9351,7 +9404,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9364,7 +9417,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -9387,7 +9440,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9399,7 +9452,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9412,7 +9465,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -9459,7 +9512,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9471,7 +9524,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9484,7 +9537,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -9510,7 +9563,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9522,7 +9575,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9535,7 +9588,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -9607,7 +9660,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9619,7 +9672,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9632,7 +9685,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -9701,7 +9754,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9713,7 +9766,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9726,7 +9779,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Job) GetId() uint64 {
@@ -9906,7 +9959,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9918,7 +9971,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9931,7 +9984,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -9993,7 +10046,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10005,7 +10058,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10018,7 +10071,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -10086,7 +10139,7 @@ type CommitPack struct {
 
 func (x *CommitPack) Reset() {
 	*x = CommitPack{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10098,7 +10151,7 @@ func (x *CommitPack) String() string {
 func (*CommitPack) ProtoMessage() {}
 
 func (x *CommitPack) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10111,7 +10164,7 @@ func (x *CommitPack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
 func (*CommitPack) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CommitPack) GetJob() uint64 {
@@ -10160,7 +10213,7 @@ type PackedFile struct {
 
 func (x *PackedFile) Reset() {
 	*x = PackedFile{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10172,7 +10225,7 @@ func (x *PackedFile) String() string {
 func (*PackedFile) ProtoMessage() {}
 
 func (x *PackedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10185,7 +10238,7 @@ func (x *PackedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
 func (*PackedFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *PackedFile) GetInode() uint64 {
@@ -10220,7 +10273,7 @@ type PackReply struct {
 
 func (x *PackReply) Reset() {
 	*x = PackReply{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10232,7 +10285,7 @@ func (x *PackReply) String() string {
 func (*PackReply) ProtoMessage() {}
 
 func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10245,7 +10298,7 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
 func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PackReply) GetPacked() []uint64 {
@@ -10284,7 +10337,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10296,7 +10349,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10309,7 +10362,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -10376,7 +10429,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10388,7 +10441,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10401,7 +10454,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -10461,7 +10514,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10473,7 +10526,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10486,7 +10539,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -10549,7 +10602,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10561,7 +10614,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10574,7 +10627,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -10610,7 +10663,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10622,7 +10675,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10635,7 +10688,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -10678,7 +10731,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10690,7 +10743,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10703,7 +10756,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -10746,7 +10799,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10758,7 +10811,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10771,7 +10824,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -10811,7 +10864,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10823,7 +10876,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10836,7 +10889,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -10859,7 +10912,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10871,7 +10924,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10884,7 +10937,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -10913,7 +10966,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10925,7 +10978,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10938,7 +10991,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -10972,7 +11025,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10984,7 +11037,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10997,7 +11050,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11027,7 +11080,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11039,7 +11092,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11052,7 +11105,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11086,7 +11139,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11098,7 +11151,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11111,7 +11164,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11138,7 +11191,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11150,7 +11203,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11163,7 +11216,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11190,7 +11243,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11202,7 +11255,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11215,7 +11268,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -11269,7 +11322,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11281,7 +11334,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11294,7 +11347,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -11317,7 +11370,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11329,7 +11382,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11342,7 +11395,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -11392,7 +11445,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11404,7 +11457,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11417,7 +11470,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -11451,7 +11504,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11463,7 +11516,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11476,7 +11529,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -11504,7 +11557,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11516,7 +11569,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11529,7 +11582,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -11563,7 +11616,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11575,7 +11628,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11588,7 +11641,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds
@@ -11613,7 +11666,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11625,7 +11678,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11638,7 +11691,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -11719,7 +11772,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11731,7 +11784,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11744,7 +11797,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -11797,7 +11850,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11809,7 +11862,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11822,7 +11875,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -11867,7 +11920,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11879,7 +11932,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11892,7 +11945,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -11938,7 +11991,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11950,7 +12003,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11963,7 +12016,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -12000,7 +12053,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12012,7 +12065,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12025,7 +12078,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -12075,7 +12128,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12087,7 +12140,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12100,7 +12153,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -12128,7 +12181,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12140,7 +12193,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12153,7 +12206,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -12172,7 +12225,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12184,7 +12237,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12197,7 +12250,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -12220,7 +12273,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12232,7 +12285,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12245,7 +12298,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12289,7 +12342,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12301,7 +12354,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12314,7 +12367,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12359,7 +12412,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12371,7 +12424,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12384,7 +12437,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12441,7 +12494,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12453,7 +12506,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12466,7 +12519,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12507,7 +12560,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12519,7 +12572,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12532,7 +12585,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12565,7 +12618,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12577,7 +12630,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12590,7 +12643,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12653,7 +12706,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12665,7 +12718,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12678,7 +12731,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -12776,7 +12829,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12788,7 +12841,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12801,7 +12854,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -12930,7 +12983,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12942,7 +12995,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12955,7 +13008,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -12994,7 +13047,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13006,7 +13059,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13019,7 +13072,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 type Member struct {
@@ -13042,7 +13095,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13054,7 +13107,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13067,7 +13120,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *Member) GetId() string {
@@ -13172,7 +13225,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13184,7 +13237,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13197,7 +13250,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13282,7 +13335,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13294,7 +13347,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13307,7 +13360,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13350,7 +13403,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13362,7 +13415,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13375,7 +13428,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *AddMember) GetId() string {
@@ -13402,7 +13455,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13414,7 +13467,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13427,7 +13480,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13447,7 +13500,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13459,7 +13512,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13472,7 +13525,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13495,7 +13548,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13507,7 +13560,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13520,7 +13573,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13562,7 +13615,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13574,7 +13627,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13587,7 +13640,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13636,7 +13689,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13648,7 +13701,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13661,7 +13714,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13683,7 +13736,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13695,7 +13748,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13708,7 +13761,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -13741,7 +13794,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13753,7 +13806,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13766,7 +13819,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -13834,7 +13887,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13846,7 +13899,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13859,7 +13912,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 type LeaderReply struct {
@@ -13874,7 +13927,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13886,7 +13939,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13899,7 +13952,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -13940,7 +13993,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13952,7 +14005,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13965,7 +14018,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 type MemberReply struct {
@@ -13983,7 +14036,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13995,7 +14048,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14008,7 +14061,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14074,7 +14127,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14086,7 +14139,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14099,7 +14152,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14144,7 +14197,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14156,7 +14209,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14169,7 +14222,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14223,7 +14276,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14235,7 +14288,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14248,7 +14301,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14270,7 +14323,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14282,7 +14335,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14295,7 +14348,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{152}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14330,7 +14383,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xb8.\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x8e0\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14471,8 +14524,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batch\x12<\n" +
 	"\vrevoke_cert\x18\xec\x04 \x01(\v2\x18.moraine.wire.RevokeCertH\x00R\n" +
 	"revokeCert\x12?\n" +
-	"\flist_revoked\x18\xed\x04 \x01(\v2\x19.moraine.wire.ListRevokedH\x00R\vlistRevokedB\x04\n" +
-	"\x02op\"\xd8\x14\n" +
+	"\flist_revoked\x18\xed\x04 \x01(\v2\x19.moraine.wire.ListRevokedH\x00R\vlistRevoked\x12E\n" +
+	"\x0ereport_objects\x18\x84\x01 \x01(\v2\x1b.moraine.wire.ReportObjectsH\x00R\rreportObjects\x12B\n" +
+	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsH\x00R\fcheckObjects\x12I\n" +
+	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsH\x00R\x0elistBadObjectsB\x04\n" +
+	"\x02op\"\xe4\x15\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -14527,7 +14583,10 @@ const file_metadata_proto_rawDesc = "" +
 	"dropChunks\x121\n" +
 	"\x05adopt\x18\x80\x05 \x01(\v2\x18.moraine.wire.AdoptReplyH\x00R\x05adopt\x12.\n" +
 	"\x04pack\x18\xeb\x03 \x01(\v2\x17.moraine.wire.PackReplyH\x00R\x04pack\x127\n" +
-	"\arevoked\x18\xed\x04 \x01(\v2\x1a.moraine.wire.RevokedReplyH\x00R\arevokedB\b\n" +
+	"\arevoked\x18\xed\x04 \x01(\v2\x1a.moraine.wire.RevokedReplyH\x00R\arevoked\x12G\n" +
+	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1f.moraine.wire.CheckObjectsReplyH\x00R\fcheckObjects\x12A\n" +
+	"\vbad_objects\x18\x86\x01 \x01(\v2\x1d.moraine.wire.BadObjectsReplyH\x00R\n" +
+	"badObjectsB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\x91\x01\n" +
 	"\n" +
@@ -14590,8 +14649,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
 	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
 	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\x129\n" +
-	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\"\xfb\n" +
-	"\n" +
+	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\"\xc1\v\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -14629,6 +14687,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\fcertificates\x18\xe5\x05 \x03(\v2\x1f.moraine.wire.ServerCertificateR\fcertificates\x125\n" +
 	"\abuckets\x18\xe6\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\abuckets\x12/\n" +
 	"\x05check\x18\xe7\x05 \x01(\v2\x18.moraine.wire.StateCheckR\x05check\x12\"\n" +
+	"\flost_objects\x18\xe9\x05 \x01(\x04R\vlostObjects\x12 \n" +
+	"\vbad_objects\x18\xea\x05 \x01(\x04R\n" +
+	"badObjects\x12\"\n" +
 	"\fended_grants\x18\xe8\x05 \x01(\x04R\vendedGrants\"x\n" +
 	"\x11ServerCertificate\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
@@ -15001,7 +15062,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
 	"\x04mark\x18\x03 \x01(\x04R\x04mark\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\xaf\x04\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xf2\x04\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
@@ -15015,7 +15076,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
 	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\x12\x17\n" +
 	"\x06report\x18\xbc\x05 \x03(\rR\x06report\x120\n" +
-	"\x05probe\x18\xe4\x05 \x03(\v2\x19.moraine.wire.ProbeTargetR\x05probe\x12\"\n" +
+	"\x05probe\x18\xe4\x05 \x03(\v2\x19.moraine.wire.ProbeTargetR\x05probe\x12A\n" +
+	"\rcheck_objects\x18\xe6\x05 \x03(\v2\x1b.moraine.wire.ObjectToCheckR\fcheckObjects\x12\"\n" +
 	"\fwatch_bucket\x18\xe5\x05 \x01(\bR\vwatchBucket\x12\"\n" +
 	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"~\n" +
 	"\n" +
@@ -15052,10 +15114,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12/\n" +
 	"\x06ranges\x18\x03 \x03(\v2\x17.moraine.wire.ByteRangeR\x06ranges\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\";\n" +
-	"\tByteRange\x12\x16\n" +
-	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x02 \x01(\x04R\x06length\"f\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"f\n" +
 	"\bDeletion\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
@@ -15597,7 +15656,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 153)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 152)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -15682,135 +15741,141 @@ var file_metadata_proto_goTypes = []any{
 	(*ListLost)(nil),          // 80: moraine.wire.ListLost
 	(*LostReply)(nil),         // 81: moraine.wire.LostReply
 	(*LostFile)(nil),          // 82: moraine.wire.LostFile
-	(*ByteRange)(nil),         // 83: moraine.wire.ByteRange
-	(*Deletion)(nil),          // 84: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 85: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 86: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 87: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 88: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 89: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 90: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 91: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 92: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 93: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 94: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 95: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 96: moraine.wire.Job
-	(*RewriteTask)(nil),       // 97: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 98: moraine.wire.CommitRewrite
-	(*CommitPack)(nil),        // 99: moraine.wire.CommitPack
-	(*PackedFile)(nil),        // 100: moraine.wire.PackedFile
-	(*PackReply)(nil),         // 101: moraine.wire.PackReply
-	(*RepairTask)(nil),        // 102: moraine.wire.RepairTask
-	(*Intent)(nil),            // 103: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 104: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 105: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 106: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 107: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 108: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 109: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 110: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 111: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 112: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 113: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 114: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 115: moraine.wire.EndIntents
-	(*Usage)(nil),             // 116: moraine.wire.Usage
-	(*GetUsage)(nil),          // 117: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 118: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 119: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 120: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 121: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 122: moraine.wire.Recount
-	(*Leases)(nil),            // 123: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 124: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 125: moraine.wire.Recall
-	(*Touch)(nil),             // 126: moraine.wire.Touch
-	(*Hold)(nil),              // 127: moraine.wire.Hold
-	(*HoldReply)(nil),         // 128: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 129: moraine.wire.EndHold
-	(*Batch)(nil),             // 130: moraine.wire.Batch
-	(*BatchReply)(nil),        // 131: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 132: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 133: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 134: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 135: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 136: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 137: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 138: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 139: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 140: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 141: moraine.wire.GetMembers
-	(*Member)(nil),            // 142: moraine.wire.Member
-	(*MembersReply)(nil),      // 143: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 144: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 145: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 146: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 147: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 148: moraine.wire.CloneTree
-	(*Concat)(nil),            // 149: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 150: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 151: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 152: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 153: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 154: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 155: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 156: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 157: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 158: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 159: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 160: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 161: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 162: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 163: moraine.wire.SealPart
-	(*GetStep)(nil),           // 164: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 165: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 166: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 167: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 168: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 169: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 170: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 171: moraine.wire.ListParts
-	(*LeaseStep)(nil),         // 172: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil),       // 173: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 174: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 175: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 176: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 177: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 178: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 179: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 180: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 181: moraine.wire.GetObject
-	(*GetTier)(nil),           // 182: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 183: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 184: moraine.wire.GetPolicy
-	(*Error)(nil),             // 185: moraine.wire.Error
-	(*Topology)(nil),          // 186: moraine.wire.Topology
-	(*RunReply)(nil),          // 187: moraine.wire.RunReply
-	(*StepReply)(nil),         // 188: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 189: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 190: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 191: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 192: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 193: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 194: moraine.wire.PolicyReply
-	(*EndpointHealth)(nil),    // 195: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 196: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 197: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 198: moraine.wire.DeviceState
-	(*Attr)(nil),              // 199: moraine.wire.Attr
-	(FileType)(0),             // 200: moraine.wire.FileType
-	(*Placement)(nil),         // 201: moraine.wire.Placement
-	(*Stripe)(nil),            // 202: moraine.wire.Stripe
-	(*Extent)(nil),            // 203: moraine.wire.Extent
-	(*Object)(nil),            // 204: moraine.wire.Object
-	(*Host)(nil),              // 205: moraine.wire.Host
-	(*Device)(nil),            // 206: moraine.wire.Device
-	(*SigningKey)(nil),        // 207: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 208: moraine.wire.BucketHealth
-	(*StepKey)(nil),           // 209: moraine.wire.StepKey
-	(*MoveTask)(nil),          // 210: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 211: moraine.wire.BucketTraits
+	(*Deletion)(nil),          // 83: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 84: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 85: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 86: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 87: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 88: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 89: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 90: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 91: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 92: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 93: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 94: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 95: moraine.wire.Job
+	(*RewriteTask)(nil),       // 96: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 97: moraine.wire.CommitRewrite
+	(*CommitPack)(nil),        // 98: moraine.wire.CommitPack
+	(*PackedFile)(nil),        // 99: moraine.wire.PackedFile
+	(*PackReply)(nil),         // 100: moraine.wire.PackReply
+	(*RepairTask)(nil),        // 101: moraine.wire.RepairTask
+	(*Intent)(nil),            // 102: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 103: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 104: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 105: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 106: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 107: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 108: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 109: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 110: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 111: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 112: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 113: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 114: moraine.wire.EndIntents
+	(*Usage)(nil),             // 115: moraine.wire.Usage
+	(*GetUsage)(nil),          // 116: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 117: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 118: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 119: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 120: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 121: moraine.wire.Recount
+	(*Leases)(nil),            // 122: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 123: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 124: moraine.wire.Recall
+	(*Touch)(nil),             // 125: moraine.wire.Touch
+	(*Hold)(nil),              // 126: moraine.wire.Hold
+	(*HoldReply)(nil),         // 127: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 128: moraine.wire.EndHold
+	(*Batch)(nil),             // 129: moraine.wire.Batch
+	(*BatchReply)(nil),        // 130: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 131: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 132: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 133: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 134: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 135: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 136: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 137: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 138: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 139: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 140: moraine.wire.GetMembers
+	(*Member)(nil),            // 141: moraine.wire.Member
+	(*MembersReply)(nil),      // 142: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 143: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 144: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 145: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 146: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 147: moraine.wire.CloneTree
+	(*Concat)(nil),            // 148: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 149: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 150: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 151: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 152: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 153: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 154: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 155: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 156: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 157: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 158: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 159: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 160: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 161: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 162: moraine.wire.SealPart
+	(*GetStep)(nil),           // 163: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 164: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 165: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 166: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 167: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 168: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 169: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 170: moraine.wire.ListParts
+	(*LeaseStep)(nil),         // 171: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),       // 172: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 173: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 174: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 175: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 176: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 177: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 178: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 179: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 180: moraine.wire.GetObject
+	(*GetTier)(nil),           // 181: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 182: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 183: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 184: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 185: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 186: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 187: moraine.wire.Error
+	(*Topology)(nil),          // 188: moraine.wire.Topology
+	(*RunReply)(nil),          // 189: moraine.wire.RunReply
+	(*StepReply)(nil),         // 190: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 191: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 192: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 193: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 194: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 195: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 196: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 197: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 198: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 199: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 200: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 201: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 202: moraine.wire.DeviceState
+	(*Attr)(nil),              // 203: moraine.wire.Attr
+	(FileType)(0),             // 204: moraine.wire.FileType
+	(*Placement)(nil),         // 205: moraine.wire.Placement
+	(*Stripe)(nil),            // 206: moraine.wire.Stripe
+	(*Extent)(nil),            // 207: moraine.wire.Extent
+	(*Object)(nil),            // 208: moraine.wire.Object
+	(*Host)(nil),              // 209: moraine.wire.Host
+	(*Device)(nil),            // 210: moraine.wire.Device
+	(*SigningKey)(nil),        // 211: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 212: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 213: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 214: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 215: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 216: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 217: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -15840,250 +15905,256 @@ var file_metadata_proto_depIdxs = []int32{
 	63,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
 	70,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
 	72,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	86,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	85,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	95,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	104, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	106, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	107, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	108, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	109, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	111, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	113, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	115, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	161, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	162, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	163, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	164, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	165, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	166, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	167, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	168, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	169, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	170, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	171, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	172, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	173, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	110, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	174, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	175, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	176, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	177, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	178, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	179, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	180, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	181, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	182, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	183, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	184, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	117, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	119, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	120, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	122, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	148, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	149, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	150, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	123, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	133, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	137, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	141, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	145, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	146, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	147, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	151, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	85,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	84,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	94,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	103, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	105, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	106, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	107, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	108, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	160, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	161, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	162, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	163, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	164, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	165, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	166, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	167, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	168, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	169, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	170, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	171, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	172, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	109, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	173, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	174, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	175, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	176, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	177, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	178, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	179, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	180, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	181, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	182, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	183, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	116, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	118, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	119, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	121, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	147, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	148, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	149, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	122, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	132, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	136, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	140, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	144, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	145, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	146, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	150, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	30,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	32,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	31,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	153, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	155, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	157, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	152, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	154, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	156, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
 	78,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
 	76,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
 	80,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	27,  // 87: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	98,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	99,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
-	89,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	127, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	129, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	130, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	97,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	98,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
+	88,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	90,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	126, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	128, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	129, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
 	12,  // 95: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
 	13,  // 96: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	185, // 97: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	132, // 98: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 99: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 100: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	186, // 101: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 102: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 103: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 104: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 105: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 106: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 107: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 108: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 109: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 110: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 111: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 112: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	105, // 113: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	112, // 114: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	114, // 115: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	187, // 116: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	188, // 117: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	189, // 118: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	190, // 119: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	191, // 120: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 121: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	192, // 122: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	193, // 123: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	194, // 124: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	118, // 125: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	121, // 126: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	138, // 127: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	143, // 128: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	152, // 129: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	154, // 130: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	156, // 131: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	160, // 132: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 133: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	124, // 134: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	135, // 135: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	128, // 136: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	131, // 137: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	77,  // 138: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	81,  // 139: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 140: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 141: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	159, // 142: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	101, // 143: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
-	14,  // 144: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	11,  // 145: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 146: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	136, // 147: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 148: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	195, // 149: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 150: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	186, // 151: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	196, // 152: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 153: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 154: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 155: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 156: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 157: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 158: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	197, // 159: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 160: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 161: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	198, // 162: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	199, // 163: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	199, // 164: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 165: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	199, // 166: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	199, // 167: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 168: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	200, // 169: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 170: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 171: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	196, // 172: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	201, // 173: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	196, // 174: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	196, // 175: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	201, // 176: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	202, // 177: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	203, // 178: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 179: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 180: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	43,  // 181: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	62,  // 182: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 183: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 184: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 185: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	199, // 186: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	199, // 187: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	203, // 188: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	202, // 189: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	204, // 190: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 191: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	205, // 192: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	206, // 193: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	207, // 194: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	206, // 195: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	208, // 196: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 197: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 198: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	207, // 199: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 200: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 201: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	79,  // 202: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	79,  // 203: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	209, // 204: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	82,  // 205: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	83,  // 206: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 207: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 208: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 209: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	202, // 210: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 211: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 212: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 213: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 214: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	196, // 215: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	198, // 216: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 217: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 218: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	102, // 219: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	209, // 220: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	210, // 221: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 222: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 223: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	202, // 224: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	203, // 225: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	203, // 226: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	202, // 227: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	100, // 228: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	203, // 229: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	203, // 230: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	202, // 231: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	103, // 232: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 233: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	211, // 234: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 235: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 236: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	103, // 237: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	103, // 238: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	103, // 239: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	103, // 240: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	116, // 241: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	116, // 242: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	116, // 243: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	125, // 244: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	126, // 245: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	199, // 246: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 247: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 248: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	126, // 249: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 250: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	200, // 251: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	134, // 252: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	139, // 253: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 254: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	140, // 255: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	140, // 256: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	139, // 257: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	142, // 258: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	144, // 259: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 260: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 261: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 262: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	139, // 263: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	142, // 264: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	158, // 265: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	266, // [266:266] is the sub-list for method output_type
-	266, // [266:266] is the sub-list for method input_type
-	266, // [266:266] is the sub-list for extension type_name
-	266, // [266:266] is the sub-list for extension extendee
-	0,   // [0:266] is the sub-list for field type_name
+	184, // 97: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	185, // 98: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	186, // 99: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	187, // 100: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	131, // 101: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 102: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 103: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	188, // 104: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 105: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 106: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 107: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 108: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 109: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 110: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 111: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 112: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 113: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 114: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	87,  // 115: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 116: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 117: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 118: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	189, // 119: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	190, // 120: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	191, // 121: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	192, // 122: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	193, // 123: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 124: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	194, // 125: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	195, // 126: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	196, // 127: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 128: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 129: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	137, // 130: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	142, // 131: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	151, // 132: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	153, // 133: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	155, // 134: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	159, // 135: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 136: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 137: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	134, // 138: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	127, // 139: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	130, // 140: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	77,  // 141: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	81,  // 142: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	89,  // 143: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	92,  // 144: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	158, // 145: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 146: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
+	14,  // 147: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	197, // 148: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	198, // 149: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	11,  // 150: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 151: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	135, // 152: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 153: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	199, // 154: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 155: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	188, // 156: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	200, // 157: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 158: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 159: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 160: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 161: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 162: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 163: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	201, // 164: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 165: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 166: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	202, // 167: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	203, // 168: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	203, // 169: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 170: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	203, // 171: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	203, // 172: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 173: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	204, // 174: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 175: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 176: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	200, // 177: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	205, // 178: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	200, // 179: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	200, // 180: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	205, // 181: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	206, // 182: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	207, // 183: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 184: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 185: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	43,  // 186: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	62,  // 187: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 188: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 189: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 190: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	203, // 191: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	203, // 192: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	207, // 193: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	206, // 194: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	208, // 195: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 196: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	209, // 197: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	210, // 198: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	211, // 199: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	210, // 200: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	212, // 201: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 202: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	83,  // 203: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	211, // 204: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 205: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 206: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	213, // 207: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	79,  // 208: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	79,  // 209: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	214, // 210: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	82,  // 211: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	215, // 212: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	83,  // 213: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	86,  // 214: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	83,  // 215: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	206, // 216: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	85,  // 217: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	93,  // 218: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	91,  // 219: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 220: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	200, // 221: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	202, // 222: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 223: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 224: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 225: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	214, // 226: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	216, // 227: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 228: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	96,  // 229: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	206, // 230: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	207, // 231: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	207, // 232: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	206, // 233: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	99,  // 234: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	207, // 235: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	207, // 236: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	206, // 237: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 238: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 239: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	217, // 240: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	95,  // 241: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 242: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 243: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 244: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 245: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 246: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 247: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 248: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 249: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 250: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 251: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	203, // 252: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 253: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 254: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	125, // 255: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 256: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	204, // 257: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	133, // 258: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	138, // 259: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 260: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	139, // 261: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	139, // 262: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	138, // 263: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	141, // 264: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	143, // 265: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 266: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 267: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 268: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	138, // 269: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	141, // 270: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	157, // 271: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	272, // [272:272] is the sub-list for method output_type
+	272, // [272:272] is the sub-list for method input_type
+	272, // [272:272] is the sub-list for extension type_name
+	272, // [272:272] is the sub-list for extension extendee
+	0,   // [0:272] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -16193,6 +16264,9 @@ func file_metadata_proto_init() {
 		(*MetaRequest_Batch)(nil),
 		(*MetaRequest_RevokeCert)(nil),
 		(*MetaRequest_ListRevoked)(nil),
+		(*MetaRequest_ReportObjects)(nil),
+		(*MetaRequest_CheckObjects)(nil),
+		(*MetaRequest_ListBadObjects)(nil),
 	}
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*MetaResponse_Session)(nil),
@@ -16241,6 +16315,8 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Adopt)(nil),
 		(*MetaResponse_Pack)(nil),
 		(*MetaResponse_Revoked)(nil),
+		(*MetaResponse_CheckObjects)(nil),
+		(*MetaResponse_BadObjects)(nil),
 	}
 	file_metadata_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
@@ -16249,7 +16325,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   153,
+			NumMessages:   152,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

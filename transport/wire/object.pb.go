@@ -123,6 +123,65 @@ func (IntentKind) EnumDescriptor() ([]byte, []int) {
 	return file_object_proto_rawDescGZIP(), []int{1}
 }
 
+// ObjectState is what a host found at an object's key.
+type ObjectState int32
+
+const (
+	ObjectState_OBJECT_STATE_UNSPECIFIED ObjectState = 0
+	ObjectState_OBJECT_STATE_GOOD        ObjectState = 1 // the object of the record
+	ObjectState_OBJECT_STATE_MISSING     ObjectState = 2 // nothing
+	ObjectState_OBJECT_STATE_DIFFERS     ObjectState = 3 // an object of another size, ETag, version or CRC32C
+	ObjectState_OBJECT_STATE_CORRUPT     ObjectState = 4 // the object by its ETag, and other bytes at offset
+	ObjectState_OBJECT_STATE_UNKNOWN     ObjectState = 5 // the store gave no answer that tells
+)
+
+// Enum value maps for ObjectState.
+var (
+	ObjectState_name = map[int32]string{
+		0: "OBJECT_STATE_UNSPECIFIED",
+		1: "OBJECT_STATE_GOOD",
+		2: "OBJECT_STATE_MISSING",
+		3: "OBJECT_STATE_DIFFERS",
+		4: "OBJECT_STATE_CORRUPT",
+		5: "OBJECT_STATE_UNKNOWN",
+	}
+	ObjectState_value = map[string]int32{
+		"OBJECT_STATE_UNSPECIFIED": 0,
+		"OBJECT_STATE_GOOD":        1,
+		"OBJECT_STATE_MISSING":     2,
+		"OBJECT_STATE_DIFFERS":     3,
+		"OBJECT_STATE_CORRUPT":     4,
+		"OBJECT_STATE_UNKNOWN":     5,
+	}
+)
+
+func (x ObjectState) Enum() *ObjectState {
+	p := new(ObjectState)
+	*p = x
+	return p
+}
+
+func (x ObjectState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ObjectState) Descriptor() protoreflect.EnumDescriptor {
+	return file_object_proto_enumTypes[2].Descriptor()
+}
+
+func (ObjectState) Type() protoreflect.EnumType {
+	return &file_object_proto_enumTypes[2]
+}
+
+func (x ObjectState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ObjectState.Descriptor instead.
+func (ObjectState) EnumDescriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{2}
+}
+
 // ForeignPolicy says what a flush does where somebody else's object is at the key.
 type ForeignPolicy int32
 
@@ -157,11 +216,11 @@ func (x ForeignPolicy) String() string {
 }
 
 func (ForeignPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_object_proto_enumTypes[2].Descriptor()
+	return file_object_proto_enumTypes[3].Descriptor()
 }
 
 func (ForeignPolicy) Type() protoreflect.EnumType {
-	return &file_object_proto_enumTypes[2]
+	return &file_object_proto_enumTypes[3]
 }
 
 func (x ForeignPolicy) Number() protoreflect.EnumNumber {
@@ -170,7 +229,7 @@ func (x ForeignPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ForeignPolicy.Descriptor instead.
 func (ForeignPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{2}
+	return file_object_proto_rawDescGZIP(), []int{3}
 }
 
 type FlushPolicy int32
@@ -206,11 +265,11 @@ func (x FlushPolicy) String() string {
 }
 
 func (FlushPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_object_proto_enumTypes[3].Descriptor()
+	return file_object_proto_enumTypes[4].Descriptor()
 }
 
 func (FlushPolicy) Type() protoreflect.EnumType {
-	return &file_object_proto_enumTypes[3]
+	return &file_object_proto_enumTypes[4]
 }
 
 func (x FlushPolicy) Number() protoreflect.EnumNumber {
@@ -219,7 +278,7 @@ func (x FlushPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FlushPolicy.Descriptor instead.
 func (FlushPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{3}
+	return file_object_proto_rawDescGZIP(), []int{4}
 }
 
 // Object is the record of one object. It never changes what bytes it stands
@@ -1420,10 +1479,11 @@ type TierReply struct {
 	QueuedDeletions uint64                 `protobuf:"varint,6,opt,name=queued_deletions,json=queuedDeletions,proto3" json:"queued_deletions,omitempty"`
 	Intents         uint64                 `protobuf:"varint,7,opt,name=intents,proto3" json:"intents,omitempty"` // announced and not settled
 	UnsettledKeys   uint64                 `protobuf:"varint,8,opt,name=unsettled_keys,json=unsettledKeys,proto3" json:"unsettled_keys,omitempty"`
-	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"` // that hosts serve, each once
-	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`   // hosts that serve one
-	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"` // of those that movers have probed, as far as this leader has heard
-	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"` // of the same buckets
+	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"`                         // that hosts serve, each once
+	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`                           // hosts that serve one
+	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"`                         // of those that movers have probed, as far as this leader has heard
+	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"`                         // of the same buckets, and of those that have objects and that no host serves
+	LedMillis       uint64                 `protobuf:"varint,741,opt,name=led_millis,json=ledMillis,proto3" json:"led_millis,omitempty"` // for how long the leader has led: it heard of traits since
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1542,6 +1602,13 @@ func (x *TierReply) GetHealth() []*BucketStatus {
 	return nil
 }
 
+func (x *TierReply) GetLedMillis() uint64 {
+	if x != nil {
+		return x.LedMillis
+	}
+	return 0
+}
+
 // BucketHealth is how a bucket answers a chunkserver.
 type BucketHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1607,7 +1674,7 @@ func (x *BucketHealth) GetSinceMillis() uint64 {
 type BucketStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Bucket         string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts,proto3" json:"hosts,omitempty"`                                         // that serve it, and are up
+	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts,proto3" json:"hosts,omitempty"`                                         // that serve it, and are up; 0: none, and it has objects
 	Answered       uint32                 `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"`                                   // of them, those whose last request it answered
 	Failed         uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`                                       // and those whose last one it did not; of the others it is not known
 	Error          string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                          // of one of these
@@ -1704,6 +1771,556 @@ func (x *BucketStatus) GetAnsweredMillis() uint64 {
 	return 0
 }
 
+// ObjectCheck compares an object of a bucket with its record.
+type ObjectCheck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"` // the record that it was compared with: id, bucket, key, version and etag count
+	State         ObjectState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.ObjectState" json:"state,omitempty"`
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece with other bytes. GOOD: of the piece that was read, where read is set
+	Read          bool                   `protobuf:"varint,4,opt,name=read,proto3" json:"read,omitempty"`     // GOOD: a piece was read and has its recorded sum, beside the HEAD
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`    // of the store, for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectCheck) Reset() {
+	*x = ObjectCheck{}
+	mi := &file_object_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectCheck) ProtoMessage() {}
+
+func (x *ObjectCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectCheck.ProtoReflect.Descriptor instead.
+func (*ObjectCheck) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ObjectCheck) GetObject() *Object {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ObjectCheck) GetState() ObjectState {
+	if x != nil {
+		return x.State
+	}
+	return ObjectState_OBJECT_STATE_UNSPECIFIED
+}
+
+func (x *ObjectCheck) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ObjectCheck) GetRead() bool {
+	if x != nil {
+		return x.Read
+	}
+	return false
+}
+
+func (x *ObjectCheck) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// ReportObjects says what hosts that serve a bucket found there.
+type ReportObjects struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checks        []*ObjectCheck         `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportObjects) Reset() {
+	*x = ReportObjects{}
+	mi := &file_object_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportObjects) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportObjects) ProtoMessage() {}
+
+func (x *ReportObjects) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportObjects.ProtoReflect.Descriptor instead.
+func (*ReportObjects) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ReportObjects) GetChecks() []*ObjectCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+// CheckObjects has hosts compare all objects with their records, by a HEAD each, or asks how
+// far such a check is.
+type CheckObjects struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Start         bool                   `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"` // a check that goes on at a low rate, by itself, goes on at the full one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckObjects) Reset() {
+	*x = CheckObjects{}
+	mi := &file_object_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckObjects) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckObjects) ProtoMessage() {}
+
+func (x *CheckObjects) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckObjects.ProtoReflect.Descriptor instead.
+func (*CheckObjects) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CheckObjects) GetStart() bool {
+	if x != nil {
+		return x.Start
+	}
+	return false
+}
+
+type CheckObjectsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Check         uint64                 `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"` // which one: another number, and it was begun again
+	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	Total         uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"` // objects in all buckets
+	Checked       uint64                 `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
+	Good          uint64                 `protobuf:"varint,5,opt,name=good,proto3" json:"good,omitempty"`
+	Bad           uint64                 `protobuf:"varint,6,opt,name=bad,proto3" json:"bad,omitempty"`
+	Unknown       uint64                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"` // the rest: they could not be compared
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`      // why, of one of them
+	Full          bool                   `protobuf:"varint,9,opt,name=full,proto3" json:"full,omitempty"`       // it goes at the full rate
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckObjectsReply) Reset() {
+	*x = CheckObjectsReply{}
+	mi := &file_object_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckObjectsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckObjectsReply) ProtoMessage() {}
+
+func (x *CheckObjectsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckObjectsReply.ProtoReflect.Descriptor instead.
+func (*CheckObjectsReply) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CheckObjectsReply) GetCheck() uint64 {
+	if x != nil {
+		return x.Check
+	}
+	return 0
+}
+
+func (x *CheckObjectsReply) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *CheckObjectsReply) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *CheckObjectsReply) GetChecked() uint64 {
+	if x != nil {
+		return x.Checked
+	}
+	return 0
+}
+
+func (x *CheckObjectsReply) GetGood() uint64 {
+	if x != nil {
+		return x.Good
+	}
+	return 0
+}
+
+func (x *CheckObjectsReply) GetBad() uint64 {
+	if x != nil {
+		return x.Bad
+	}
+	return 0
+}
+
+func (x *CheckObjectsReply) GetUnknown() uint64 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+func (x *CheckObjectsReply) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *CheckObjectsReply) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+// ListBadObjects lists the objects that are not in their bucket as they were recorded.
+type ListBadObjects struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // object
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`  // 1,000 at most, which 0 asks for too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBadObjects) Reset() {
+	*x = ListBadObjects{}
+	mi := &file_object_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBadObjects) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBadObjects) ProtoMessage() {}
+
+func (x *ListBadObjects) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBadObjects.ProtoReflect.Descriptor instead.
+func (*ListBadObjects) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListBadObjects) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ListBadObjects) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type BadObject struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	State         ObjectState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.ObjectState" json:"state,omitempty"`
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Evicted       bool                   `protobuf:"varint,5,opt,name=evicted,proto3" json:"evicted,omitempty"` // files have bytes in it alone
+	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`        // of the file that it was made from, below the caller's root; empty: it has no name there
+	Ranges        []*ByteRange           `protobuf:"bytes,7,rep,name=ranges,proto3" json:"ranges,omitempty"`    // of that file
+	More          bool                   `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`       // there are more ranges
+	Others        bool                   `protobuf:"varint,9,opt,name=others,proto3" json:"others,omitempty"`   // other files, such as clones, have bytes in it too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BadObject) Reset() {
+	*x = BadObject{}
+	mi := &file_object_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BadObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BadObject) ProtoMessage() {}
+
+func (x *BadObject) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BadObject.ProtoReflect.Descriptor instead.
+func (*BadObject) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *BadObject) GetObject() *Object {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *BadObject) GetState() ObjectState {
+	if x != nil {
+		return x.State
+	}
+	return ObjectState_OBJECT_STATE_UNSPECIFIED
+}
+
+func (x *BadObject) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *BadObject) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *BadObject) GetEvicted() bool {
+	if x != nil {
+		return x.Evicted
+	}
+	return false
+}
+
+func (x *BadObject) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *BadObject) GetRanges() []*ByteRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *BadObject) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *BadObject) GetOthers() bool {
+	if x != nil {
+		return x.Others
+	}
+	return false
+}
+
+type BadObjectsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Objects       []*BadObject           `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BadObjectsReply) Reset() {
+	*x = BadObjectsReply{}
+	mi := &file_object_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BadObjectsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BadObjectsReply) ProtoMessage() {}
+
+func (x *BadObjectsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BadObjectsReply.ProtoReflect.Descriptor instead.
+func (*BadObjectsReply) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *BadObjectsReply) GetObjects() []*BadObject {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *BadObjectsReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// ObjectToCheck is one that a host is to compare with its record.
+type ObjectToCheck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	Read          bool                   `protobuf:"varint,2,opt,name=read,proto3" json:"read,omitempty"` // read the piece at offset too
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectToCheck) Reset() {
+	*x = ObjectToCheck{}
+	mi := &file_object_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectToCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectToCheck) ProtoMessage() {}
+
+func (x *ObjectToCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectToCheck.ProtoReflect.Descriptor instead.
+func (*ObjectToCheck) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ObjectToCheck) GetObject() *Object {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ObjectToCheck) GetRead() bool {
+	if x != nil {
+		return x.Read
+	}
+	return false
+}
+
+func (x *ObjectToCheck) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 // Policy is set on a directory and governs what is below it, unless a
 // directory further down has its own. An unset field is inherited.
 type Policy struct {
@@ -1717,7 +2334,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_object_proto_msgTypes[18]
+	mi := &file_object_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +2346,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[18]
+	mi := &file_object_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +2359,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{18}
+	return file_object_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Policy) GetFlush() FlushPolicy {
@@ -1776,7 +2393,7 @@ type SetPolicy struct {
 
 func (x *SetPolicy) Reset() {
 	*x = SetPolicy{}
-	mi := &file_object_proto_msgTypes[19]
+	mi := &file_object_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +2405,7 @@ func (x *SetPolicy) String() string {
 func (*SetPolicy) ProtoMessage() {}
 
 func (x *SetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[19]
+	mi := &file_object_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +2418,7 @@ func (x *SetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicy.ProtoReflect.Descriptor instead.
 func (*SetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{19}
+	return file_object_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetPolicy) GetInode() uint64 {
@@ -1827,7 +2444,7 @@ type GetPolicy struct {
 
 func (x *GetPolicy) Reset() {
 	*x = GetPolicy{}
-	mi := &file_object_proto_msgTypes[20]
+	mi := &file_object_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +2456,7 @@ func (x *GetPolicy) String() string {
 func (*GetPolicy) ProtoMessage() {}
 
 func (x *GetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[20]
+	mi := &file_object_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2469,7 @@ func (x *GetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicy.ProtoReflect.Descriptor instead.
 func (*GetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{20}
+	return file_object_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetPolicy) GetInode() uint64 {
@@ -1872,7 +2489,7 @@ type PolicyReply struct {
 
 func (x *PolicyReply) Reset() {
 	*x = PolicyReply{}
-	mi := &file_object_proto_msgTypes[21]
+	mi := &file_object_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +2501,7 @@ func (x *PolicyReply) String() string {
 func (*PolicyReply) ProtoMessage() {}
 
 func (x *PolicyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[21]
+	mi := &file_object_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2514,7 @@ func (x *PolicyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyReply.ProtoReflect.Descriptor instead.
 func (*PolicyReply) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{21}
+	return file_object_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PolicyReply) GetOwn() *Policy {
@@ -2035,7 +2652,7 @@ const file_object_proto_rawDesc = "" +
 	"\vObjectReply\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04sums\x18\x02 \x03(\aR\x04sums\"\t\n" +
-	"\aGetTier\"\xb8\x03\n" +
+	"\aGetTier\"\xd8\x03\n" +
 	"\tTierReply\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x04R\aobjects\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12%\n" +
@@ -2049,7 +2666,9 @@ const file_object_proto_rawDesc = "" +
 	"\x05hosts\x18\n" +
 	" \x01(\x04R\x05hosts\x123\n" +
 	"\x06traits\x18\x9a\x05 \x03(\v2\x1a.moraine.wire.BucketTraitsR\x06traits\x123\n" +
-	"\x06health\x18\xe4\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\x06health\"]\n" +
+	"\x06health\x18\xe4\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\x06health\x12\x1e\n" +
+	"\n" +
+	"led_millis\x18\xe5\x05 \x01(\x04R\tledMillis\"]\n" +
 	"\fBucketHealth\x12\x14\n" +
 	"\x05tried\x18\x01 \x01(\bR\x05tried\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12!\n" +
@@ -2062,7 +2681,47 @@ const file_object_proto_rawDesc = "" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
 	"\x04host\x18\x06 \x01(\tR\x04host\x12%\n" +
 	"\x0efailing_millis\x18\a \x01(\x04R\rfailingMillis\x12'\n" +
-	"\x0fanswered_millis\x18\b \x01(\x04R\x0eansweredMillis\"\x9f\x01\n" +
+	"\x0fanswered_millis\x18\b \x01(\x04R\x0eansweredMillis\"\xae\x01\n" +
+	"\vObjectCheck\x12,\n" +
+	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12/\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.ObjectStateR\x05state\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x12\n" +
+	"\x04read\x18\x04 \x01(\bR\x04read\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"B\n" +
+	"\rReportObjects\x121\n" +
+	"\x06checks\x18\x01 \x03(\v2\x19.moraine.wire.ObjectCheckR\x06checks\"$\n" +
+	"\fCheckObjects\x12\x14\n" +
+	"\x05start\x18\x01 \x01(\bR\x05start\"\xd7\x01\n" +
+	"\x11CheckObjectsReply\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\x04R\x05check\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\x12\x18\n" +
+	"\achecked\x18\x04 \x01(\x04R\achecked\x12\x12\n" +
+	"\x04good\x18\x05 \x01(\x04R\x04good\x12\x10\n" +
+	"\x03bad\x18\x06 \x01(\x04R\x03bad\x12\x18\n" +
+	"\aunknown\x18\a \x01(\x04R\aunknown\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12\x12\n" +
+	"\x04full\x18\t \x01(\bR\x04full\"<\n" +
+	"\x0eListBadObjects\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x06R\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\"\xa3\x02\n" +
+	"\tBadObject\x12,\n" +
+	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12/\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x19.moraine.wire.ObjectStateR\x05state\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x18\n" +
+	"\aevicted\x18\x05 \x01(\bR\aevicted\x12\x12\n" +
+	"\x04path\x18\x06 \x01(\tR\x04path\x12/\n" +
+	"\x06ranges\x18\a \x03(\v2\x17.moraine.wire.ByteRangeR\x06ranges\x12\x12\n" +
+	"\x04more\x18\b \x01(\bR\x04more\x12\x16\n" +
+	"\x06others\x18\t \x01(\bR\x06others\"X\n" +
+	"\x0fBadObjectsReply\x121\n" +
+	"\aobjects\x18\x01 \x03(\v2\x17.moraine.wire.BadObjectR\aobjects\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"i\n" +
+	"\rObjectToCheck\x12,\n" +
+	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
+	"\x04read\x18\x02 \x01(\bR\x04read\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\"\x9f\x01\n" +
 	"\x06Policy\x12/\n" +
 	"\x05flush\x18\x01 \x01(\x0e2\x19.moraine.wire.FlushPolicyR\x05flush\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x126\n" +
@@ -2084,7 +2743,14 @@ const file_object_proto_rawDesc = "" +
 	"\x17INTENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12INTENT_KIND_UPLOAD\x10\x01\x12\x14\n" +
 	"\x10INTENT_KIND_COPY\x10\x02\x12\x16\n" +
-	"\x12INTENT_KIND_DELETE\x10\x03*h\n" +
+	"\x12INTENT_KIND_DELETE\x10\x03*\xaa\x01\n" +
+	"\vObjectState\x12\x1c\n" +
+	"\x18OBJECT_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11OBJECT_STATE_GOOD\x10\x01\x12\x18\n" +
+	"\x14OBJECT_STATE_MISSING\x10\x02\x12\x18\n" +
+	"\x14OBJECT_STATE_DIFFERS\x10\x03\x12\x18\n" +
+	"\x14OBJECT_STATE_CORRUPT\x10\x04\x12\x18\n" +
+	"\x14OBJECT_STATE_UNKNOWN\x10\x05*h\n" +
 	"\rForeignPolicy\x12\x1e\n" +
 	"\x1aFOREIGN_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FOREIGN_POLICY_REFUSE\x10\x01\x12\x1c\n" +
@@ -2106,65 +2772,83 @@ func file_object_proto_rawDescGZIP() []byte {
 	return file_object_proto_rawDescData
 }
 
-var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_object_proto_goTypes = []any{
-	(Verified)(0),         // 0: moraine.wire.Verified
-	(IntentKind)(0),       // 1: moraine.wire.IntentKind
-	(ForeignPolicy)(0),    // 2: moraine.wire.ForeignPolicy
-	(FlushPolicy)(0),      // 3: moraine.wire.FlushPolicy
-	(*Object)(nil),        // 4: moraine.wire.Object
-	(*BucketTraits)(nil),  // 5: moraine.wire.BucketTraits
-	(*ObjectPart)(nil),    // 6: moraine.wire.ObjectPart
-	(*ObjectIntent)(nil),  // 7: moraine.wire.ObjectIntent
-	(*MoveTask)(nil),      // 8: moraine.wire.MoveTask
-	(*BeginObject)(nil),   // 9: moraine.wire.BeginObject
-	(*EndObject)(nil),     // 10: moraine.wire.EndObject
-	(*CommitFlush)(nil),   // 11: moraine.wire.CommitFlush
-	(*MoveObject)(nil),    // 12: moraine.wire.MoveObject
-	(*CommitEvict)(nil),   // 13: moraine.wire.CommitEvict
-	(*CommitStage)(nil),   // 14: moraine.wire.CommitStage
-	(*DeletedObject)(nil), // 15: moraine.wire.DeletedObject
-	(*GetObject)(nil),     // 16: moraine.wire.GetObject
-	(*ObjectReply)(nil),   // 17: moraine.wire.ObjectReply
-	(*GetTier)(nil),       // 18: moraine.wire.GetTier
-	(*TierReply)(nil),     // 19: moraine.wire.TierReply
-	(*BucketHealth)(nil),  // 20: moraine.wire.BucketHealth
-	(*BucketStatus)(nil),  // 21: moraine.wire.BucketStatus
-	(*Policy)(nil),        // 22: moraine.wire.Policy
-	(*SetPolicy)(nil),     // 23: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),     // 24: moraine.wire.GetPolicy
-	(*PolicyReply)(nil),   // 25: moraine.wire.PolicyReply
-	(*Attr)(nil),          // 26: moraine.wire.Attr
-	(*Stripe)(nil),        // 27: moraine.wire.Stripe
-	(*Extent)(nil),        // 28: moraine.wire.Extent
-	(*Scheme)(nil),        // 29: moraine.wire.Scheme
+	(Verified)(0),             // 0: moraine.wire.Verified
+	(IntentKind)(0),           // 1: moraine.wire.IntentKind
+	(ObjectState)(0),          // 2: moraine.wire.ObjectState
+	(ForeignPolicy)(0),        // 3: moraine.wire.ForeignPolicy
+	(FlushPolicy)(0),          // 4: moraine.wire.FlushPolicy
+	(*Object)(nil),            // 5: moraine.wire.Object
+	(*BucketTraits)(nil),      // 6: moraine.wire.BucketTraits
+	(*ObjectPart)(nil),        // 7: moraine.wire.ObjectPart
+	(*ObjectIntent)(nil),      // 8: moraine.wire.ObjectIntent
+	(*MoveTask)(nil),          // 9: moraine.wire.MoveTask
+	(*BeginObject)(nil),       // 10: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 11: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 12: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 13: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 14: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 15: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 16: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 17: moraine.wire.GetObject
+	(*ObjectReply)(nil),       // 18: moraine.wire.ObjectReply
+	(*GetTier)(nil),           // 19: moraine.wire.GetTier
+	(*TierReply)(nil),         // 20: moraine.wire.TierReply
+	(*BucketHealth)(nil),      // 21: moraine.wire.BucketHealth
+	(*BucketStatus)(nil),      // 22: moraine.wire.BucketStatus
+	(*ObjectCheck)(nil),       // 23: moraine.wire.ObjectCheck
+	(*ReportObjects)(nil),     // 24: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 25: moraine.wire.CheckObjects
+	(*CheckObjectsReply)(nil), // 26: moraine.wire.CheckObjectsReply
+	(*ListBadObjects)(nil),    // 27: moraine.wire.ListBadObjects
+	(*BadObject)(nil),         // 28: moraine.wire.BadObject
+	(*BadObjectsReply)(nil),   // 29: moraine.wire.BadObjectsReply
+	(*ObjectToCheck)(nil),     // 30: moraine.wire.ObjectToCheck
+	(*Policy)(nil),            // 31: moraine.wire.Policy
+	(*SetPolicy)(nil),         // 32: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 33: moraine.wire.GetPolicy
+	(*PolicyReply)(nil),       // 34: moraine.wire.PolicyReply
+	(*Attr)(nil),              // 35: moraine.wire.Attr
+	(*Stripe)(nil),            // 36: moraine.wire.Stripe
+	(*Extent)(nil),            // 37: moraine.wire.Extent
+	(*ByteRange)(nil),         // 38: moraine.wire.ByteRange
+	(*Scheme)(nil),            // 39: moraine.wire.Scheme
 }
 var file_object_proto_depIdxs = []int32{
 	0,  // 0: moraine.wire.Object.verified:type_name -> moraine.wire.Verified
 	1,  // 1: moraine.wire.ObjectIntent.kind:type_name -> moraine.wire.IntentKind
-	26, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
-	4,  // 3: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
-	7,  // 4: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
-	7,  // 5: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
-	4,  // 6: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
-	4,  // 7: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
-	27, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
-	28, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
-	4,  // 10: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
-	5,  // 11: moraine.wire.TierReply.traits:type_name -> moraine.wire.BucketTraits
-	21, // 12: moraine.wire.TierReply.health:type_name -> moraine.wire.BucketStatus
-	3,  // 13: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
-	29, // 14: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
-	2,  // 15: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
-	22, // 16: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
-	22, // 17: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
-	22, // 18: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	35, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
+	5,  // 3: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
+	8,  // 4: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
+	8,  // 5: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
+	5,  // 6: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
+	5,  // 7: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
+	36, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
+	37, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
+	5,  // 10: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
+	6,  // 11: moraine.wire.TierReply.traits:type_name -> moraine.wire.BucketTraits
+	22, // 12: moraine.wire.TierReply.health:type_name -> moraine.wire.BucketStatus
+	5,  // 13: moraine.wire.ObjectCheck.object:type_name -> moraine.wire.Object
+	2,  // 14: moraine.wire.ObjectCheck.state:type_name -> moraine.wire.ObjectState
+	23, // 15: moraine.wire.ReportObjects.checks:type_name -> moraine.wire.ObjectCheck
+	5,  // 16: moraine.wire.BadObject.object:type_name -> moraine.wire.Object
+	2,  // 17: moraine.wire.BadObject.state:type_name -> moraine.wire.ObjectState
+	38, // 18: moraine.wire.BadObject.ranges:type_name -> moraine.wire.ByteRange
+	28, // 19: moraine.wire.BadObjectsReply.objects:type_name -> moraine.wire.BadObject
+	5,  // 20: moraine.wire.ObjectToCheck.object:type_name -> moraine.wire.Object
+	4,  // 21: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
+	39, // 22: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
+	3,  // 23: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
+	31, // 24: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
+	31, // 25: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
+	31, // 26: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_object_proto_init() }
@@ -2178,8 +2862,8 @@ func file_object_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_object_proto_rawDesc), len(file_object_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   22,
+			NumEnums:      5,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

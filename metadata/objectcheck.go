@@ -1,0 +1,404 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The leader has hosts compare the objects of their bucket with their records. Bad ones are
+// compared again every few seconds, so that they are good soon after they are back; all are
+// compared now and then, at a low rate, and at the full rate where an fsck asks for it. What
+// is under way is in this leader's memory: another one begins again.
+
+const (
+	// objectCheckEvery is the pause between two checks of all objects, objectCheckAgain after
+	// one that could not compare all, and objectCheckFirst before a leader's first.
+	objectCheckEvery = 24 * time.Hour
+	objectCheckAgain = time.Hour
+	objectCheckFirst = time.Minute
+	// objectRate is how many objects a second a check by itself compares in one bucket, and
+	// objectFullRate how many one that an fsck waits for.
+	objectRate     = 8
+	objectFullRate = 256
+	// objectsPerHost is how many objects a host has at a time to compare.
+	objectsPerHost = 64
+	// objectsAgain is how many bad ones of them are, and objectAgain the pause between two
+	// rounds through those.
+	objectsAgain = 16
+	objectAgain  = 5 * time.Second
+	// objectAnswer is after how long without an answer an object is taken for not compared,
+	// and bucketPatience after how long without a host that could compare its bucket is.
+	objectAnswer   = 2 * time.Minute
+	bucketPatience = 30 * time.Second
+	// maxObjectsAsked bounds the objects that all hosts have at a time to compare.
+	maxObjectsAsked = 1024
+	// objectLook bounds the records that one heartbeat looks at, and maxBuckets the buckets.
+	objectLook = 1024
+	maxBuckets = 256
+	// maxBadCounted bounds the count of bad objects.
+	maxBadCounted = 10_000
+)
+
+// objectChecks is what the leader knows of checks of objects.
+type objectChecks struct {
+	mu      sync.Mutex // guards what follows
+	check   wire.CheckObjectsReply
+	full    bool      // an fsck waits for it
+	ended   time.Time // of the last check
+	settled time.Time // when what is under way was last looked at
+	buckets map[string]*bucketCheck
+	asked   map[uint64]askedObject // by object
+	again   map[string]*badRound   // by bucket
+}
+
+// bucketCheck is how far a check is in one bucket.
+type bucketCheck struct {
+	after string // the last key that was given to a host
+	end   bool
+	// given are the objects since paced, for the rate; moved is when one was given, or answered.
+	given int
+	paced time.Time
+	moved time.Time
+}
+
+// badRound is a round through the bad objects of a bucket.
+type badRound struct {
+	after moraine.ObjectID
+	began time.Time
+}
+
+// askedObject is one that a host is comparing.
+type askedObject struct {
+	host, bucket string
+	at           time.Time
+	counts       bool // it is of the check under way
+}
+
+func newObjectChecks() *objectChecks {
+	return &objectChecks{check: wire.CheckObjectsReply{Done: true}, buckets: map[string]*bucketCheck{}, asked: map[uint64]askedObject{}, again: map[string]*badRound{}}
+}
+
+// bucketName is the name of a bucket that a host serves as s3://BUCKET/PREFIX.
+func bucketName(url string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(url, "s3://"), "/")
+	return name
+}
+
+// begin starts a check of all objects. The mutex is held.
+func (o *objectChecks) begin(r state.Reader, m *state.Machine, now time.Time) error {
+	names, err := m.ObjectBuckets(r, maxBuckets)
+	if err != nil {
+		return err
+	}
+	n, err := m.Counters(r)
+	if err != nil {
+		return err
+	}
+	o.buckets = make(map[string]*bucketCheck, len(names))
+	for _, name := range names {
+		o.buckets[name] = &bucketCheck{paced: now, moved: now}
+	}
+	for id, a := range o.asked {
+		a.counts = false
+		o.asked[id] = a
+	}
+	o.check = wire.CheckObjectsReply{Check: max(o.check.Check+1, uint64(now.UnixNano())), Total: n.Objects, Done: len(names) == 0}
+	if o.check.Done {
+		o.ended = now
+	}
+	return nil
+}
+
+// due reports whether a check is to begin by itself. The mutex is held.
+func (o *objectChecks) due(began, now time.Time) bool {
+	switch {
+	case !o.check.Done:
+		return false
+	case o.ended.IsZero():
+		return now.Sub(began) >= objectCheckFirst
+	case o.check.Unknown > 0:
+		return now.Sub(o.ended) >= objectCheckAgain
+	}
+	return now.Sub(o.ended) >= objectCheckEvery
+}
+
+// give returns the objects that a host is to compare now. answers: its bucket answers it.
+func (o *objectChecks) give(r state.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
+	bucket := bucketName(url)
+	if bucket == "" || !answers {
+		return nil, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.due(began, now) {
+		o.full = false
+		if err := o.begin(r, m, now); err != nil {
+			return nil, err
+		}
+	}
+	if now.Sub(o.settled) >= time.Second {
+		if err := o.settle(r, m, now); err != nil {
+			return nil, err
+		}
+	}
+	room := min(objectsPerHost, maxObjectsAsked-len(o.asked))
+	mine := 0
+	for _, a := range o.asked {
+		if a.host == host {
+			mine++
+		}
+	}
+	room = min(room, objectsPerHost-mine)
+	if out, err = o.giveBad(r, m, host, bucket, min(room, objectsAgain), now); err != nil {
+		return nil, err
+	}
+	more, err := o.giveNext(r, m, host, bucket, room-len(out), now)
+	return append(out, more...), err
+}
+
+// giveBad gives bad objects that are to be compared again. The mutex is held.
+func (o *objectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
+	round := o.again[bucket]
+	if round == nil {
+		if len(o.again) >= maxBuckets {
+			clear(o.again)
+		}
+		round = &badRound{}
+		o.again[bucket] = round
+	}
+	if room <= 0 || round.after == 0 && now.Sub(round.began) < objectAgain {
+		return nil, nil
+	}
+	if round.after == 0 {
+		round.began = now
+	}
+	bad, next, err := m.BadObjectsOf(r, bucket, round.after, room, objectLook)
+	if err != nil {
+		return nil, err
+	}
+	round.after = next
+	for _, w := range bad {
+		if _, asked := o.asked[w.Object.Id]; !asked {
+			o.asked[w.Object.Id] = askedObject{host: host, bucket: bucket, at: now}
+			out = append(out, w)
+		}
+	}
+	return out, nil
+}
+
+// giveNext gives the next objects of the check under way. The mutex is held.
+func (o *objectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
+	b := o.buckets[bucket]
+	if o.check.Done || b == nil || b.end {
+		return nil, nil
+	}
+	rate := float64(objectRate)
+	if o.full {
+		rate = objectFullRate
+	}
+	if past := now.Sub(b.paced); past > time.Second {
+		b.given = max(0, b.given-int(past.Seconds()*rate))
+		b.paced = now
+	}
+	if room = min(room, int(rate)-b.given); room <= 0 {
+		return nil, nil
+	}
+	objects, last, more, err := m.ObjectsOf(r, bucket, b.after, room, objectLook)
+	if err != nil {
+		return nil, err
+	}
+	b.after, b.end, b.moved = last, !more, now
+	b.given += len(objects)
+	for _, w := range objects {
+		// One that is compared already, as it is bad, counts from now on.
+		a, asked := o.asked[w.Id]
+		if !asked {
+			a = askedObject{host: host, bucket: bucket, at: now}
+			out = append(out, &wire.ObjectToCheck{Object: w})
+		}
+		a.counts = true
+		o.asked[w.Id] = a
+	}
+	return out, nil
+}
+
+// settle gives up what nobody has answered, and ends the check where nothing is left of it.
+// The mutex is held.
+func (o *objectChecks) settle(r state.Reader, m *state.Machine, now time.Time) error {
+	open := 0
+	o.settled = now
+	for id, a := range o.asked {
+		switch {
+		case now.Sub(a.at) >= objectAnswer:
+			delete(o.asked, id)
+			o.count(a, wire.ObjectState_OBJECT_STATE_UNKNOWN, "host "+a.host+" has not answered", now)
+		case a.counts:
+			open++
+		}
+	}
+	if o.check.Done {
+		return nil
+	}
+	for name, b := range o.buckets {
+		if !b.end && now.Sub(b.moved) >= bucketPatience {
+			if err := o.giveUp(r, m, name, b); err != nil {
+				return err
+			}
+		}
+		if !b.end {
+			open++
+		}
+	}
+	if open == 0 {
+		o.check.Done, o.ended = true, now
+	}
+	return nil
+}
+
+// giveUp takes what is left of a bucket for not compared: no host is there that could.
+func (o *objectChecks) giveUp(r state.Reader, m *state.Machine, name string, b *bucketCheck) error {
+	for more := true; more; {
+		objects, last, next, err := m.ObjectsOf(r, name, b.after, objectLook, objectLook)
+		if err != nil {
+			return err
+		}
+		o.check.Unknown += uint64(len(objects))
+		b.after, more = last, next
+	}
+	b.end = true
+	o.check.Error = fmt.Sprintf("bucket %s has answered no host that serves it for %v", name, bucketPatience)
+	return nil
+}
+
+// count counts an answer. The mutex is held.
+func (o *objectChecks) count(a askedObject, s wire.ObjectState, text string, now time.Time) {
+	if b := o.buckets[a.bucket]; b != nil {
+		b.moved = now
+	}
+	if !a.counts {
+		return
+	}
+	switch o.check.Checked++; s {
+	case wire.ObjectState_OBJECT_STATE_GOOD:
+		o.check.Good++
+	case wire.ObjectState_OBJECT_STATE_MISSING, wire.ObjectState_OBJECT_STATE_DIFFERS, wire.ObjectState_OBJECT_STATE_CORRUPT:
+		o.check.Bad++
+	default:
+		o.check.Checked--
+		o.check.Unknown++
+		o.check.Error = text[:min(len(text), maxProbeError)]
+	}
+}
+
+// answered takes in what a host found.
+func (o *objectChecks) answered(host string, checks []*wire.ObjectCheck, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range checks {
+		id := w.GetObject().GetId()
+		if a, ok := o.asked[id]; ok && a.host == host {
+			delete(o.asked, id)
+			o.count(a, w.State, w.Error, now)
+		}
+	}
+}
+
+// reportObjects takes up what hosts found in their bucket. Only what changes a record goes
+// through the log.
+func (l *leader) reportObjects(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	checks := c.req.GetReportObjects().GetChecks()
+	if len(checks) > state.MaxReportedObjects {
+		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d objects, %d at most", len(checks), state.MaxReportedObjects)}
+	}
+	if c.caller.Role != string(transport.RoleAdmin) {
+		h := l.topology.view().hosts[c.caller.Node]
+		for _, w := range checks {
+			if h == nil || h.Bucket == "" || bucketName(h.Bucket) != w.GetObject().GetBucket() {
+				return nil, denied("bucket %q is not one that node %q serves", w.GetObject().GetBucket(), c.caller.Node)
+			}
+		}
+	}
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	var changes []*wire.ObjectCheck
+	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+		changes, err = l.machine.ObjectsChange(r, checks)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}
+	if len(changes) > 0 {
+		resp, err = l.propose(ctx, c.caller, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{Checks: changes}}})
+		if err != nil || resp.GetError() != nil {
+			return resp, err
+		}
+		l.logObjects(c.caller.Node, changes)
+	}
+	l.objects.answered(c.caller.Node, checks, l.deps.Clock.Now())
+	return resp, nil
+}
+
+func (l *leader) logObjects(host string, changes []*wire.ObjectCheck) {
+	for _, w := range changes {
+		if w.State == wire.ObjectState_OBJECT_STATE_GOOD {
+			l.deps.Log.Info("an object is in its bucket again as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
+		} else {
+			l.deps.Log.Error("an object is not in its bucket as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
+				"state", w.State, "host", host, "err", w.Error)
+		}
+	}
+}
+
+// checkObjects begins a check of all objects, or says how far it is.
+func (l *leader) checkObjects(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	o, now := l.objects, l.deps.Clock.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	err := l.store.View(func(r state.Reader, _ uint64) error {
+		if c.req.GetCheckObjects().GetStart() {
+			// One that another fsck waits for begins again too: it may have been past an
+			// object before that went.
+			o.full = true
+			if err := o.begin(r, l.machine, now); err != nil {
+				return err
+			}
+		}
+		return o.settle(r, l.machine, now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.CheckObjectsReply{Check: o.check.Check, Done: o.check.Done, Total: o.check.Total, Checked: o.check.Checked,
+		Good: o.check.Good, Bad: o.check.Bad, Unknown: o.check.Unknown, Error: o.check.Error, Full: o.full}
+	if reply.Error == "" && reply.Unknown > 0 {
+		reply.Error = errNoAnswer.Error()
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_CheckObjects{CheckObjects: reply}}, nil
+}
+
+var errNoAnswer = errors.New("no host has answered")
+
+// countBad counts the objects that are not in their bucket as they were recorded.
+func (l *leader) countBad(r state.Reader) (lost, bad uint64, err error) {
+	n, err := l.machine.Counters(r)
+	if err != nil || n.BadObjects == 0 {
+		return 0, 0, err
+	}
+	gone, copies, err := l.machine.CountBadObjects(r, maxBadCounted)
+	return uint64(gone), uint64(copies), err
+}
