@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,4 +49,39 @@ func TestSimIsUsedRightly(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Equal(t, 2*3, strings.Count(stdout, " to "), "an interval for each figure of each scheme: %s", stdout)
 	require.Contains(t, stderr+stdout, "seed 4")
+}
+
+// TestSimDurabilityTakesTheMeasuredRebuild reads docs/BENCHMARKS.md: the default rate of
+// `sim durability` is what `bench rebuild` measured there beside a foreground, parted among
+// the hosts, and the output says that it is measured, and not so of another one.
+func TestSimDurabilityTakesTheMeasuredRebuild(t *testing.T) {
+	page, err := os.ReadFile("../../docs/BENCHMARKS.md")
+	require.NoError(t, err)
+	row := regexp.MustCompile(`(?m)^\| an eighth \| ([0-9.]+), ([0-9.]+) GB/s:`).FindStringSubmatch(string(page))
+	require.Len(t, row, 3, "the measured rows of the rebuild")
+	slower := math.Inf(1)
+	for _, cell := range row[1:] {
+		rate, err := strconv.ParseFloat(cell, 64)
+		require.NoError(t, err)
+		slower = min(slower, rate*1e9)
+	}
+	said := regexp.MustCompile("`sim durability` takes the measured rate, and says so: ([0-9.]+) GB/s of six hosts, ([0-9]+) MiB/s of each").FindStringSubmatch(string(page))
+	require.Len(t, said, 3, "what the page says that the simulator takes")
+	all, err := strconv.ParseFloat(said[1], 64)
+	require.NoError(t, err)
+	require.InDelta(t, slower, all*1e9, 1, "the slower run")
+	each, err := strconv.ParseInt(said[2], 10, 64)
+	require.NoError(t, err)
+	require.EqualValues(t, each<<20, measuredRebuild)
+	require.InDelta(t, all*1e9/6, measuredRebuild, 0.5*(1<<20), "one host of six, to a MiB/s")
+
+	for rate, measured := range map[string]bool{"": true, "13MiB": true, "200MiB": false} {
+		args := []string{"sim", "durability", "--episodes", "500", "--seed", "4", "--scheme", "x3"}
+		if rate != "" {
+			args = append(args, "--rebuild-rate", rate)
+		}
+		stdout, stderr, code := invoke(t, args...)
+		require.Zero(t, code, stderr)
+		require.Equal(t, measured, strings.Contains(stdout+stderr, "measured"), "--rebuild-rate %q: %s", rate, stderr)
+	}
 }
