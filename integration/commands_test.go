@@ -37,7 +37,7 @@ var listings = []listing{
 		"inodes stripes sessions repair_queued repair_running pending_bytes kept_bytes backup_horizon_seconds backup_horizon_now_seconds leaked_bytes lost_stripes lost_files lost_objects bad_objects devices_unreported commands entries notes certificates buckets metadata_check ended_grants", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
 		inner: map[string]string{
 			"metadata_backups":   "node dir interval_seconds age_seconds bytes kept error overdue",
-			"metadata":           "id role status alive applied low_space endpoint",
+			"metadata":           "id role status alive applied low_space endpoint stalled",
 			"hosts":              "id status alive reports_complete devices devices_in capacity_bytes used_bytes chunks state endpoint | rack",
 			"certificates":       "role node expires seconds_left",
 			"buckets":            bucketKeys,

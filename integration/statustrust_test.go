@@ -3,6 +3,8 @@ package integration_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -74,6 +76,64 @@ func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cert.Save(old, "gone"))
 	require.Contains(t, works(t, env, "cert", "show", old, "gone"), "EXPIRED on")
+
+	// What it may do it may do again once it is renewed, and not before.
+	as := append(slices.Clone(env), "MORAINE_CERTS="+old, "MORAINE_IDENTITY=gone")
+	refused := invoke(t, as, "ls", "moraine:///")
+	require.NotZero(t, refused.code)
+	require.Contains(t, refused.stderr, "expired on")
+	require.Contains(t, refused.stderr, "moraine cert renew")
+	works(t, env, "cert", "renew", old, "gone")
+	works(t, as, "ls", "moraine:///")
+}
+
+// tierProbed is what `tier status` says of the only bucket.
+func tierProbed(t *testing.T, env []string) []map[string]any {
+	t.Helper()
+	return objectsIn(objects(t, works(t, env, "tier", "status", "--json"))[0]["probed"])
+}
+
+// `tier status` says of a bucket what movers have probed, and what they have not is unknown,
+// also after another metadata leader has taken over, until they have said it again.
+func TestTierStatusSaysWhatWasProbed(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+	require.Empty(t, tierProbed(t, env))
+	require.Contains(t, works(t, env, "tier", "status"), "is unknown")
+
+	local := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(local, pattern(1<<20, 1), 0o600))
+	works(t, env, "cp", local, "moraine:///f")
+	works(t, env, "flush", "--wait", "moraine:///f")
+	b, _ := bucketOf(t, c)
+	traits, err := b.Traits(t.Context())
+	require.NoError(t, err)
+	require.True(t, traits.WholeCRC && traits.IfNoneMatch && traits.IfMatch, "the local store has all of them: %+v", traits)
+	probed := func() bool {
+		p := tierProbed(t, env)
+		if len(p) == 0 {
+			return false
+		}
+		require.Len(t, p, 1)
+		require.Contains(t, p[0]["bucket"], "s3://moraine")
+		require.Equal(t, []any{"store CRC", true, true}, []any{p[0]["verified"], p[0]["if_none_match"], p[0]["if_match"]})
+		return true
+	}
+	require.Eventually(t, probed, time.Minute, 200*time.Millisecond)
+	text := works(t, env, "tier", "status")
+	require.NotContains(t, text, "is unknown")
+	require.Contains(t, text, "If-None-Match yes, If-Match yes")
+
+	// The next leader knows nothing, says so, and hears it within seconds.
+	m1 := c.Node("m1")
+	require.NoError(t, m1.Kill())
+	require.NoError(t, m1.Start())
+	require.Eventually(t, func() bool { return invoke(t, env, "tier", "status").code == 0 }, time.Minute, 50*time.Millisecond)
+	if text := works(t, env, "tier", "status"); !strings.Contains(text, "If-Match yes") {
+		require.Contains(t, text, "is unknown")
+	}
+	require.Eventually(t, probed, time.Minute, 200*time.Millisecond)
 }
 
 // `cluster status --wait` waits for a cluster that does not answer yet, ends when its time is over,

@@ -100,7 +100,7 @@ func (b *badObject) words() string {
 // judgeObjects says that objects are not in their bucket as they were recorded.
 func (s *clusterStatus) judgeObjects(c *wire.ClusterReply) {
 	if s.LostObjects = c.LostObjects; s.LostObjects > 0 {
-		s.worse(healthCritical, "%s of evicted files not in the bucket as recorded, and reads of them fail: `moraine cluster lost` names the files; put the objects back, or write the files again, or remove them",
+		s.worse(healthCritical, "%s not in the bucket as recorded, and evicted files need them to be read: `moraine cluster lost` names the files; put the objects back, or write the files again, or remove them",
 			are(int(s.LostObjects), "object is", "objects are"))
 	}
 	if s.BadObjects = c.BadObjects; s.BadObjects > 0 {

@@ -63,3 +63,53 @@ func TestAWrongAuthorityIsNotAWrongClock(t *testing.T) {
 		require.NotContains(t, errOut, "expired", what)
 	}
 }
+
+// TestCertRenewOfAnExpiredCertificate: a certificate that has expired is renewed with the same
+// key, for the same claims, and a client that was refused under it is not any more. An
+// authority that has expired renews nothing and issues nothing: the error says what to do, and
+// the certificate on disk stays.
+func TestCertRenewOfAnExpiredCertificate(t *testing.T) {
+	now := time.Now()
+	expired := func(life time.Duration) (dir string) {
+		ca, err := pki.NewCA(moraine.UUID{1}, now.Add(-100*time.Hour), life)
+		require.NoError(t, err)
+		dir = t.TempDir()
+		require.NoError(t, ca.Save(dir))
+		c, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "old", Scope: "/a", ReadOnly: true, Now: now.Add(-90 * time.Hour), TTL: 20 * time.Hour})
+		require.NoError(t, err)
+		require.NoError(t, c.Save(dir, "old"))
+		return dir
+	}
+	show := func(dir string) (info certificateInfo) {
+		out, errOut, code := invoke(t, "cert", "show", dir, "old", "--json")
+		require.Zero(t, code, errOut)
+		require.NoError(t, json.Unmarshal([]byte(out), &info))
+		return info
+	}
+	dir := expired(10_000 * time.Hour)
+	before := show(dir)
+	require.True(t, before.Expired)
+	_, errOut, code := invoke(t, "cert", "renew", dir, "old", "--days", "30")
+	require.Zero(t, code, errOut)
+	after := show(dir)
+	require.False(t, after.Expired)
+	require.WithinDuration(t, now.Add(30*24*time.Hour), after.Expires, time.Hour)
+	require.Equal(t, before.Key, after.Key)
+	require.Equal(t, []any{before.Name, before.Role, before.Cluster, before.Scope, before.ReadOnly, before.Squash},
+		[]any{after.Name, after.Role, after.Cluster, after.Scope, after.ReadOnly, after.Squash})
+	id, err := pki.LoadIdentity(pki.FilesIn(dir, "old"))
+	require.NoError(t, err)
+	renewed, _, _ := id.Current()
+	require.True(t, renewed.Leaf.NotAfter.After(now))
+
+	dir = expired(24 * time.Hour)
+	before = show(dir)
+	for _, args := range [][]string{{"cert", "renew", dir, "old"}, {"cert", "issue", dir, "client", "new"}} {
+		_, errOut, code = invoke(t, args...)
+		require.NotZero(t, code, "%v", args)
+		require.Contains(t, errOut, "the authority expired on "+now.Add(-76*time.Hour).UTC().Format(time.DateOnly))
+		require.Contains(t, errOut, "moraine cert init")
+	}
+	require.Equal(t, before, show(dir))
+	require.NoFileExists(t, pki.FilesIn(dir, "new").Cert)
+}

@@ -110,6 +110,9 @@ func askStatus(ctx context.Context, c *connection) (*clusterStatus, error) {
 		return nil, err
 	}
 	s := judge(reply)
+	if s.stalled() {
+		return s, nil // reads wait as writes do
+	}
 	lost, err := lostFiles(ctx, c)
 	if err != nil {
 		return nil, err

@@ -71,6 +71,8 @@ type metadataStatus struct {
 	// LowSpace: its disk is nearly full.
 	LowSpace bool   `json:"low_space"`
 	Endpoint string `json:"endpoint"` // reachable, partly reachable, unreachable or unknown; empty where it is not up
+	// Stalled: it waits for its disk, and no other server can lead; why.
+	Stalled string `json:"stalled"`
 }
 
 type hostStatus struct {
@@ -176,7 +178,10 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		if n.Leader {
 			role = "leader"
 		}
-		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Status: memberStatus(n), Alive: memberStatus(n) == serverUp, Applied: n.Applied, LowSpace: n.LowSpace})
+		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Status: memberStatus(n), Alive: memberStatus(n) == serverUp, Applied: n.Applied, LowSpace: n.LowSpace, Stalled: n.Stalled})
+		if n.Stalled != "" {
+			s.worse(healthCritical, "metadata server %s waits for its disk, and no other can lead: nothing can be written (%s)", n.Id, n.Stalled)
+		}
 		if n.LowSpace {
 			s.worse(healthDegraded, "the disk of metadata server %s is nearly full (below 5%% free): the service may refuse what makes the namespace grow; make room on that disk, and remove files (`moraine rm`)", n.Id)
 		}
@@ -206,6 +211,11 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 	default:
 		s.Survives = append(s.Survives, fmt.Sprintf("metadata goes on if %s lost", are(spare, "of its servers is", "of its servers are")))
 	}
+}
+
+// stalled reports whether a metadata server waits for its disk.
+func (s *clusterStatus) stalled() bool {
+	return slices.ContainsFunc(s.Metadata, func(m metadataStatus) bool { return m.Stalled != "" })
 }
 
 func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {

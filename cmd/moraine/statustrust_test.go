@@ -56,6 +56,14 @@ func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 		{"the bucket hangs", func(c *wire.ClusterReply) {
 			c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b", Hosts: 6, Answered: 5, Failed: 1, Error: "timed out", Host: "n4", FailingMillis: 9500}}
 		}, healthDegraded, []string{"bucket s3://b does not answer 1 of 6 hosts, for 10 s (n4: timed out)"}},
+		{"no host serves a bucket with objects", func(c *wire.ClusterReply) { c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b"}} }, healthDegraded,
+			[]string{"no host that is up serves bucket s3://b, which has objects"}},
+		{"objects of evicted files are gone", func(c *wire.ClusterReply) { c.LostObjects = 2 }, healthCritical,
+			[]string{"2 objects are not in the bucket as recorded, and evicted files need them", "moraine cluster lost"}},
+		{"the copy of a file is gone", func(c *wire.ClusterReply) { c.BadObjects = 1 }, healthDegraded,
+			[]string{"1 object is not in the bucket as recorded", "moraine flush"}},
+		{"the only metadata server waits for its disk", func(c *wire.ClusterReply) { c.Metadata[0].Stalled = "the disk of the log hangs" }, healthCritical,
+			[]string{"metadata server m1 waits for its disk, and no other can lead: nothing can be written (the disk of the log hangs)"}},
 		{"nobody has tried the bucket", func(c *wire.ClusterReply) { c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b", Hosts: 6}} }, healthUnknown,
 			[]string{"whether bucket s3://b answers is not known yet: 0 of 6 hosts"}},
 		{"the bucket answers", func(c *wire.ClusterReply) {

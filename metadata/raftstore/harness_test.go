@@ -1,6 +1,7 @@
 package raftstore_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -278,6 +279,25 @@ type group struct {
 	nodes map[string]*node
 	tune  func(name string, cfg *raftstore.Config)
 	fsm   raftstore.FSM
+	said  *said // the log of all nodes, from warnings on; nil: it is not kept
+}
+
+// said is a log that is kept.
+type said struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
 }
 
 func newGroup(t testing.TB, size int, tune func(name string, cfg *raftstore.Config)) *group {
@@ -319,10 +339,14 @@ func (g *group) deps(name string) raftstore.Deps {
 	if testing.Verbose() && os.Getenv("RAFTSTORE_LOG") != "" {
 		level = slog.LevelDebug
 	}
+	var to io.Writer = os.Stderr
+	if g.said != nil {
+		to, level = g.said, slog.LevelWarn
+	}
 	return raftstore.Deps{
 		FS: g.fs[name], FSM: g.fsm,
 		Incarnation: incarnationIn, IncarnationAfter: incarnationAfter,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", name),
+		Log: slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})).With("node", name),
 	}
 }
 

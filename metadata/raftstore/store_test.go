@@ -445,6 +445,7 @@ func TestDirectories(t *testing.T) {
 func TestALoneVoterWaitsForItsDisk(t *testing.T) {
 	disk := &badDisk{release: make(chan struct{})}
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogStall = 50 * time.Millisecond })
+	g.said = &said{}
 	g.fs["m1"] = vfs.NewFault(g.fs["m1"], disk.rule)
 	g.bootstrap()
 	n := g.start("m1")
@@ -465,10 +466,15 @@ func TestALoneVoterWaitsForItsDisk(t *testing.T) {
 		return n.store.Stalled() != nil
 	})
 	require.ErrorIs(t, n.store.Stalled(), moraine.Unavailable)
+	eventually(t, "its log says so", func() bool {
+		return strings.Contains(g.said.String(), "the disk of the log hangs; no other server can lead, waiting for it")
+	})
+	require.NotContains(t, g.said.String(), "the disk of the log answers again")
 	disk.hangs.Store(false)
 	close(disk.release)
 	require.NoError(t, <-ended)
 	eventually(t, "it has seen that its disk answers", func() bool { return n.store.Stalled() == nil })
+	eventually(t, "its log says so", func() bool { return strings.Contains(g.said.String(), "the disk of the log answers again") })
 	g.propose("set a d")
 	require.Equal(t, "d", n.get("a"))
 }

@@ -176,6 +176,10 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 	if tmpl.NotAfter.After(ca.cert.NotAfter) {
 		tmpl.NotAfter = ca.cert.NotAfter
 	}
+	if !r.Now.Before(tmpl.NotAfter) {
+		return nil, &moraine.Error{Op: "pki.Issue", Ref: r.Node, Kind: moraine.InvalidArgument,
+			Err: fmt.Errorf("the authority expired on %s, and nothing that it issues is valid: make another one (`moraine cert init`), and issue all certificates with it", ca.cert.NotAfter.Format(time.DateOnly))}
+	}
 	var err error
 	if tmpl.SerialNumber, err = serial(); err != nil {
 		return nil, wrap("pki.Issue", r.Node, err)

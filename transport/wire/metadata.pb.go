@@ -3728,6 +3728,7 @@ type MetadataNode struct {
 	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
 	Heard         bool                   `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`                       // by the answering node, and since a fresh request came: alive, or not, is known
 	Endpoint      *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	Stalled       string                 `protobuf:"bytes,741,opt,name=stalled,proto3" json:"stalled,omitempty"` // it waits for its disk, and no other voter can lead: why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3830,6 +3831,13 @@ func (x *MetadataNode) GetEndpoint() *EndpointHealth {
 		return x.Endpoint
 	}
 	return nil
+}
+
+func (x *MetadataNode) GetStalled() string {
+	if x != nil {
+		return x.Stalled
+	}
+	return ""
 }
 
 type ClusterReply struct {
@@ -14638,7 +14646,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\"#\n" +
 	"\n" +
 	"GetCluster\x12\x15\n" +
-	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xaf\x02\n" +
+	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xca\x02\n" +
 	"\fMetadataNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x16\n" +
@@ -14649,7 +14657,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
 	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
 	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\x129\n" +
-	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\"\xc1\v\n" +
+	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x19\n" +
+	"\astalled\x18\xe5\x05 \x01(\tR\astalled\"\xc1\v\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
