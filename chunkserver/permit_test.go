@@ -99,6 +99,55 @@ func TestAPutNeedsACapabilityThatCoversIt(t *testing.T) {
 	require.NoError(t, err, "the same bytes again, as after a lost reply")
 }
 
+// TestAServerReadsForItsJobsOnly: a chunkserver, and a metadata server, read just what a
+// capability of theirs covers, with a session's token or without: the stripes of a job's files,
+// and those whose chunks a repair of theirs puts.
+func TestAServerReadsForItsJobsOnly(t *testing.T) {
+	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
+	c := chunk(1, 1000)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	claims := func(node string, session, stripe uint64) *wire.CapabilityClaims {
+		return &wire.CapabilityClaims{Node: node, Session: session, Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ,
+			Stripes: []*wire.StripeRange{{First: stripe, Count: 1}}}
+	}
+	repair := func(node string, stripe uint64) []byte {
+		return capabilitytest.Repair(cluster, node, &wire.Intent{Stripe: stripe, Index: 3, Device: 9, Version: 2})
+	}
+	with := func(role transport.Role, token *wire.TokenClaims) context.Context {
+		return transport.WithPeer(t.Context(), &transport.Peer{Role: role, Node: "n2", Token: token})
+	}
+	token := &wire.TokenClaims{Session: session, AllTenants: true}
+	s := c.req.Stripe
+	for name, x := range map[string]struct {
+		ctx        context.Context
+		capability []byte
+		may        bool
+	}{
+		"for a file of its job":           {with(transport.RoleChunkserver, token), capabilitytest.Sign(cluster, claims("n2", session, s)), true},
+		"without a session":               {with(transport.RoleChunkserver, nil), capabilitytest.Sign(cluster, claims("n2", 0, s)), true},
+		"to repair another chunk":         {with(transport.RoleChunkserver, nil), repair("n2", s), true},
+		"without a capability":            {with(transport.RoleChunkserver, token), nil, false},
+		"without session and capability":  {with(transport.RoleChunkserver, nil), nil, false},
+		"a metadata server":               {with(transport.RoleMetadata, nil), nil, false},
+		"with another session's":          {with(transport.RoleChunkserver, token), capabilitytest.Sign(cluster, claims("n2", session+1, s)), false},
+		"with another node's":             {with(transport.RoleChunkserver, nil), capabilitytest.Sign(cluster, claims("n3", 0, s)), false},
+		"with another node's of a repair": {with(transport.RoleChunkserver, nil), repair("n3", s), false},
+		"of another stripe":               {with(transport.RoleChunkserver, token), capabilitytest.Sign(cluster, claims("n2", session, s+1)), false},
+		"to repair another stripe":        {with(transport.RoleChunkserver, nil), repair("n2", s+1), false},
+	} {
+		req := c.get(0, 1000)
+		req.Capability = x.capability
+		_, _, release, err := h.GetChunk(x.ctx, req)
+		if x.may {
+			require.NoError(t, err, name)
+			release()
+			continue
+		}
+		require.ErrorIs(t, err, moraine.PermissionDenied, name)
+	}
+}
+
 // TestACapabilityEndsWithItsIncarnation: what metadata signed that was restored since is void.
 func TestACapabilityEndsWithItsIncarnation(t *testing.T) {
 	meta := newFakeMeta()
@@ -113,8 +162,8 @@ func TestACapabilityEndsWithItsIncarnation(t *testing.T) {
 	}
 }
 
-// TestAReadOfAConfinedSessionNeedsACapability: a session of the root, and a server, read all;
-// one that is confined to a directory reads just what a capability of its own covers.
+// TestAReadOfAConfinedSessionNeedsACapability: a session of the root reads all; one that is
+// confined to a directory reads just what a capability of its own covers.
 func TestAReadOfAConfinedSessionNeedsACapability(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	c := chunk(1, 1000)
@@ -135,7 +184,6 @@ func TestAReadOfAConfinedSessionNeedsACapability(t *testing.T) {
 	}
 	confined := as(t, session, false)
 	require.NoError(t, get(as(t, session, true), nil))
-	require.NoError(t, get(asServer(t, "n2"), nil))
 	require.NoError(t, get(confined, read(session, c.req.Stripe)))
 	require.NoError(t, get(confined, c.req.Capability), "who may write a stripe may read it")
 	for name, capability := range map[string][]byte{

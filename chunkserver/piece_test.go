@@ -135,7 +135,11 @@ func TestManyReadersCostOneGet(t *testing.T) {
 func TestChunkserversDoNotHaveFilesStaged(t *testing.T) {
 	s := startWithBucket(t, nil)
 	ctx := transport.WithPeer(t.Context(), &transport.Peer{Role: transport.RoleChunkserver, Node: "n2"})
-	require.NoError(t, s.read(ctx, t, 0, 1))
+	require.ErrorIs(t, s.read(ctx, t, 0, 1), moraine.PermissionDenied, "it is for no job of its own")
+	_, _, release, err := s.GetPiece(ctx, &wire.GetPiece{Object: 5, Inode: 11, Length: 1, Capability: capabilitytest.Sign(cluster,
+		&wire.CapabilityClaims{Node: "n2", Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Inode: 11, Objects: []*wire.ObjectRange{{Object: 5, Length: 1}}})})
+	require.NoError(t, err)
+	release()
 	require.NoError(t, s.read(t.Context(), t, 0, 1))
 	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 })
 	s.meta.set(func() { require.Len(t, s.meta.staged, 1) })

@@ -298,7 +298,7 @@ func TestTokensConfineClients(t *testing.T) {
 		"read-only":       {client(&wire.TokenClaims{AllTenants: true, ReadOnly: true}), moraine.ReadOnly, 0},
 		"no token":        {client(nil), moraine.Unauthenticated, moraine.Unauthenticated},
 		"a gateway's too": {&transport.Peer{Role: transport.RoleGateway, Node: "g"}, moraine.Unauthenticated, moraine.Unauthenticated},
-		"a server":        {&transport.Peer{Role: transport.RoleChunkserver, Node: "n2"}, moraine.PermissionDenied, 0},
+		"a server":        {&transport.Peer{Role: transport.RoleChunkserver, Node: "n2"}, moraine.PermissionDenied, moraine.PermissionDenied},
 	} {
 		ctx := transport.WithPeer(t.Context(), c.peer)
 		ch := chunk(1, 1000)

@@ -49,6 +49,33 @@ func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*stripeRecord, ob
 	return nil
 }
 
+// renewed returns an extent of a job's file with a capability of which half of the term is
+// left: work that waits for its turn may last longer than one. It is as it was where the file
+// names the stripe there no more.
+func (w *rewriter) renewed(ctx context.Context, e located) (located, error) {
+	if e.stripe.permit.expires == 0 || e.stripe.permit.good(w.c) {
+		return e, nil
+	}
+	if s := w.fresh[e.Stripe]; s != nil && s.permit.good(w.c) {
+		e.stripe = s
+		return e, nil
+	}
+	p, _, err := w.c.pageAt(ctx, &wire.GetExtents{Inode: e.stripe.inode, Offset: uint64(e.Offset), Limit: extentPage, Job: w.job.GetId()})
+	if err != nil && !isKind(err, moraine.NotFound) {
+		return e, err
+	}
+	w.fresh = make(map[moraine.StripeID]*stripeRecord, len(p.extents))
+	for _, n := range p.extents {
+		if n.stripe != nil {
+			w.fresh[n.Stripe] = n.stripe
+		}
+	}
+	if s := w.fresh[e.Stripe]; s != nil {
+		e.stripe = s
+	}
+	return e, nil
+}
+
 // heldCapability is the capability to write the stripes of a grant.
 type heldCapability struct {
 	renewing chan struct{} // holds one element during a renewal

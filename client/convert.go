@@ -53,6 +53,9 @@ type stripeRecord struct {
 	// capability is what the service gave to read it; nil where the session's token
 	// admits to it. It ends with the page of extents that it came with.
 	capability []byte
+	// permit is its term, and inode the file whose extents it came with.
+	permit permit
+	inode  uint64
 	// limited is whether it is for some bytes of the stripe only, as the others are not for
 	// this session to read.
 	limited bool
@@ -85,7 +88,7 @@ func stripeFromWire(w *wire.Stripe) (*stripeRecord, error) {
 	}
 	s := &stripeRecord{Stripe: moraine.Stripe{ID: moraine.StripeID(w.Id), Scheme: scheme, Version: moraine.LayoutVersion(w.Version),
 		Tenant: moraine.Tenant(w.Tenant), Length: int64(w.Length), LiveBytes: int64(w.LiveBytes),
-		RefCount: w.RefCount, KeyID: w.KeyId, Chunks: make([]moraine.ChunkState, len(w.Chunks))}}
+		RefCount: w.RefCount, KeyID: w.KeyId, Chunks: make([]moraine.ChunkState, len(w.Chunks))}, capability: w.Capability}
 	for i, c := range w.Chunks {
 		s.Chunks[i] = moraine.ChunkState{Device: moraine.DeviceID(c.Device), CRC: c.Crc,
 			Level: moraine.Level(min(c.Level, 255)), Epoch: moraine.Epoch(c.Epoch)}

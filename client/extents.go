@@ -25,6 +25,7 @@ type extentMap struct {
 	c          *Client
 	inode      uint64
 	generation uint64
+	job        moraine.JobID // that the file is read for, of a mover
 
 	loading chan struct{} // holds one element during a request
 	mu      sync.Mutex
@@ -133,20 +134,33 @@ const doubtPause = 5 * time.Second
 
 // load asks the service. Stale: the file has another generation by now.
 func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
-	resp, s, err := m.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
-		Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation}}})
-	if err != nil {
-		return page{}, err
-	}
-	r := resp.GetExtents()
-	if r == nil || r.GetAttr().GetGeneration() != m.generation {
-		return page{}, badReply("get extents")
-	}
-	p, err := pageOf(r, m.inode, off)
-	if err == nil && r.CapabilitiesExpire != 0 {
-		p.permit = newPermit(m.c, s, r.CapabilitiesExpire)
+	p, attr, err := m.c.pageAt(ctx, &wire.GetExtents{Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation, Job: uint64(m.job)})
+	if err == nil && attr.GetGeneration() != m.generation {
+		err = badReply("get extents")
 	}
 	return p, err
+}
+
+// pageAt asks for a page of extents.
+func (c *Client) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wire.Attr, error) {
+	resp, s, err := c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: asked}})
+	if err != nil {
+		return page{}, nil, err
+	}
+	r := resp.GetExtents()
+	if r == nil {
+		return page{}, nil, badReply("get extents")
+	}
+	p, err := pageOf(r, asked.Inode, int64(asked.Offset))
+	if err == nil && r.CapabilitiesExpire != 0 {
+		p.permit = newPermit(c, s, r.CapabilitiesExpire)
+		for _, e := range p.extents {
+			if e.stripe != nil {
+				e.stripe.permit = p.permit
+			}
+		}
+	}
+	return p, r.Attr, err
 }
 
 // pageOf takes an answer over that was asked for from an offset on.
@@ -158,6 +172,7 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 		if err != nil {
 			return page{}, err
 		}
+		s.inode = inode
 		stripes[w.Id] = s
 	}
 	for _, id := range r.GetLimited() {

@@ -145,7 +145,7 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 // has not heard of what was given up: the next command says it.
 func TestARequestThatArrivesLateAfterNoCommand(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
-		peer := c.peer(transport.RoleChunkserver, "n1")
+		peer := c.peer(transport.RoleAdmin, "n1")
 		cl := c.dialAs(peer, config())
 		defer cl.Close()
 		_, err := cl.Mkdir(c.ctx, "/d", 0o755)

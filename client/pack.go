@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -87,18 +88,13 @@ func (w *rewriter) mayPack(t *ticket) error {
 // has a stripe that is younger than the leader's look.
 func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, error) {
 	f, none := packedFile{inode: inode}, packedFile{}
-	resp, err := w.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: inode, Limit: maxRewrittenRuns}}})
+	p, a, err := w.c.pageAt(ctx, &wire.GetExtents{Inode: inode, Limit: maxRewrittenRuns, Job: w.job.GetId()})
 	if isKind(err, moraine.NotFound) {
 		return none, nil
 	}
-	if err != nil {
+	if err != nil || p.to != math.MaxInt64 {
 		return none, err
 	}
-	p, err := pageOf(resp.GetExtents(), inode, 0)
-	if err != nil || resp.GetExtents().GetMore() {
-		return none, err
-	}
-	a := resp.GetExtents().GetAttr()
 	f.key = grantKey{tenant: a.GetTenant(), dir: moraine.InodeID(a.GetParent())}
 	seen := map[moraine.StripeID]bool{}
 	for _, e := range p.extents {

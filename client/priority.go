@@ -1,6 +1,10 @@
 package client
 
-import "context"
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+)
 
 type priorityKey struct{}
 
@@ -34,3 +38,16 @@ func priorityOf(ctx context.Context) priority {
 func isLowPriority(ctx context.Context) bool { return priorityOf(ctx) == lowPriority }
 
 func isUrgent(ctx context.Context) bool { return priorityOf(ctx) == urgentPriority }
+
+type jobKey struct{}
+
+// ForJob marks files that are opened under a context as those of a leased job. It is for
+// movers: a chunkserver reads the files of the jobs that it holds, and no others.
+func ForJob(ctx context.Context, job moraine.JobID) context.Context {
+	return context.WithValue(ctx, jobKey{}, job)
+}
+
+func jobOf(ctx context.Context) moraine.JobID {
+	job, _ := ctx.Value(jobKey{}).(moraine.JobID)
+	return job
+}

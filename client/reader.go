@@ -45,7 +45,11 @@ func (c *Client) OpenInode(ctx context.Context, inode moraine.InodeID) (*Reader,
 	if err != nil {
 		return nil, wrap("client.Open", inode.String(), err)
 	}
-	return c.open(inode.String(), a)
+	r, err := c.open(inode.String(), a)
+	if err == nil {
+		r.extents.job = jobOf(ctx)
+	}
+	return r, err
 }
 
 func (c *Client) open(ref string, a *wire.Attr) (*Reader, error) {

@@ -93,8 +93,10 @@ func TestPutRepaired(t *testing.T) {
 	inCluster(t, 7, func(c *cluster) {
 		cl := c.dialAs(c.peer(transport.RoleChunkserver, "n1"), config())
 		defer cl.Close()
-		write(t, c, cl, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
-		s := stripesOf(t, c, cl, "/f")[0]
+		owner := c.dialAs(c.peer(transport.RoleClient, "owner"), config())
+		defer owner.Close()
+		write(t, c, owner, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
+		s := stripesOf(t, c, owner, "/f")[0]
 		data, _, release, err := cl.RebuildChunk(c.ctx, s, 3, 0)
 		require.NoError(t, err)
 		defer release()

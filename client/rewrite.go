@@ -59,6 +59,7 @@ type rewriter struct {
 	// many more may be left out for that.
 	unread error
 	left   int
+	fresh  map[moraine.StripeID]*stripeRecord // with capabilities that were got once more
 }
 
 func (w *rewriter) run(ctx context.Context) error {
@@ -194,18 +195,12 @@ func (w *rewriter) find(ctx context.Context) ([]located, error) {
 	}
 	var out []located
 	for off, end := int64(task.GetOffset()), int64(task.GetEnd()); off < end && len(out) < maxRewritePieces; {
-		resp, err := w.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
-			Inode: uint64(w.inode), Offset: uint64(off), Limit: extentPage}}})
-		if err != nil {
-			return nil, err
-		}
-		// Pages of different generations do no harm: each extent is held against the file
+		// Pages of different generations do no harm: each extent is compared with the file
 		// when its bytes are swapped in.
-		p, err := pageOf(resp.GetExtents(), uint64(w.inode), off)
+		p, a, err := w.c.pageAt(ctx, &wire.GetExtents{Inode: uint64(w.inode), Offset: uint64(off), Limit: extentPage, Job: w.job.GetId()})
 		if err != nil {
 			return nil, err
 		}
-		a := resp.GetExtents().GetAttr()
 		w.key = grantKey{tenant: a.GetTenant(), dir: moraine.InodeID(a.GetParent())}
 		for _, e := range p.extents {
 			if e.stripe != nil && wanted[e.Stripe] && e.Offset >= off && e.Offset < end {
@@ -312,6 +307,10 @@ func (w *rewriter) put(ctx context.Context, t *ticket, part []located, commit fu
 func (w *rewriter) gather(ctx context.Context, st *stripe, part []located, length int64) error {
 	var left []byte // of the last buffer
 	for _, e := range part {
+		e, err := w.renewed(ctx, e)
+		if err != nil {
+			return err
+		}
 		for e.Length > 0 {
 			if len(left) == 0 {
 				buf, err := w.c.pool.Get(ctx, int(min(length-st.length, w.c.cfg.ChunkBytes, bufpool.MaxSize)))

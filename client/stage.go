@@ -39,7 +39,9 @@ type stager struct {
 }
 
 func (s *stager) run(ctx context.Context, off, end int64) error {
-	found, err := newExtentMap(s.c, s.attr.Inode, s.attr.Generation).find(ctx, off, end)
+	extents := newExtentMap(s.c, s.attr.Inode, s.attr.Generation)
+	extents.job = s.job
+	found, err := extents.find(ctx, off, end)
 	if err != nil {
 		return err
 	}

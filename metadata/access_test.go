@@ -22,7 +22,7 @@ func TestRoles(t *testing.T) {
 		req  func() *wire.MetaRequest
 		may  string // roles that may: c client, g gateway, s chunkserver, a admin
 	}{
-		{"read", func() *wire.MetaRequest { return lookup("x") }, "cgsa"},
+		{"read", func() *wire.MetaRequest { return lookup("x") }, "cga"},
 		{"topology", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}}
 		}, "cgsa"},
@@ -32,34 +32,34 @@ func TestRoles(t *testing.T) {
 		{"member", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_GetMember{GetMember: &wire.GetMember{}}}
 		}, "cgsa"},
-		{"mutation", func() *wire.MetaRequest { return mkdir(root, "d") }, "cgsa"},
+		{"mutation", func() *wire.MetaRequest { return mkdir(root, "d") }, "cga"},
 		{"link", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"attribute", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"move", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"policy", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"usage", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"quota", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{}}}
 		}, "a"},
 		{"quotas", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"clone tree", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"concat", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: &wire.Concat{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"recount", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}}
 		}, "a"},
@@ -86,7 +86,7 @@ func TestRoles(t *testing.T) {
 		}, "sa"},
 		{"jobs", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{}}}
-		}, "cgsa"},
+		}, "cga"},
 		{"register", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{Host: &wire.Host{}}}}
 		}, "sa"},

@@ -12,7 +12,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -28,7 +27,7 @@ func (s *signer) permit(c *call, now time.Time, claims *wire.CapabilityClaims) (
 	claims.Cluster, claims.Incarnation = s.cluster.uuid[:], uint64(s.cluster.incarnation)
 	claims.Key, claims.Expires = key.Id, now.Add(s.life).Unix()
 	claims.Session = c.req.Session
-	if c.caller.Role == string(transport.RoleChunkserver) {
+	if c.isChunkserver() {
 		claims.Node = c.caller.Node
 	}
 	b, err = capability.Sign(key.private, claims)
@@ -85,9 +84,34 @@ func (l *leader) permitJobs(c *call, jobs *wire.JobsReply) (err error) {
 	return nil
 }
 
+// permitStripes gives each stripe of a list the capability to read it.
+func (l *leader) permitStripes(c *call, stripes []*wire.Stripe) error {
+	ids := make([]uint64, len(stripes))
+	for n, s := range stripes {
+		ids[n] = s.Id
+	}
+	now := l.deps.Clock.Now()
+	for ranges := range slices.Chunk(capability.Ranges(ids), capability.MaxRanges) {
+		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Stripes: ranges}
+		b, _, err := l.tokens.permit(c, now, claims)
+		if err != nil {
+			return err
+		}
+		for _, s := range stripes {
+			if capability.CoversStripe(claims, s.Id) {
+				s.Capability = b
+			}
+		}
+	}
+	return nil
+}
+
 // getExtents reads a page of extents, and adds what a caller that is confined to
-// a directory needs to read the bytes.
+// a directory, or to the jobs that it holds, needs to read the bytes.
 func (l *leader) getExtents(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.mayReadForJob(ctx, c); err != nil {
+		return nil, err
+	}
 	resp, err := l.read(ctx, c)
 	if err != nil || resp.GetError() != nil || !l.needsCapabilities(c) {
 		return resp, err
@@ -95,12 +119,18 @@ func (l *leader) getExtents(ctx context.Context, c *call) (*wire.MetaResponse, e
 	return resp, l.permitReads(c, resp.GetExtents())
 }
 
-// needsCapabilities reports whether a caller reads with a session token that does not
-// admit to every stripe.
-func (l *leader) needsCapabilities(c *call) bool { return c.req.Session != 0 && l.confined(c) }
+// needsCapabilities reports whether a caller reads with what does not admit to every
+// stripe: it is a server, or its session token is of a directory.
+func (l *leader) needsCapabilities(c *call) bool {
+	return l.confined(c) && (c.isChunkserver() || c.req.Session != 0)
+}
 
-// confined reports whether a caller is confined to a directory.
+// confined reports whether a caller is confined to a directory, or, as a chunkserver is, to
+// its jobs.
 func (l *leader) confined(c *call) bool {
+	if c.isChunkserver() {
+		return true
+	}
 	if c.req.Session == 0 {
 		return c.caller.Scope != "/"
 	}
@@ -108,16 +138,18 @@ func (l *leader) confined(c *call) bool {
 	return err != nil || !ses.all
 }
 
-// reportBadChunks takes up what readers met. One that is confined to a directory
-// must show that it may read the chunks: of others it says nothing that counts.
+// reportBadChunks takes up what readers met. One that is confined must show that it may
+// read the chunks: of others it says nothing that counts. Of its own devices a chunkserver says
+// what it likes.
 func (l *leader) reportBadChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	confined, now := l.confined(c), l.deps.Clock.Now().Unix()
+	confined, now, v := l.confined(c), l.deps.Clock.Now().Unix(), l.topology.view()
 	req := proto.CloneOf(c.req)
 	op := req.GetReportBadChunks()
 	op.Chunks = slices.DeleteFunc(op.Chunks, func(b *wire.BadChunk) bool {
 		shown := b.Capability
 		b.Capability = nil // the log has no use for it
-		return confined && !l.tokens.permits(shown, c.req.Session, b.Stripe, now)
+		itself := c.isChunkserver() && v.mayReport(c, b.Device) == nil
+		return confined && !itself && !l.tokens.permits(shown, c.req.Session, b.Stripe, now)
 	})
 	return l.propose(ctx, c.caller, req)
 }

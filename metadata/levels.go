@@ -26,6 +26,9 @@ const (
 // commit proposes a commit. One of chunks in memory needs a state that knows which
 // these are, and raises them.
 func (l *leader) commit(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+	if err := l.ownFile(c); err != nil {
+		return nil, err
+	}
 	for _, s := range c.req.GetCommit().GetStripes() {
 		for _, chunk := range s.GetChunks() {
 			if chunk.GetLevel() != uint32(moraine.Memory) {

@@ -23,6 +23,7 @@ const (
 	admins
 	metadatas // the servers of this service, of themselves
 	anyone    = clients | chunkservers | admins
+	people    = clients | admins // all but servers: see node.go
 )
 
 func roleOf(r transport.Role) who {
@@ -73,7 +74,7 @@ type opCounts struct{ answered, failed atomic.Uint64 }
 type serveFunc func(*leader, context.Context, *call) (*wire.MetaResponse, error)
 
 func reading(name string) op {
-	return op{name: name, may: anyone, reads: true, snapshot: true, serve: (*leader).read}
+	return op{name: name, may: people, reads: true, snapshot: true, serve: (*leader).read}
 }
 
 // asking is a question that is answered from the leader's memory.
@@ -83,16 +84,22 @@ func asking(name string, serve serveFunc) op {
 
 // growing is a mutation that may take space, freeing one that takes none.
 func growing(name string, serve serveFunc) op {
-	return op{name: name, may: anyone, session: true, grows: true, serve: serve}
+	return op{name: name, may: people, session: true, grows: true, serve: serve}
 }
 
 func freeing(name string) op {
-	return op{name: name, may: anyone, session: true, serve: (*leader).mutate}
+	return op{name: name, may: people, session: true, serve: (*leader).mutate}
 }
 
 // serving is what a chunkserver, or the mover in it, says of itself.
 func serving(name string, serve serveFunc) op {
 	return op{name: name, may: chunkservers | admins, serve: serve}
+}
+
+// byMovers is an op that the mover in a chunkserver needs too.
+func byMovers(o op) op {
+	o.may |= chunkservers
+	return o
 }
 
 // opTable has the op of each request that this build knows, by the number of
@@ -109,22 +116,22 @@ func newOpTable(m *Metrics) *opTable {
 
 		20: reading("lookup"),
 		21: reading("walk"),
-		22: reading("get_attr"),
+		22: byMovers(reading("get_attr")),
 		23: reading("read_dir"),
-		24: growing("create", (*leader).mutate),
+		24: byMovers(growing("create", (*leader).create)),
 		25: freeing("rename"),
 		26: freeing("remove"),
 		27: freeing("set_attr"),
 		28: freeing("remove_tree"),
 		29: growing("link", (*leader).mutate),
-		30: freeing("release"),
+		30: byMovers(freeing("release")),
 		31: growing("set_xattr", (*leader).mutate),
 		32: reading("get_xattr"),
 
-		40: growing("grant", (*leader).grant),
-		41: freeing("end_grant"),
-		42: growing("place", (*leader).place),
-		43: growing("commit", (*leader).commit),
+		40: byMovers(growing("grant", (*leader).grant)),
+		41: byMovers(freeing("end_grant")),
+		42: byMovers(growing("place", (*leader).place)),
+		43: byMovers(growing("commit", (*leader).commit)),
 		44: {name: "get_extents", may: anyone, reads: true, snapshot: true, serve: (*leader).getExtents},
 		45: asking("report_bad_chunks", (*leader).reportBadChunks),
 		46: growing("clone", (*leader).mutate),
@@ -138,13 +145,13 @@ func newOpTable(m *Metrics) *opTable {
 		80: serving("lease_jobs", (*leader).leaseJobs),
 		81: serving("renew_job", (*leader).mutate),
 		82: serving("finish_job", (*leader).mutate),
-		83: asking("list_jobs", (*leader).listJobs),
+		83: {name: "list_jobs", may: people, reads: true, serve: (*leader).listJobs},
 		84: {name: "cancel_job", may: admins, serve: (*leader).mutate},
 		85: serving("begin_repair", (*leader).beginRepair),
 		86: serving("commit_repair", (*leader).commitRepair),
 		87: serving("end_intents", (*leader).mutate),
 
-		100: {name: "open_run", may: anyone, session: true, grows: true, serve: (*leader).mutate},
+		100: {name: "open_run", may: people, session: true, grows: true, serve: (*leader).mutate},
 		101: growing("begin_step", (*leader).mutate),
 		102: growing("seal_part", (*leader).mutate),
 		103: asking("get_step", (*leader).getStep),
@@ -152,13 +159,13 @@ func newOpTable(m *Metrics) *opTable {
 		105: freeing("abort_step"),
 		106: reading("list_runs"),
 		107: reading("list_steps"),
-		108: {name: "resolve_step", may: anyone, serve: (*leader).resolveStep},
+		108: {name: "resolve_step", may: people, serve: (*leader).resolveStep},
 		109: freeing("remove_step"),
-		110: reading("list_parts"),
-		680: {name: "lease_step", may: anyone, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
-		681: {name: "release_step", may: anyone, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
+		110: byMovers(reading("list_parts")),
+		680: {name: "lease_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
+		681: {name: "release_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
 
-		120: {name: "queue_move", may: anyone, grows: true, serve: (*leader).mutate}, // a chunkserver has no session
+		120: {name: "queue_move", may: anyone, grows: true, serve: (*leader).queueMove}, // a chunkserver has no session
 		121: serving("begin_object", (*leader).mutate),
 		122: serving("end_object", (*leader).mutate),
 		123: serving("commit_flush", (*leader).mutate),
@@ -169,28 +176,28 @@ func newOpTable(m *Metrics) *opTable {
 		132: serving("report_objects", (*leader).reportObjects),
 		133: {name: "check_objects", may: admins, reads: true, serve: (*leader).checkObjects},
 		134: reading("list_bad_objects"),
-		128: reading("get_object"),
+		128: byMovers(reading("get_object")),
 		129: reading("get_tier"),
 		130: growing("set_policy", (*leader).mutate),
 		131: reading("get_policy"),
 
-		220: {name: "get_usage", may: anyone, reads: true, snapshot: true, since: state.LevelUsage, serve: (*leader).read},
+		220: {name: "get_usage", may: people, reads: true, snapshot: true, since: state.LevelUsage, serve: (*leader).read},
 		221: {name: "set_quota", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).mutate},
 		222: reading("list_quotas"),
-		224: {name: "clone_tree", may: anyone, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).mutate},
+		224: {name: "clone_tree", may: people, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).mutate},
 		223: {name: "recount", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).mutate},
-		201: {name: "leases", unrouted: true, may: anyone, reads: true, session: true, serve: (*leader).leases},
-		400: {name: "hold", may: anyone, session: true, since: state.LevelHolds, serve: (*leader).hold},
-		401: {name: "end_hold", may: anyone, session: true, since: state.LevelHolds, serve: (*leader).mutate},
-		402: {name: "batch", may: anyone, session: true, since: state.LevelHolds, serve: (*leader).batch},
-		202: asking("watch", (*leader).watch),
-		320: {name: "concat", may: anyone, session: true, grows: true, since: state.LevelConcat, serve: (*leader).mutate},
+		201: {name: "leases", unrouted: true, may: people, reads: true, session: true, serve: (*leader).leases},
+		400: {name: "hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).hold},
+		401: {name: "end_hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).mutate},
+		402: {name: "batch", may: people, session: true, since: state.LevelHolds, serve: (*leader).batch},
+		202: {name: "watch", may: people, reads: true, serve: (*leader).watch},
+		320: {name: "concat", may: people, session: true, grows: true, since: state.LevelConcat, serve: (*leader).mutate},
 		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).mutate},
 		341: {name: "list_quarantine", may: admins, reads: true, serve: (*leader).listQuarantine},
 		340: {name: "get_leader", may: anyone, reads: true, local: (*Server).getLeader},
 		342: {name: "get_member", may: anyone, reads: true, local: (*Server).getMember},
 		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
-		241: asking("get_members", (*leader).getMembers),
+		241: {name: "get_members", may: people, reads: true, serve: (*leader).getMembers},
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},
 		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},

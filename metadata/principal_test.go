@@ -43,9 +43,9 @@ func TestASessionIsItsCertificates(t *testing.T) {
 					}
 					for name, req := range map[string]*wire.MetaRequest{
 						"renew": {Session: k.session, Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: true}}},
-						"read":  {Session: k.session, Op: lookup("team").Op},
-						"watch": {Session: k.session, Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{}}},
-						"write": {Session: k.session, Number: 9, Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: root}}},
+						"read":  {Session: k.session, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: root}}},
+						"ask":   {Session: k.session, Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}},
+						"write": {Session: k.session, Number: 9, Op: &wire.MetaRequest_Release{Release: &wire.Release{}}},
 						"close": {Session: k.session, Number: 9, Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}},
 					} {
 						resp, err := c.do(&other, req)

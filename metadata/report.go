@@ -177,6 +177,9 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 			return nil, err
 		}
 	}
+	if err := l.permitStripes(c, f.parity); err != nil {
+		return nil, err
+	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
 		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing, Damaged: f.damaged, To: f.cut, CheckParity: f.parity}}}, nil
 }

@@ -241,6 +241,10 @@ func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
 		foreign := w.builder(w.foreign, only)
 		a := attempt{name: fmt.Sprintf("%s %d", f.Name(), only), foreign: foreign.build(f), missing: w.builder(w.missing, only).build(f)}
 		if only >= foreign.n {
+			if f.Name() == "list_lost" { // of all files, not of a checkpoint
+				bare := &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}}
+				all = append(all, attempt{name: "list_lost without a step", foreign: bare, missing: bare})
+			}
 			return all
 		}
 		// A reference that complete took out again makes no attempt.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/llama"
 	"github.com/morainefs/moraine/integration/memcluster"
@@ -335,7 +336,7 @@ func TestFencedMoverCannotCommit(t *testing.T) {
 		resp, err := late.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{Max: 1}}})
 		require.NoError(t, err)
 		job := resp.GetJobs().GetJobs()[0]
-		index, err := ckpt.CheckStep(t.Context(), late, job.GetStep())
+		index, err := ckpt.CheckStep(client.ForJob(t.Context(), moraine.JobID(job.GetId())), late, job.GetStep())
 		require.NoError(t, err)
 		time.Sleep(20 * time.Second) // its lease ends
 		startMover(t, c, "n2")

@@ -155,7 +155,7 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 	w.leaseEnd.Store(&end)
 	m.deps.Metrics.Running.Inc()
 	defer m.deps.Metrics.Running.Dec()
-	jobCtx, cancel := context.WithCancelCause(ctx)
+	jobCtx, cancel := context.WithCancelCause(client.ForJob(ctx, moraine.JobID(job.GetId())))
 	if laneOf(job.GetKind()) != laneRepair {
 		jobCtx = client.WithLowPriority(jobCtx)
 	}

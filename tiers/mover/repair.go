@@ -66,7 +66,7 @@ type repairs struct {
 // fill is an intent, and how many bytes were put under it once its chunk is in place.
 type fill struct {
 	intent     *wire.Intent
-	capability []byte // to put its chunk
+	capability []byte // to read the stripe, and to put its chunk
 	bytes      int64
 }
 
@@ -150,15 +150,20 @@ func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) (fills []f
 		if open&1 == 0 {
 			continue
 		}
-		resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{
-			Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch(),
-			Intents: []*wire.Intent{{Stripe: task.GetStripe().GetId(), Index: index}}}}})
+		reply, err := r.begin(ctx, &wire.Intent{Stripe: task.GetStripe().GetId(), Index: index})
 		if err != nil {
 			return fills, err
 		}
-		add(resp.GetBeginRepair().GetIntents(), resp.GetBeginRepair().GetCapability())
+		add(reply.GetIntents(), reply.GetCapability())
 	}
 	return fills, nil
+}
+
+// begin records an intent. One that is recorded is answered again, with another capability.
+func (r *repairs) begin(ctx context.Context, in *wire.Intent) (*wire.BeginRepairReply, error) {
+	resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{
+		Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch(), Intents: []*wire.Intent{in}}}})
+	return resp.GetBeginRepair(), err
 }
 
 // chunk rebuilds one chunk and puts it where its intent says. Parity that was encoded wrong is
@@ -178,7 +183,23 @@ func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fil
 	if err := r.pace(ctx, r.moved(scheme, length)); err != nil {
 		return fill{}, err
 	}
-	data, sum, release, err := r.rebuild(ctx, task, int(in.GetIndex()))
+	out, err := r.fill(ctx, task, f)
+	if moraine.KindOf(err) != moraine.PermissionDenied || ctx.Err() != nil {
+		return out, err
+	}
+	reply, e := r.begin(ctx, in) // the capability ended while the stripe waited for its turn
+	if e != nil {
+		return fill{}, errors.Join(err, e)
+	}
+	f.capability = reply.GetCapability()
+	return r.fill(ctx, task, f)
+}
+
+// fill reads what the chunk of an intent is made of, and puts it, with one capability.
+func (r *repairs) fill(ctx context.Context, task *wire.RepairTask, f fill) (fill, error) {
+	in, stripe := f.intent, proto.CloneOf(task.GetStripe())
+	stripe.Capability = f.capability
+	data, sum, release, err := r.rebuild(ctx, task, stripe, int(in.GetIndex()))
 	if err != nil {
 		return fill{}, err
 	}
@@ -192,8 +213,7 @@ func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fil
 
 // rebuild returns the bytes of a chunk. Parity that is known to be wrong, or whose rebuilt bytes
 // do not have the recorded sum, is encoded again from the data, and has another sum then.
-func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, index int) (data []byte, sum uint32, release func(), err error) {
-	stripe := task.GetStripe()
+func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, stripe *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
 	if task.GetRecode()&(1<<index) != 0 {
 		return r.deps.Client.RecodeParity(ctx, stripe, index)
 	}

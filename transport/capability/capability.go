@@ -187,9 +187,10 @@ func CoversStripe(c *wire.CapabilityClaims, stripe uint64) bool {
 	return n > 0 && stripe-c.Stripes[n-1].First < c.Stripes[n-1].Count
 }
 
-// CoversRead reports whether the claims cover a range of a chunk.
+// CoversRead reports whether the claims cover a range of a chunk. To repair a chunk its holder
+// reads the others, so that an intent covers its stripe.
 func CoversRead(c *wire.CapabilityClaims, stripe uint64, index uint32, offset, length uint64) bool {
-	if CoversStripe(c, stripe) {
+	if CoversStripe(c, stripe) || repairs(c, stripe) {
 		return true
 	}
 	in := func(copies bool, index uint32) bool {
@@ -203,10 +204,15 @@ func CoversRead(c *wire.CapabilityClaims, stripe uint64, index uint32, offset, l
 	return in(false, index) || in(true, 0)
 }
 
+// repairs reports whether the claims have an intent for a chunk of a stripe.
+func repairs(c *wire.CapabilityClaims, stripe uint64) bool {
+	return slices.ContainsFunc(c.Intents, func(in *wire.Intent) bool { return in.Stripe == stripe })
+}
+
 // CoversPart reports whether the claims cover any byte of a stripe.
 func CoversPart(c *wire.CapabilityClaims, stripe uint64) bool {
 	n := sort.Search(len(c.Parts), func(n int) bool { return c.Parts[n].Stripe >= stripe })
-	return n < len(c.Parts) && c.Parts[n].Stripe == stripe || CoversStripe(c, stripe)
+	return n < len(c.Parts) && c.Parts[n].Stripe == stripe || CoversStripe(c, stripe) || repairs(c, stripe)
 }
 
 // CoversChunk reports whether the claims have an intent for the chunk, just so.

@@ -27,7 +27,7 @@ const (
 	CapabilityRight_CAPABILITY_RIGHT_UNSPECIFIED CapabilityRight = 0
 	CapabilityRight_CAPABILITY_RIGHT_READ        CapabilityRight = 1 // chunks of stripes, bytes of objects
 	CapabilityRight_CAPABILITY_RIGHT_WRITE       CapabilityRight = 2 // the first version of chunks of stripes, never another; and to read them
-	CapabilityRight_CAPABILITY_RIGHT_REPAIR      CapabilityRight = 3 // the chunks of intents, in the place of what is there, from the reserve
+	CapabilityRight_CAPABILITY_RIGHT_REPAIR      CapabilityRight = 3 // the chunks of intents, in the place of what is there, from the reserve; and to read the stripes of these
 )
 
 // Enum value maps for CapabilityRight.

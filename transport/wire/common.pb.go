@@ -346,7 +346,8 @@ type Stripe struct {
 	RefCount      uint32                 `protobuf:"varint,7,opt,name=ref_count,json=refCount,proto3" json:"ref_count,omitempty"`
 	Cipher        uint32                 `protobuf:"varint,8,opt,name=cipher,proto3" json:"cipher,omitempty"`
 	KeyId         uint32                 `protobuf:"varint,9,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Chunks        []*ChunkState          `protobuf:"bytes,10,rep,name=chunks,proto3" json:"chunks,omitempty"` // by index
+	Chunks        []*ChunkState          `protobuf:"bytes,10,rep,name=chunks,proto3" json:"chunks,omitempty"`          // by index
+	Capability    []byte                 `protobuf:"bytes,761,opt,name=capability,proto3" json:"capability,omitempty"` // in answers to chunkservers: a Capability to read the chunks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -447,6 +448,13 @@ func (x *Stripe) GetKeyId() uint32 {
 func (x *Stripe) GetChunks() []*ChunkState {
 	if x != nil {
 		return x.Chunks
+	}
+	return nil
+}
+
+func (x *Stripe) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
 	}
 	return nil
 }
@@ -1565,7 +1573,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x10\n" +
 	"\x03crc\x18\x02 \x01(\aR\x03crc\x12\x14\n" +
 	"\x05level\x18\x03 \x01(\rR\x05level\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xad\x02\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xce\x02\n" +
 	"\x06Stripe\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x12\x18\n" +
@@ -1578,7 +1586,10 @@ const file_common_proto_rawDesc = "" +
 	"\x06cipher\x18\b \x01(\rR\x06cipher\x12\x15\n" +
 	"\x06key_id\x18\t \x01(\rR\x05keyId\x120\n" +
 	"\x06chunks\x18\n" +
-	" \x03(\v2\x18.moraine.wire.ChunkStateR\x06chunks\"\x8d\x01\n" +
+	" \x03(\v2\x18.moraine.wire.ChunkStateR\x06chunks\x12\x1f\n" +
+	"\n" +
+	"capability\x18\xf9\x05 \x01(\fR\n" +
+	"capability\"\x8d\x01\n" +
 	"\x06Extent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +

@@ -7525,6 +7525,7 @@ type GetExtents struct {
 	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`         // from the extent that covers or follows this
 	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`           // extents, 1,000 at most
 	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"` // 0: the present one; else Stale where it is another
+	Job           uint64                 `protobuf:"fixed64,760,opt,name=job,proto3" json:"job,omitempty"`            // of a chunkserver: the job that it reads the file for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7583,6 +7584,13 @@ func (x *GetExtents) GetLimit() uint32 {
 func (x *GetExtents) GetGeneration() uint64 {
 	if x != nil {
 		return x.Generation
+	}
+	return 0
+}
+
+func (x *GetExtents) GetJob() uint64 {
+	if x != nil {
+		return x.Job
 	}
 	return 0
 }
@@ -15007,7 +15015,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x1a\n" +
 	"\bprotects\x18\x02 \x01(\rR\bprotects\x12\x1a\n" +
 	"\bdegraded\x18\x03 \x01(\rR\bdegraded\x12\x1b\n" +
-	"\tmerged_to\x18\x04 \x01(\x04R\bmergedTo\"p\n" +
+	"\tmerged_to\x18\x04 \x01(\x04R\bmergedTo\"\x83\x01\n" +
 	"\n" +
 	"GetExtents\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
@@ -15015,7 +15023,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\"\xcc\x02\n" +
+	"generation\x12\x11\n" +
+	"\x03job\x18\xf8\x05 \x01(\x06R\x03job\"\xcc\x02\n" +
 	"\fExtentsReply\x12&\n" +
 	"\x04attr\x18\x01 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12.\n" +
 	"\aextents\x18\x02 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12.\n" +

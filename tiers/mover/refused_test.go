@@ -1,0 +1,80 @@
+package mover_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// refusing is a client whose reads are refused, as with a capability that has ended, until the
+// intent of the stripe was answered again with another one.
+type refusing struct {
+	*client.Client
+
+	mu      sync.Mutex
+	again   map[uint64]bool // stripes whose intents were asked for again
+	refused int
+	bare    int // reads without a capability
+}
+
+func (r *refusing) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := r.Client.Meta(ctx, req)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, in := range resp.GetBeginRepair().GetIntents() {
+		r.again[in.Stripe] = true
+	}
+	return resp, err
+}
+
+func (r *refusing) RebuildChunk(ctx context.Context, s *wire.Stripe, index int, doubtful uint32) ([]byte, uint32, func(), error) {
+	r.mu.Lock()
+	good := r.again[s.Id]
+	if len(s.Capability) == 0 {
+		r.bare++
+	}
+	if !good {
+		r.refused++
+	}
+	r.mu.Unlock()
+	if !good {
+		return nil, 0, nil, &moraine.Error{Op: "client.RebuildChunk", Kind: moraine.PermissionDenied}
+	}
+	return r.Client.RebuildChunk(ctx, s, index, doubtful)
+}
+
+// TestARepairGetsAnotherCapability: a stripe of a long job comes to its turn when the capability
+// of the job has ended. The mover asks for the intent again, and goes on; the job does not fail.
+func TestARepairGetsAnotherCapability(t *testing.T) {
+	inCluster(t, repairing, func(t *testing.T, c *memcluster.Cluster) {
+		stop := startMover(t, c, "n1")
+		save(t, c, "/runs/a", 1, 5, 2)
+		stop()
+		r := &refusing{Client: c.Mover("n2"), again: map[uint64]bool{}}
+		m, err := mover.New(mover.Config{}, mover.Deps{Client: r, CheckStep: func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
+			return ckpt.CheckStep(ctx, r.Client, key)
+		}})
+		require.NoError(t, err)
+		c.Run(func(ctx context.Context) error {
+			defer r.Close()
+			return m.Run(ctx)
+		})
+		askUntil(t, c, hostState("n8", wire.DeviceState_DEVICE_STATE_DRAINING))
+		eventually(t, 5*time.Minute, "the host is empty", func() bool { return claimed(t, c, "n8") == 0 })
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		require.NotZero(t, r.refused)
+		require.Zero(t, r.bare)
+		restore(t, c, "/runs/a", 5, 1)
+	})
+}
