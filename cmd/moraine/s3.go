@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
 	"github.com/spf13/cobra"
 )
 
@@ -91,6 +92,11 @@ a request may ask for nvme by the same header.`,
 func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	if err := o.rootKey(); err != nil {
 		return err
+	}
+	if o.service.KeyFile != "" {
+		if err := pki.CheckKeyMode(o.service.KeyFile); err != nil {
+			return err
+		}
 	}
 	if o.ack != "" {
 		level, err := ackLevel(o.ack)

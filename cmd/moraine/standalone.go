@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/transport/pki"
 	"github.com/spf13/cobra"
 )
 
@@ -81,6 +82,11 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 		return o.backups.check()
 	case (o.s3.CertFile == "") != (o.s3.KeyFile == ""):
 		return usageError("--s3-cert and --s3-key: give both or none")
+	}
+	if o.s3.KeyFile != "" {
+		if err := pki.CheckKeyMode(o.s3.KeyFile); err != nil {
+			return err
+		}
 	}
 	if err := o.checkAddresses(); err != nil {
 		return err

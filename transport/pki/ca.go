@@ -84,7 +84,7 @@ func LoadCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, wrap("pki.LoadCA", keyPath, err)
 	}
-	if err := checkMode(keyPath); err != nil {
+	if err := CheckKeyMode(keyPath); err != nil {
 		return nil, err
 	}
 	certs, err := parseCerts(certPEM)

@@ -119,7 +119,7 @@ func load(f Files) (loaded, error) {
 	if err != nil {
 		return l, wrap("pki.LoadIdentity", f.Key, err)
 	}
-	if err := checkMode(f.Key); err != nil {
+	if err := CheckKeyMode(f.Key); err != nil {
 		return l, err
 	}
 	cas, err := parseCerts(caPEM)
@@ -144,14 +144,14 @@ func load(f Files) (loaded, error) {
 	return l, err
 }
 
-// checkMode refuses a private key that others than its owner and group may read.
-func checkMode(path string) error {
+// CheckKeyMode refuses the file of a private key that others than its owner and group may read.
+func CheckKeyMode(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
-		return wrap("pki.checkMode", path, err)
+		return wrap("pki.CheckKeyMode", path, err)
 	}
 	if st.Mode().Perm()&0o037 != 0 {
-		return &moraine.Error{Op: "pki.checkMode", Ref: path, Kind: moraine.PermissionDenied,
+		return &moraine.Error{Op: "pki.CheckKeyMode", Ref: path, Kind: moraine.PermissionDenied,
 			Err: fmt.Errorf("a private key must be closed to others, but its mode is %v: chmod 600 it", fs.FileMode(st.Mode().Perm()))}
 	}
 	return nil
