@@ -138,6 +138,21 @@ var badCredentials = map[string]func(*http.Request) *http.Request{
 		r.URL.Path, r.URL.RawPath = path, raw
 		return r
 	},
+	"another host": func(r *http.Request) *http.Request {
+		return elsewhere(r, func(r *http.Request) *http.Request { return signed(r, accessKey, secretKey, s3.DefaultRegion) })
+	},
+	"a URL for another host": func(r *http.Request) *http.Request {
+		return elsewhere(r, func(r *http.Request) *http.Request { return presigned(r, accessKey, secretKey, 3600) })
+	},
+	"a URL for another method": func(r *http.Request) *http.Request {
+		method := r.Method
+		if r.Method = http.MethodGet; method == http.MethodGet {
+			r.Method = http.MethodPut
+		}
+		r = presigned(r, accessKey, secretKey, 3600)
+		r.Method = method
+		return r
+	},
 	"a URL with a copy put in": func(r *http.Request) *http.Request {
 		source := r.Header.Get("X-Amz-Copy-Source")
 		r.Header.Del("X-Amz-Copy-Source")
@@ -148,6 +163,15 @@ var badCredentials = map[string]func(*http.Request) *http.Request{
 		r.Header.Set("X-Amz-Copy-Source", source)
 		return r
 	},
+}
+
+// elsewhere signs a request for another endpoint than the one that it is sent to.
+func elsewhere(r *http.Request, sign func(*http.Request) *http.Request) *http.Request {
+	host := r.URL.Host
+	r.URL.Host, r.Host = "s3.elsewhere.example", "s3.elsewhere.example"
+	r = sign(r)
+	r.URL.Host, r.Host = host, host
+	return r
 }
 
 // slowCredentials wait for the clock: they are tried with a few requests only.
