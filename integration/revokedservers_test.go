@@ -74,6 +74,15 @@ func TestClientsHeedRevokedServers(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "the certificate of chunkserver n3 was revoked")
 	}, time.Minute, 100*time.Millisecond, "the client does not call it")
 	require.NoError(t, stat("n1"))
+	// A client that begins now has the list with its first answer.
+	newPool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
+	require.NoError(t, err)
+	defer newPool.Close()
+	beginner, err := client.Dial(t.Context(), client.Config{Metadata: [][]string{{c.Node("m1").Address}}}, client.Deps{Dialer: newPool})
+	require.NoError(t, err)
+	defer beginner.Close()
+	_, err = newPool.Chunks("n3", []string{c.Node("n3").Address}).Stat(t.Context(), &wire.StatDevices{})
+	require.ErrorContains(t, err, "the certificate of chunkserver n3 was revoked")
 	require.Eventually(t, func() bool {
 		return strings.Contains(endpoint.LogTail(1000), "the list of servers with revoked certificates changed")
 	}, time.Minute, 100*time.Millisecond, "the endpoint has the list")

@@ -2,10 +2,15 @@ package integration_test
 
 import (
 	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha512"
 	"crypto/x509"
 	"encoding/base64"
+	endian "encoding/binary"
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
@@ -15,6 +20,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,10 +31,16 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -143,16 +155,17 @@ func privateKeys(t *testing.T, dir string) map[string][]byte {
 // TestNoSecretOnTheWire records all that a cluster in mode crc and its clients send each
 // other, and what goes to its S3 endpoint and its bucket: first start, writing and reading,
 // S3 requests with keys and with presigned URLs, a flush, an eviction and reading back, a
-// backup, revoking, a server that joins, and a failover. No private key, session token,
-// cluster secret, key of S3 and none of the bucket is in it, in any form; the bytes of a
-// file are, as that mode says. Nor is one in the backup, in a log, in what commands print
+// mount, the save of a checkpoint, a repair, a token on a bulk connection, a backup, revoking, a
+// server that joins, and a failover. No private key of a certificate, no key that signs tokens,
+// no session token, cluster secret, key of S3 and none of the bucket is in it, in any form; the
+// bytes of a file are, as that mode says. Nor is one in the backup, in a log, in what commands print
 // as JSON, in a command line, or in anything that the admin ports show.
 func TestNoSecretOnTheWire(t *testing.T) {
 	dir, err := os.MkdirTemp("", "tap")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	tap := &wiretap{t: t, dir: dir}
-	c := startProcs(t, procs.Config{Metadata: 3, Chunkservers: 3, Mode: "crc", Listen: tap.listen, S3: true, ObjectServer: true})
+	c := startProcs(t, procs.Config{Metadata: 3, Chunkservers: 4, Mode: "crc", Listen: tap.listen, S3: true, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	marker := bytes.Repeat([]byte("bytes of a file, which mode crc does not hide\n"), 4000)
@@ -165,6 +178,9 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	works(t, env, "evict", "--wait", "moraine:///f")
 	works(t, env, "cat", "moraine:///f")
 	backup := filepath.Join(t.TempDir(), "backup")
+	throughAMount(t, c, local)
+	tensor, _ := tensorOf(t, random(seed(t)))
+	works(t, env, "ckpt", "save", "moraine:///run", "--step", "1", tensor)
 	works(t, env, "metadata", "backup", backup)
 	works(t, env, "cert", "revoke", "--node", "nobody")
 	works(t, env, "cert", "revoke", "--list")
@@ -174,6 +190,8 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	require.NoError(t, err)
 	token := resp.GetSession().GetToken()
 	require.Greater(t, len(token), 64)
+	onBulk(t, c, token)
+	repairsOne(t, cl, env)
 
 	joined, err := c.AddMetadata("m4", "m1")
 	require.NoError(t, err)
@@ -195,13 +213,16 @@ func TestNoSecretOnTheWire(t *testing.T) {
 		}, time.Minute, 50*time.Millisecond, "%s has the cluster secret", m.Name)
 		secrets["the secret of "+m.Name] = raw
 	}
+	for name, seed := range signingKeys(t, backup, secrets["the secret of m2"]) {
+		secrets[name] = seed
+	}
 	s3Key, err := credentials.NewFileAWSCredentials(c.Node(procs.S3Name).CredentialsFile(), "default").Get()
 	require.NoError(t, err)
 	secrets["the root key of S3"] = []byte(s3Key.SecretAccessKey)
 	bucketKeys, err := object.LoadKeys(c.Node(procs.ObjectServerName).KeysFile())
 	require.NoError(t, err)
 	secrets["the key of the bucket"] = []byte(bucketKeys.Secret)
-	require.GreaterOrEqual(t, len(secrets), 10+7)
+	require.GreaterOrEqual(t, len(secrets), 11+8)
 	streams, total := tap.recorded()
 	seen := false
 	for _, s := range streams {
@@ -227,6 +248,91 @@ func TestNoSecretOnTheWire(t *testing.T) {
 		}
 	}
 	t.Logf("%d secrets, %d bytes in %d streams", len(secrets), total, len(streams))
+}
+
+// throughAMount copies a file into a mount and reads it there, where something can be mounted.
+func throughAMount(t *testing.T, c *procs.Cluster, local string) {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Logf("nothing can be mounted here: %v", err)
+		return
+	}
+	require.NoError(t, f.Close())
+	m := mountCluster(t, c)
+	want, err := os.ReadFile(local)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(m.dir, "mounted"), want, 0o644))
+	got, err := os.ReadFile(filepath.Join(m.dir, "mounted"))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	m.umount(t)
+}
+
+// onBulk shows a token on a bulk connection to a chunkserver, which takes it: there is no such
+// chunk.
+func onBulk(t *testing.T, c *procs.Cluster, token []byte) {
+	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
+	require.NoError(t, err)
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
+	require.NoError(t, err)
+	defer pool.Close()
+	n := c.Node("n1")
+	get := func() error {
+		_, _, err := pool.Chunks(n.Name, []string{n.Address}).Get(t.Context(), &wire.GetChunk{Stripe: 1 << 50, Device: 1, Length: 10}, make([]byte, 10), nil)
+		return err
+	}
+	require.ErrorIs(t, get(), moraine.Unauthenticated)
+	pool.SetToken(token)
+	err = get()
+	require.Error(t, err)
+	require.NotErrorIs(t, err, moraine.Unauthenticated)
+}
+
+// repairsOne takes a device out, and returns once a repair has put its chunks elsewhere.
+func repairsOne(t *testing.T, cl *client.Client, env []string) {
+	works(t, env, "device", "set", "1", "out")
+	require.Eventually(t, func() bool {
+		resp, err := cl.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Ended: true}}})
+		return err == nil && slices.ContainsFunc(resp.GetJobs().GetJobs(), func(j *wire.Job) bool {
+			return j.Kind == wire.JobKind_JOB_KIND_REPAIR && j.State == wire.JobState_JOB_STATE_DONE
+		})
+	}, time.Minute, 100*time.Millisecond)
+}
+
+// signingKeys returns the seeds of the keys that sign tokens and capabilities, which a backup
+// holds sealed under the secret of the cluster.
+func signingKeys(t *testing.T, backup string, secret []byte) map[string][]byte {
+	f, err := os.Open(backup)
+	require.NoError(t, err)
+	defer f.Close()
+	st, err := f.Stat()
+	require.NoError(t, err)
+	block, err := aes.NewCipher(secret)
+	require.NoError(t, err)
+	aead, err := cipher.NewGCM(block)
+	require.NoError(t, err)
+	seeds := map[string][]byte{}
+	m := state.New(0)
+	require.NoError(t, raftstore.InspectBackup(vfs.OS{}, filepath.Join(t.TempDir(), "state"), f, st.Size(), func(r state.Reader, _ uint64) error {
+		cluster, err := m.Cluster(r)
+		require.NoError(t, err)
+		keys, err := m.SigningKeys(r)
+		require.NoError(t, err)
+		for _, k := range keys {
+			const id = 16
+			bound := endian.BigEndian.AppendUint64(append([]byte("moraine signing key\x00"), cluster.UUID[:]...), k.Id)
+			sealed := k.Sealed[id+aead.NonceSize():]
+			seed, err := aead.Open(nil, k.Sealed[id:id+aead.NonceSize()], sealed, append(bound, k.PublicKey...))
+			require.NoError(t, err)
+			require.Equal(t, k.PublicKey, []byte(ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)))
+			seeds[fmt.Sprintf("the seed of signing key %d", k.Id)] = seed
+			whole := sha512.Sum512(seed)
+			seeds[fmt.Sprintf("the scalar of signing key %d", k.Id)] = whole[:32]
+		}
+		return nil
+	}))
+	require.NotEmpty(t, seeds)
+	return seeds
 }
 
 // useS3 makes requests of an S3 endpoint with its root key, in headers and in URLs.
