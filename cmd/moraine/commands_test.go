@@ -213,17 +213,26 @@ func TestDeviceFormat(t *testing.T) {
 	ca, device := filepath.Join(dir, "ca"), filepath.Join(dir, "device")
 	certs := []string{"--certs", ca, "--identity", "n1"}
 	format := append([]string{"device", "format", device}, certs...)
-	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "chunkserver", "n1"}, format} {
+	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "chunkserver", "n1"}} {
 		_, stderr, code := invoke(t, args...)
 		require.Equal(t, exitFine, code, stderr)
 	}
+	_, stderr, code := invoke(t, format...)
+	require.Equal(t, exitWrongUse, code, "the name may be mistyped")
+	requireOneLine(t, stderr)
+	require.Contains(t, stderr, device+": there is no such directory")
+	require.NoDirExists(t, device)
+
+	require.NoError(t, os.Mkdir(device, 0o755))
+	_, stderr, code = invoke(t, format...)
+	require.Equal(t, exitFine, code, stderr)
 	stdout, _, code := invoke(t, "inspect", "device", device)
 	require.Equal(t, exitFine, code)
 	require.Contains(t, stdout, "0 records")
 
 	before, err := os.ReadFile(filepath.Join(device, "device"))
 	require.NoError(t, err)
-	_, stderr, code := invoke(t, format...)
+	_, stderr, code = invoke(t, format...)
 	require.Equal(t, exitFailed, code)
 	requireOneLine(t, stderr)
 	require.Contains(t, stderr, device+" is a device already")

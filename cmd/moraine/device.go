@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,8 +102,9 @@ func (a *app) deviceFormatCommand() *cobra.Command {
 chunkserver, and send that SIGHUP; or by --device, and start it.
 
 A chunkserver formats nothing by itself: a directory without a device may be
-mistyped, or the place of a disk that is not mounted. A directory that is a device
-already, or that holds anything else, is refused.`,
+mistyped, or the place of a disk that is not mounted. For the same reason a directory
+that does not exist is refused, and so is one that is a device already, or that holds
+anything else.`,
 		Example: "  moraine device format /mnt/nvme1 --certs /etc/moraine/certs",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, dirs []string) error {
@@ -110,7 +113,7 @@ already, or that holds anything else, is refused.`,
 				return err
 			}
 			for _, dir := range dirs {
-				if err := checkDir("DIR", dir); err != nil {
+				if err := checkFormatDir(dir); err != nil {
 					return err
 				}
 				id, err := disk.Format(vfs.OS{}, dir, cluster, rand.Reader)
@@ -125,6 +128,21 @@ already, or that holds anything else, is refused.`,
 			return nil
 		},
 	}
+}
+
+// checkFormatDir refuses a directory that is missing: its name may be mistyped, and a
+// device that is made there would fill the disk of its parent.
+func checkFormatDir(dir string) error {
+	st, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return usageError("%s: there is no such directory: correct the name, or mount the disk and make the directory first", dir)
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return usageError("%s: that is a file: name an empty directory", dir)
+	}
+	return nil
 }
 
 // ownCluster returns the cluster that this program's certificate is of; without
