@@ -114,7 +114,8 @@ func TestCheckpointCommands(t *testing.T) {
 
 	requireRefused(t, invoke(t, env, "ckpt", "rm", run, "--step", "1"), 1, "last good", "--force")
 	works(t, env, "ckpt", "verify", run)
-	works(t, env, "ckpt", "rm", run, "--step", "1", "--force")
+	requireRefused(t, invoke(t, env, "ckpt", "rm", run, "--step", "9"), 1, run+": ", "no committed step 9", "ckpt ls")
+	require.Contains(t, works(t, env, "ckpt", "rm", run, "--step", "1", "--force"), "is removed: attempt-1/step-1")
 	requireRefused(t, invoke(t, env, "ckpt", "restore", run, t.TempDir()), 1, "ckpt ls")
 	requireRefused(t, invoke(t, env, "ckpt", "rm", run, "--step", "2"), 1, "--force")
 	works(t, env, "ckpt", "rm", run, "--step", "2", "--force")

@@ -38,6 +38,9 @@ func parseLocation(arg string) (location, error) {
 		if arg == "" {
 			return location{}, usageError("an empty path")
 		}
+		if p, ok := strings.CutPrefix(arg, "moraine:"); ok {
+			return location{}, usageError("%s: a path in the cluster is written moraine:///%s, or moraine://HOST/PATH", arg, strings.TrimLeft(p, "/"))
+		}
 		return location{path: arg, dir: strings.HasSuffix(arg, "/")}, nil
 	}
 	hosts, p, _ := strings.Cut(rest, "/")

@@ -134,10 +134,10 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild with nothing beside it")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
-		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs,
+		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
 			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o.of(b, cmd), b) }})
 	}
-	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs,
+	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs, Example: "  moraine bench all --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, b := range benchmarks {
 				if b.name == "load" {

@@ -198,12 +198,22 @@ uses it takes it up without a restart.`,
 
 func (a *app) certShowCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "show DIR NAME...",
-		Short: "Show whom certificates name, and until when",
-		Args:  cobra.MinimumNArgs(2),
+		Use:   "show DIR [NAME...]",
+		Short: "Show whom certificates name, and until when; without NAME, of each in DIR",
+		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			names := args[1:]
+			if len(names) == 0 {
+				var err error
+				if names, err = certificatesIn(args[0]); err != nil {
+					return err
+				}
+				if len(names) == 0 {
+					return usageError("%s: no NAME.crt there; make one with `moraine cert issue`", args[0])
+				}
+			}
 			var infos []certificateInfo
-			for _, name := range args[1:] {
+			for _, name := range names {
 				id, err := pki.LoadIdentity(pki.FilesIn(args[0], name))
 				if err != nil {
 					return err

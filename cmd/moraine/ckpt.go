@@ -53,7 +53,7 @@ func (a *app) openCheckpoint(ctx context.Context, l location, s stepChoice) (*ck
 	}
 	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
 	if err != nil {
-		return nil, nil, errors.Join(noStepHint(err, l), c.Close())
+		return nil, nil, errors.Join(noStepHint(named(err, l, uint64(run.ID())), l), c.Close())
 	}
 	return k, c, nil
 }
@@ -66,7 +66,7 @@ func (a *app) openReader(ctx context.Context, l location) (*ckpt.Run, *connectio
 	}
 	run, err := ckpt.OpenRun(ctx, c.Client, l.path, ckpt.RunOptions{ReadOnly: true})
 	if err != nil {
-		return nil, nil, errors.Join(err, c.Close())
+		return nil, nil, errors.Join(named(err, l), c.Close())
 	}
 	return run, c, nil
 }

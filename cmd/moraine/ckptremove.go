@@ -11,6 +11,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// removedStep is what `ckpt rm` prints of the step that it removed.
+type removedStep struct {
+	Run     string `json:"run"`
+	Step    uint64 `json:"step"`
+	Attempt uint32 `json:"attempt"`
+}
+
 func (a *app) ckptRemoveCommand() *cobra.Command {
 	var (
 		step    uint64
@@ -23,6 +30,8 @@ func (a *app) ckptRemoveCommand() *cobra.Command {
 		Long: `Remove a committed checkpoint as a whole: it is out of the list and of the links
 at once, and its space comes back in the background. One that somebody reads is
 refused, and so is the run's last good one, unless --force is given.`,
+		Example: `  moraine ckpt rm moraine:///runs/llama --step 1000
+  moraine ckpt rm moraine:///runs/llama --step 1000 --attempt 2 --force`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
@@ -39,16 +48,23 @@ refused, and so is the run's last good one, unless --force is given.`,
 			defer c.Close()
 			run, err := c.Stat(cmd.Context(), l.path)
 			if err != nil {
-				return err
+				return named(err, l)
 			}
 			if attempt == 0 {
 				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-					return err
+					return noStepHint(named(err, l, run.Inode), l)
 				}
 			}
 			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 				Key: &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}, Force: force}}})
-			return err
+			if err != nil {
+				return named(err, l, run.Inode)
+			}
+			if a.global.json {
+				return printJSON(a.out, removedStep{Run: l.String(), Step: step, Attempt: attempt})
+			}
+			a.note("step %d of %s is removed: attempt-%d/step-%d", step, l, attempt, step)
+			return nil
 		},
 	}
 	cmd.Flags().Uint64Var(&step, "step", 0, "step to remove")

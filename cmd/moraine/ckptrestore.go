@@ -66,7 +66,7 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 		defer k.Close()
 	}
 	if err != nil {
-		return noStepHint(err, l)
+		return noStepHint(named(err, l, uint64(run.ID())), l)
 	}
 	if !choice.given {
 		if err := a.warnOfLost(ctx, c, run, l, k.Info); err != nil {

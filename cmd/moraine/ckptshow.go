@@ -43,11 +43,11 @@ when the lost ones are found.`,
 			defer c.Close()
 			run, err := c.Stat(cmd.Context(), l.path)
 			if err != nil {
-				return err
+				return named(err, l)
 			}
 			if attempt == 0 {
 				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-					return noStepHint(err, l)
+					return noStepHint(named(err, l, run.Inode), l)
 				}
 			}
 			return a.showStep(cmd.Context(), c, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step})

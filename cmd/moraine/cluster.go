@@ -38,7 +38,12 @@ is unknown, degraded (it works, with less protection than promised) or critical.
 the cluster did not answer. With --wait: 3 or 1 as well, when that time is over; a
 cluster that does not answer yet is waited for, too.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterStatus(cmd.Context(), wait) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait < 0 {
+				return usageError("--wait %s: write a time from 0 on, such as 1m", wait)
+			}
+			return a.clusterStatus(cmd.Context(), wait)
+		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this long for the cluster to become green")
 	return cmd

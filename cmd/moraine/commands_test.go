@@ -116,7 +116,10 @@ func TestWrongUse(t *testing.T) {
 		"unknown command":          {[]string{"lss"}, `unknown command "lss"`},
 		"unknown subcommand":       {[]string{"cluster", "stauts"}, `unknown command "stauts"`},
 		"unknown flag":             {[]string{"ls", "--foo"}, "unknown flag: --foo; see `moraine ls --help`"},
-		"no argument":              {[]string{"ls"}, "see `moraine ls --help`"},
+		"no argument":              {[]string{"ls"}, "arguments are missing; the form is `moraine ls PATH...`; see `moraine ls --help`"},
+		"too few arguments":        {[]string{"cert", "issue", "ca", "client"}, "the form is `moraine cert issue DIR ROLE NAME`"},
+		"time below zero":          {[]string{"cluster", "status", "--wait", "-1s"}, "--wait -1s"},
+		"one slash too few":        {[]string{"ls", "moraine:/a/b"}, "moraine:/a/b: a path in the cluster is written moraine:///a/b"},
 		"unknown key in the file":  {[]string{"version", "--config", unknown}, `unknown key "chunkserver.listne"`},
 		"file that does not parse": {[]string{"version", "--config", broken}, broken},
 		"wrong value in the file":  {[]string{"chunkserver", "--config", value}, "chunkserver.capacity"},
@@ -251,6 +254,13 @@ func TestErrorsAreOneLineForEachThing(t *testing.T) {
 	chain := &moraine.Error{Op: "store.Run", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.Join(inner)}
 	require.Equal(t, []string{"/d: wrong cluster: it belongs to another; name the directory and the certificates of one and the same cluster"}, errorLines(chain))
 
+	wrapped := fmt.Errorf("%w (make it)", &moraine.Error{Op: "pki.LoadCA", Ref: "/d", Kind: moraine.NotFound})
+	require.Equal(t, []string{"/d: not found (make it)"}, errorLines(wrapped), "functions have no place in it")
+	role := &moraine.Error{Op: "check_chunks", Kind: moraine.PermissionDenied, Err: errors.New(`a certificate of role "client" may not make this request`)}
+	require.Equal(t, []string{`check chunks: permission denied: a certificate of role "client" may not make this request; name an admin's certificate by --certs and --identity`}, errorLines(role))
+	full := &moraine.Error{Kind: moraine.NoSpace, Err: errors.New("the disk of the metadata server is nearly full")}
+	require.Equal(t, []string{"no space: the disk of the metadata server is nearly full; make room on that disk, or remove files (`moraine rm`)"}, errorLines(full))
+
 	two := errors.Join(&moraine.Error{Op: "client.Stat", Ref: "/a", Kind: moraine.NotFound}, errors.New("b"), errors.New("b"))
 	require.Equal(t, []string{"/a: not found", "b"}, errorLines(two))
 
@@ -261,4 +271,52 @@ func TestErrorsAreOneLineForEachThing(t *testing.T) {
 		errorLines(&moraine.Error{Op: "rename", Ref: "/a", Kind: moraine.NoSpace, Err: errors.New("the disk is full")}))
 	require.Equal(t, []string{"no space: map 1024 MiB; ask for less by --memory"},
 		errorLines(&moraine.Error{Op: "mem.Open", Kind: moraine.NoSpace, Err: errors.New("map 1024 MiB")}), "a disk has nothing to do with it")
+}
+
+// TestErrorsNameWhatTheUserWrote: neither inodes nor paths within the cluster stand in
+// the error of a command that got an address.
+func TestErrorsNameWhatTheUserWrote(t *testing.T) {
+	l := location{remote: true, hosts: "h1", path: "/runs/a"}
+	for _, ref := range []string{"/runs/a", "a", moraine.InodeID(7).String()} {
+		inner := &moraine.Error{Op: "resolve step", Ref: ref, Kind: moraine.NotFound, Err: errors.New("no step 7")}
+		err := named(&moraine.Error{Op: "client.Resolve", Ref: ref, Kind: moraine.NotFound, Err: inner}, l, 7)
+		require.Equal(t, []string{"moraine://h1/runs/a: resolve step: not found: no step 7"}, errorLines(err))
+		require.ErrorIs(t, err, moraine.NotFound)
+	}
+	other := &moraine.Error{Ref: "/runs/b", Kind: moraine.NotFound}
+	require.Equal(t, error(other), errors.Unwrap(named(fmt.Errorf("x: %w", other), l)))
+	require.Equal(t, []string{"/runs/b: not found"}, errorLines(named(other, l)))
+	require.NoError(t, named(nil, l))
+}
+
+// TestRestoreOfAnotherFile: the file is named, and that it is no backup.
+func TestRestoreOfAnotherFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "f")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("x"), 1000), 0o644))
+	_, stderr, code := invoke(t, "metadata", "restore", file, "--insecure", "--id", "m1", "--data", filepath.Join(dir, "m1"),
+		"--address", "127.0.0.1:1", "--after-incarnation", "1")
+	require.Equal(t, exitFailed, code)
+	requireOneLine(t, stderr)
+	require.Contains(t, stderr, file+": ")
+	require.Contains(t, stderr, "it does not begin as a backup of the metadata")
+	require.NotContains(t, stderr, "ReadBackup")
+	require.NoDirExists(t, filepath.Join(dir, "m1"))
+}
+
+// TestCertShowOfADirectory: without a name, each certificate of the directory is shown.
+func TestCertShowOfADirectory(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca")
+	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "metadata", "m1"}, {"cert", "issue", ca, "admin", "ops"}} {
+		_, stderr, code := invoke(t, args...)
+		require.Equal(t, exitFine, code, stderr)
+	}
+	stdout, stderr, code := invoke(t, "cert", "show", ca, "--json")
+	require.Equal(t, exitFine, code, stderr)
+	require.Equal(t, 2, strings.Count(stdout, "\n"), stdout)
+	require.Contains(t, stdout, `"name":"m1"`)
+	require.Contains(t, stdout, `"name":"ops"`)
+	_, stderr, code = invoke(t, "cert", "show", t.TempDir())
+	require.Equal(t, exitWrongUse, code)
+	require.Contains(t, stderr, "moraine cert issue")
 }

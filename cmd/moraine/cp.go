@@ -284,7 +284,7 @@ func (c *copier) mode(ctx context.Context, from location) (fs.FileMode, error) {
 		}
 		attr, err := conn.Stat(ctx, from.path)
 		if err != nil {
-			return 0, err
+			return 0, named(err, from)
 		}
 		mode = fs.FileMode(attr.GetMode()) & fs.ModePerm
 	} else if st, err := os.Stat(from.path); err != nil {

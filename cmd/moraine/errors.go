@@ -71,7 +71,7 @@ func sentence(err error) string {
 			break
 		}
 		if !strings.Contains(e.Op, ".") {
-			add(e.Op) // the name of what a user does; others are functions
+			add(strings.ReplaceAll(e.Op, "_", " ")) // the name of what a user does; others are functions
 		}
 		add(e.Ref)
 		inner, nested := e.Err.(*moraine.Error)
@@ -85,8 +85,18 @@ func sentence(err error) string {
 		}
 		err = e.Err
 	}
-	add(err.Error())
+	add(plainError(err))
 	return strings.Join(parts, ": ")
+}
+
+// plainError writes an error that is no *moraine.Error itself. One that it wraps is written
+// as a sentence too, without the names of functions.
+func plainError(err error) string {
+	text := err.Error()
+	if inner := (*moraine.Error)(nil); errors.As(err, &inner) {
+		text = strings.Replace(text, inner.Error(), sentence(inner), 1)
+	}
+	return text
 }
 
 // hintOf says what a caller can do about err, by its kind; empty where the
@@ -101,6 +111,11 @@ func hintOf(err error) string {
 			return "are --certs and --endpoint of the same cluster?"
 		}
 		return ""
+	case moraine.PermissionDenied:
+		if strings.Contains(err.Error(), "may not make this request") && !strings.Contains(err.Error(), `role "admin"`) {
+			return "name an admin's certificate by --certs and --identity"
+		}
+		return ""
 	case moraine.WrongCluster:
 		return "name the directory and the certificates of one and the same cluster"
 	case moraine.NewerFormat:
@@ -108,6 +123,9 @@ func hintOf(err error) string {
 	case moraine.NoSpace:
 		if e := (*moraine.Error)(nil); errors.As(err, &e) && e.Op == "mem.Open" {
 			return "ask for less by --memory"
+		}
+		if strings.Contains(err.Error(), "the disk of the metadata server") {
+			return "make room on that disk, or remove files (`moraine rm`)"
 		}
 		return "make room (`moraine rm`), or add devices"
 	case moraine.SessionExpired:

@@ -78,12 +78,12 @@ func describeAttr(p string, a *wire.Attr) entry {
 			e.Level = "lost"
 		}
 	}
-	e.Mode = mode.String()
+	e.Mode = modeString(mode)
 	return e
 }
 
 func describeLocal(p string, i fs.FileInfo) entry {
-	e := entry{Path: p, Type: "file", Size: uint64(i.Size()), Mode: i.Mode().String(), Modified: i.ModTime()}
+	e := entry{Path: p, Type: "file", Size: uint64(i.Size()), Mode: modeString(i.Mode()), Modified: i.ModTime()}
 	switch {
 	case i.IsDir():
 		e.Type = "directory"
@@ -92,6 +92,14 @@ func describeLocal(p string, i fs.FileInfo) entry {
 		e.Target, _ = os.Readlink(p) // shown empty where it cannot be read
 	}
 	return e
+}
+
+// modeString writes a mode as ls does, where that is not what Go writes.
+func modeString(m fs.FileMode) string {
+	if m.Type() == fs.ModeSymlink {
+		return "l" + m.Perm().String()[1:]
+	}
+	return m.String()
 }
 
 // each calls fn for every argument, in order, with its connection where it is
@@ -118,7 +126,7 @@ func (a *app) each(ctx context.Context, args []string, parse func(string) (locat
 			}
 		}
 		if err := fn(c, l); err != nil {
-			errs = append(errs, err)
+			errs = append(errs, named(err, l))
 		}
 	}
 	return errors.Join(errs...)

@@ -77,7 +77,7 @@ you do not know the number, give one that is surely not below it; there are 254.
 			}
 			info, err := raftstore.ReadBackup(f, st.Size())
 			if err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
+				return &moraine.Error{Ref: args[0], Kind: moraine.KindOf(err), Err: err}
 			}
 			if !after.given(cmd) {
 				return usageError("--after-incarnation is needed: the highest number that an incarnation of this cluster ever had. The backup is of %d: "+

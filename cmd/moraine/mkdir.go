@@ -1,6 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+
+	"github.com/morainefs/moraine"
 	"github.com/spf13/cobra"
 )
 
@@ -18,6 +22,9 @@ func (a *app) mkdirCommand() *cobra.Command {
 					_, err = c.MkdirAll(cmd.Context(), l.path, 0o755)
 				} else {
 					_, err = c.Mkdir(cmd.Context(), l.path, 0o755)
+					if errors.Is(err, moraine.NotFound) {
+						return fmt.Errorf("%s: its parent directory is not there: make it first, or give -p to make all missing parents", l)
+					}
 				}
 				return err
 			})

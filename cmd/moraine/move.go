@@ -63,7 +63,7 @@ func (a *app) move(ctx context.Context, m move, args []string, wait bool) error 
 		}
 		jobs, err := c.QueueMove(ctx, m.kind, moraine.InodeID(attr.Inode))
 		if err != nil {
-			return err
+			return named(err, l, attr.Inode)
 		}
 		if !wait {
 			return a.sayQueued(m, l, jobs)

@@ -40,7 +40,7 @@ func (a *app) mvCommand() *cobra.Command {
 			} else if to.dir {
 				return fmt.Errorf("%s is not a directory", to)
 			}
-			return c.Rename(cmd.Context(), from.path, target, opts)
+			return named(c.Rename(cmd.Context(), from.path, target, opts), from)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.Checkpoints, "checkpoints", false, "a directory that holds committed checkpoints too")

@@ -74,7 +74,7 @@ of it back.`,
 				if cmd.Flags().Changed("foreign") {
 					own.Foreign = foreignPolicies[foreign]
 				}
-				return c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own)
+				return named(c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
 			})
 		},
 	}

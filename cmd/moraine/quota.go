@@ -86,7 +86,7 @@ A quota below what is there already lets nothing grow until enough is removed.`,
 				if files == nil {
 					files = &own.QuotaInodes
 				}
-				return c.SetQuota(ctx, dir, *bytes, *files)
+				return named(c.SetQuota(ctx, dir, *bytes, *files), l, uint64(dir))
 			})
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -145,6 +146,7 @@ status"), or something was found ("fsck").`,
 	root.InitDefaultHelpCmd()
 	root.SetHelpCommandGroupID(groupCluster)
 	root.SetCompletionCommandGroupID(groupCluster)
+	addExamples(root)
 	teachHelp(root)
 	wrapArgs(root)
 	return root
@@ -156,6 +158,9 @@ func wrapArgs(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
+				if strings.Contains(err.Error(), "arg(s)") { // cobra's count; the form says more
+					return usageError("%s; the form is `%s`; see `%s --help`", argumentCount(args), strings.TrimSuffix(c.UseLine(), " [flags]"), c.CommandPath())
+				}
 				return usageError("%v; see `%s --help`", err, c.CommandPath())
 			}
 			return nil
@@ -163,6 +168,18 @@ func wrapArgs(cmd *cobra.Command) {
 	}
 	for _, sub := range cmd.Commands() {
 		wrapArgs(sub)
+	}
+}
+
+// argumentCount says how many arguments a command got that takes another number.
+func argumentCount(args []string) string {
+	switch len(args) {
+	case 0:
+		return "arguments are missing"
+	case 1:
+		return "there is 1 argument, and another number is needed"
+	default:
+		return fmt.Sprintf("there are %d arguments, and another number is needed", len(args))
 	}
 }
 

@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -154,6 +155,9 @@ func backupInfo(r io.ReaderAt, size int64) (BackupInfo, error) {
 	head := make([]byte, backupHeader)
 	if _, err := r.ReadAt(head, 0); err != nil {
 		return BackupInfo{}, err
+	}
+	if !bytes.HasPrefix(head, []byte(backupMagic)) {
+		return BackupInfo{}, corruptf("it does not begin as a backup of the metadata: it is another file, or damaged")
 	}
 	body, _, err := unseal(backupMagic, backupVersion, head)
 	if err != nil {

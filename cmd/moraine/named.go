@@ -1,0 +1,28 @@
+package main
+
+import (
+	"path"
+
+	"github.com/morainefs/moraine"
+)
+
+// named returns err with the address that the user wrote in place of the names that
+// the metadata has for the same object: its path within the cluster, its name, and
+// the inodes ids. Errors that are not a chain of *moraine.Error stay as they are.
+func named(err error, l location, ids ...uint64) error {
+	e, ok := err.(*moraine.Error)
+	if !ok || !l.remote {
+		return err
+	}
+	renamed := *e
+	if e.Ref == l.path || e.Ref == path.Base(l.path) {
+		renamed.Ref = l.String()
+	}
+	for _, id := range ids {
+		if id != 0 && e.Ref == moraine.InodeID(id).String() {
+			renamed.Ref = l.String()
+		}
+	}
+	renamed.Err = named(e.Err, l, ids...)
+	return &renamed
+}
