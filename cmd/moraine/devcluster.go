@@ -37,7 +37,8 @@ Without --dir it lives in a temporary directory that is removed at the end. With
 --dir everything stays, and the next start finds it again.
 
 The object tier is a local bucket of the cluster's own, unless --bucket names one.
-A server that ends is said, and not started again.`,
+A server that ends is reported, and not started again, so that failures can be tried.
+To have it back, end dev-cluster and start it again with the same --dir.`,
 		Example: `  moraine dev-cluster
   moraine dev-cluster --dir ./cluster --chunkservers 3 --devices 2`,
 		Args: cobra.NoArgs,
