@@ -18,6 +18,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/procs"
@@ -50,6 +51,8 @@ var shared struct {
 	// bare has the client hear of its commits that they protect from nothing, as where one
 	// host alone is left to put bytes on.
 	bare atomic.Bool
+	// failing has all requests of the client to the metadata service fail.
+	failing atomic.Bool
 	// before, if it is set, is called with each request of the client before it is sent.
 	before atomic.Pointer[func(*wire.MetaRequest)]
 }
@@ -74,6 +77,9 @@ func barely(d transport.Dialer) transport.Dialer {
 	return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		if hook := shared.before.Load(); hook != nil {
 			(*hook)(req)
+		}
+		if shared.failing.Load() {
+			return nil, &moraine.Error{Op: "test", Kind: moraine.PermissionDenied}
 		}
 		resp, err := m.Do(ctx, req)
 		if r := resp.GetCommit(); r != nil && shared.bare.Load() {
