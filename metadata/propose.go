@@ -49,6 +49,8 @@ type proposer struct {
 	// observe did not see.
 	doubt   atomic.Bool
 	buffers sync.Pool // of *[]byte
+	// underWay is how many entries are with the store.
+	underWay atomic.Int64
 }
 
 // proposal is one command on its way.
@@ -214,6 +216,8 @@ func (p *proposer) work(ctx context.Context) {
 		batch, taken = p.fill(taken)
 		inFlight++
 		sends.Go(func() {
+			p.underWay.Add(1)
+			defer p.underWay.Add(-1)
 			p.send(ctx, batch)
 			ended <- struct{}{}
 		})

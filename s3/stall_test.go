@@ -30,7 +30,7 @@ func TestClientsThatStandStillAreEnded(t *testing.T) {
 	require.Contains(t, string(answer), "IncompleteBody")
 	require.Eventually(t, func() bool {
 		now := keptByS3()
-		return now.Memory == 0 && now.Goroutines <= before.Goroutines+4 && now.Descriptors <= before.Descriptors+4
+		return now.memory == 0 && now.Count() <= before.Count()+4 && now.Descriptors <= before.Descriptors+4
 	}, 2*time.Minute, 50*time.Millisecond, "before %+v", before)
 	require.NoError(t, unread.SetReadDeadline(time.Now().Add(2*time.Minute)))
 	n, _ := io.Copy(io.Discard, unread) // what sockets held, and then the end

@@ -126,3 +126,14 @@ func ReportTraffic(m *Metrics) func(sent uint64) {
 	t := &traffic{}
 	return func(sent uint64) { t.report(m, sideServer, Bulk, sent, sent) }
 }
+
+// Kinds returns all kinds of requests that a server decodes, with an empty message of each.
+func Kinds() map[Kind]proto.Message {
+	kinds := map[Kind]proto.Message{}
+	for k := range Kind(1 << 15) {
+		if m := newMessage(k); m != nil {
+			kinds[k] = m
+		}
+	}
+	return kinds
+}

@@ -44,6 +44,7 @@ type life struct {
 	metrics *chunkserver.Metrics
 	healthy func() bool
 	leads   func() bool
+	inUse   func() map[string]int64
 }
 
 func (n *node) current() *life { return n.life.Load() }
@@ -145,6 +146,12 @@ func (n *node) format(fs vfs.FS) error {
 func (c *Cluster) FormatDevice(id, dir string) error {
 	_, err := disk.Format(c.Disk(id), dir, clusterID, crand.Reader)
 	return err
+}
+
+// InUse is what a server says of its tables and bounded resources (InUse of package
+// metadata and chunkserver).
+func (c *Cluster) InUse(id string) map[string]int64 {
+	return c.named([]string{id})[0].current().inUse()
 }
 
 // ChunkService is the service of a chunkserver's present process, for a test that serves

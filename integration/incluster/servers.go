@@ -87,7 +87,7 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 		return nil, err
 	}
 	stream.Listener, stream.node = l.net.RaftListener(), l.net
-	l.healthy = func() bool { return service.Healthy() == nil }
+	l.healthy, l.inUse = func() bool { return service.Healthy() == nil }, service.InUse
 	l.leads = func() bool { _, here := l.store.Leader(); return here }
 	return func(ctx context.Context) error {
 		defer peers.Close()
@@ -164,7 +164,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	}
 	l.service = service
 	addresses := n.c.addresses() // now: nodes may be added while it runs
-	l.healthy = func() bool { return service.Healthy() == nil }
+	l.healthy, l.inUse = func() bool { return service.Healthy() == nil }, service.InUse
 	return func(ctx context.Context) error {
 		if err := n.format(fs); err != nil {
 			return err

@@ -26,6 +26,14 @@ func Foreign(bytes []byte, release func()) *Buffer { return &Buffer{bytes: bytes
 // Its content is undefined at first. It must not be used after Release.
 func (b *Buffer) Bytes() []byte { return b.bytes }
 
+// Held is how much of its Pool's memory the buffer takes; 0 for a Foreign one.
+func (b *Buffer) Held() int64 {
+	if b.pool == nil {
+		return 0
+	}
+	return classSize(b.class)
+}
+
 // Release gives the buffer back. A second Release panics: two owners would
 // write over each other's bytes.
 func (b *Buffer) Release() {

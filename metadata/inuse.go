@@ -1,0 +1,37 @@
+package metadata
+
+// InUse returns, by name, how much of its tables, queues and bounded resources this server
+// uses now. Where no request is under way, nothing waits in a queue; the tables have what
+// sessions were given. It may be called concurrently, with what it returns.
+func (s *Server) InUse() map[string]int64 {
+	use := map[string]int64{}
+	s.lease.inUse(use)
+	s.backups.mu.Lock()
+	use["backups that are read"] = int64(len(s.backups.open))
+	s.backups.mu.Unlock()
+	if store, ok := s.store.(interface{ InUse() map[string]int64 }); ok {
+		for name, n := range store.InUse() {
+			use[name] = n
+		}
+	}
+	l := s.leader.Load()
+	if l == nil {
+		return use
+	}
+	use["commands that wait for an entry"] = int64(len(l.proposer.queue))
+	use["entries under way"] = l.proposer.underWay.Load()
+	l.sessions.mu.Lock()
+	use["sessions"] = int64(len(l.sessions.byID))
+	l.sessions.mu.Unlock()
+	return use
+}
+
+func (t *leaseTable) inUse(use map[string]int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	use["leases"], use["exclusive leases"] = int64(t.leaseCount), t.exclusiveCount.Load()
+	use["sessions that hold leases"] = int64(len(t.sessions))
+	use["changes that wait for holders of leases"] = int64(len(t.pendings))
+	use["names that such changes show"] = int64(len(t.shown))
+	use["leases recalled lately"] = int64(len(t.heat))
+}
