@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -59,6 +61,7 @@ type NeighbourDeps struct {
 	Clock   clock.Clock
 	CPUTime func() time.Duration // of the process so far
 	Metrics *Metrics
+	Log     *slog.Logger
 }
 
 // Neighbour is a chunk service that holds requests back at the door, so that a
@@ -73,6 +76,7 @@ type Neighbour struct {
 	floor *bytesFloor   // of repairs; nil: no limit
 	cpu   *cpuBudget    // nil: no limit
 	share *backgroundShare
+	waits limit.Resource // all of them: what requests wait for at the door
 }
 
 // DefaultBackground is the default of Limits.BackgroundBytesPerSecond.
@@ -95,7 +99,9 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
-	n := &Neighbour{ChunkService: s, deps: deps, turn: make(chan struct{}, 1), share: newBackgroundShare(limits.BackgroundBytesPerSecond)}
+	n := &Neighbour{ChunkService: s, deps: deps, turn: make(chan struct{}, 1), share: newBackgroundShare(limits.BackgroundBytesPerSecond),
+		waits: limit.Resource{Name: "bandwidth and processor time of the chunkserver", Advice: "raise its limits, or use it less",
+			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}}
 	if limits.BytesPerSecond > 0 {
 		n.bytes = rate.NewLimiter(rate.Limit(limits.BytesPerSecond), moraine.MaxChunkSize)
 		n.floor = newBytesFloor(limits.BytesPerSecond, deps.Clock.Now())
@@ -187,9 +193,17 @@ func (n *Neighbour) takeCPU(ctx context.Context) error {
 }
 
 // admit waits until a request of so many bytes may be served. Of clients' requests the
-// priority means nothing: they never wait for the share of background work.
+// priority means nothing: they never wait for the share of background work. A wait that
+// the request's deadline ends is Timeout, and is reported.
 func (n *Neighbour) admit(ctx context.Context, bytes int, p priority) error {
 	began := n.deps.Clock.Now()
+	if n.admitAt(ctx, began, bytes, p) != nil { // ctx has ended
+		return n.waits.GaveUp(ctx, n.deps.Clock.Now().Sub(began))
+	}
+	return nil
+}
+
+func (n *Neighbour) admitAt(ctx context.Context, began time.Time, bytes int, p priority) error {
 	background := isBackground(ctx)
 	if !background {
 		n.share.noteClient(began)

@@ -215,7 +215,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		runtime.GOMAXPROCS(max(min(runtime.NumCPU(), int(math.Ceil(o.cpus))), 1))
 	}
 	bounded, err = chunkserver.NewNeighbour(service, chunkserver.Limits{BytesPerSecond: int64(o.bandwidthLimit), CPUs: o.cpus, BackgroundBytesPerSecond: int64(o.background)},
-		chunkserver.NeighbourDeps{Metrics: deps.Metrics})
+		chunkserver.NeighbourDeps{Metrics: deps.Metrics, Log: deps.Log})
 	if err != nil {
 		return err
 	}

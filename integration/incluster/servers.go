@@ -149,7 +149,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	if err != nil {
 		return nil, err
 	}
-	bounded, err := chunkserver.NewNeighbour(service, chunkserver.Limits{}, chunkserver.NeighbourDeps{Metrics: l.metrics})
+	bounded, err := chunkserver.NewNeighbour(service, chunkserver.Limits{}, chunkserver.NeighbourDeps{Metrics: l.metrics, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -8,13 +8,16 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// bounds lists every channel of empty structs with a buffer, and every condition variable,
-// of the shipped code: they are what a bounded resource can be built of beside
-// internal/limit. The value says what bounds the wait. A new one needs a line here, and a
+// bounds lists every channel of empty structs with a buffer, every other channel whose buffer
+// is not of one place, every condition variable, every errgroup with a limit, whose Go waits,
+// and every weighted semaphore of the shipped code: they are what a bounded resource can be
+// built of beside internal/limit. A channel with a place for one value is an answer, or the
+// newest of something, but for numbers and truth values, which could be a turn. The value says what bounds the wait. A new one needs a line here, and a
 // wait that ends with the caller's patience: by limit.Resource.Wait, or by the caller's ctx.
 var bounds = map[string]string{
 	// Slots of a bounded resource.
@@ -27,11 +30,37 @@ var bounds = map[string]string{
 	"client/content.go slots":              "limit.Resource",
 	"client/create.go slots":               "limit.Resource",
 	"tiers/mover/lease.go slots":           "ctx of the mover: it is the loop that asks for jobs, nobody waits for it",
+	"metadata/propose.go queue":            "limit.Resource, in enqueue",
+	"chunkserver/piececache.go asks":       "nobody waits: what finds no place is asked for when the file is read again",
+	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
+	"tiers/mem/arena.go first":             "limit.Resource, in Get",
+	// Answers: as many places as senders, who never wait.
+	"transport/server.go failed":             "one place for each listener",
+	"client/gather.go results":               "one place for each chunk that is asked for",
+	"client/put.go results":                  "one place for each chunk that is put",
+	"client/striperead.go results":           "one place for each chunk that is wanted",
+	"metadata/raftstore/store.go notify":     "raft's changes of leadership: the follower of them takes each at once",
+	"metadata/metadatatest/group.go changes": "a group for tests: changes of leadership",
+	// Groups: Go waits for a task to end, and each task ends with the caller's ctx.
+	"fuse/table.go g.SetLimit":            "the end of the mount, which waits for each flush: its patience is the client's",
+	"chunkserver/probe.go g.SetLimit":     "each probe has a timeout",
+	"client/ckpt/flush.go g.SetLimit":     "ctx of the caller",
+	"client/ckpt/stage.go g.SetLimit":     "copies in memory: nothing to wait for",
+	"client/ckpt/restore.go g.SetLimit":   "ctx of the caller",
+	"client/ckpt/verify.go g.SetLimit":    "ctx of the caller",
+	"client/ckpt/check.go g.SetLimit":     "ctx of the caller",
+	"client/stage.go group.SetLimit":      "ctx of the job; each stripe by the client's patience",
+	"client/reader.go group.SetLimit":     "ctx of the read; each stripe by the client's patience",
+	"client/handleread.go group.SetLimit": "ctx of the read; each stripe by the client's patience",
+	"client/fsck/fsck.go g.SetLimit":      "ctx of the command",
+	"tiers/mover/repair.go g.SetLimit":    "ctx of the job",
+	"tiers/mem/map_linux.go g.SetLimit":   "page faults of the start: nothing to wait for",
+	"s3/delete.go g.SetLimit":             "ctx of the request; each delete by the client's patience",
 	// Turns: one at a time.
 	"metadata/absence.go turn":        "the announcement's own time",
-	"chunkserver/floor.go turn":       "ctx",
-	"chunkserver/share.go turn":       "ctx, and the most that the caller allows",
-	"chunkserver/neighbour.go turn":   "ctx",
+	"chunkserver/floor.go turn":       "limit.Resource, in admit; ctx of what nobody asked for",
+	"chunkserver/share.go turn":       "limit.Resource, in admit, and the most that the caller allows",
+	"chunkserver/neighbour.go turn":   "limit.Resource, in admit; ctx of what nobody asked for",
 	"client/content.go turn":          "limit.Resource; close of a file waits for those who have it, whose calls end by the patience",
 	"client/extents.go loading":       "ctx",
 	"client/grants.go renewing":       "ctx",
@@ -95,8 +124,7 @@ func TestBoundedResourcesAreWaitedForWithPatience(t *testing.T) {
 	}
 }
 
-// waits returns the names that buffered channels of empty structs and condition variables
-// get in a file.
+// waits returns the names that what a bounded resource can be built of gets in a file.
 func waits(set *token.FileSet, f *ast.File) (names []string) {
 	named := func(name ast.Expr, value ast.Expr) {
 		if call, ok := value.(*ast.CallExpr); ok && isWait(set, call) {
@@ -109,6 +137,10 @@ func waits(set *token.FileSet, f *ast.File) (names []string) {
 		case *ast.CallExpr:
 			if isWait(set, n) {
 				count++
+			}
+			if isLimit(n) {
+				count++
+				names = append(names, text(set, n.Fun))
 			}
 		case *ast.KeyValueExpr:
 			named(n.Key, n.Value)
@@ -132,12 +164,45 @@ func waits(set *token.FileSet, f *ast.File) (names []string) {
 }
 
 func isWait(set *token.FileSet, call *ast.CallExpr) bool {
-	fun := text(set, call.Fun)
-	return fun == "sync.NewCond" || fun == "make" && len(call.Args) == 2 && text(set, call.Args[0]) == "chan struct{}"
+	switch fun := text(set, call.Fun); {
+	case fun == "sync.NewCond" || fun == "semaphore.NewWeighted":
+		return true
+	case fun != "make" || len(call.Args) != 2:
+		return false
+	}
+	element, isChannel := strings.CutPrefix(text(set, call.Args[0]), "chan ")
+	return isChannel && (text(set, call.Args[1]) != "1" || slices.Contains(turns, element))
+}
+
+// turns are the elements of channels of one place that may be a turn.
+var turns = []string{"struct{}", "bool", "int", "byte", "any"}
+
+// isLimit reports whether a call bounds the tasks of an errgroup.
+func isLimit(call *ast.CallExpr) bool {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "SetLimit" && len(call.Args) == 1
 }
 
 func text(set *token.FileSet, n ast.Node) string {
 	var b bytes.Buffer
 	_ = printer.Fprint(&b, set, n) // a buffer takes everything
 	return b.String()
+}
+
+// TestEveryWaitIsSeen has one of each kind of wait, and of what is none.
+func TestEveryWaitIsSeen(t *testing.T) {
+	for code, want := range map[string]string{
+		"x := make(chan struct{}, 1)": "x", "x := make(chan struct{}, n)": "x", "x := make(chan string, 8)": "x", "x := make(chan bool, 1)": "x",
+		"x := make(chan []byte, cap)": "x", "x := sync.NewCond(&mu)": "x", "x := semaphore.NewWeighted(n)": "x", "g.SetLimit(4)": "g.SetLimit",
+		"f(make(chan string, 8))": "(without a name)", "x := make(chan error, 1)": "", "x := make(chan string)": "", "x := make([]string, 8)": "",
+	} {
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, "a.go", "package a\nfunc a() { "+code+" }", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(waits(set, f), " "); got != want {
+			t.Errorf("%s: %q, want %q", code, got, want)
+		}
+	}
 }
