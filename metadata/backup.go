@@ -29,9 +29,10 @@ type snapshotter interface {
 
 // backups are those that this server's callers read.
 type backups struct {
-	mu   sync.Mutex
-	last uint64
-	open map[uint64]*backup
+	mu        sync.Mutex
+	last      uint64
+	beginning int // that have a place, and no snapshot yet
+	open      map[uint64]*backup
 }
 
 // backup is one that is being read, front to back. The piece read last is kept,
@@ -39,8 +40,8 @@ type backups struct {
 type backup struct {
 	mu     sync.Mutex
 	info   raftstore.BackupInfo
-	stream io.ReadCloser
-	offset uint64 // of piece
+	stream io.ReadCloser // nil once it was read to its end, or given up
+	offset uint64        // of piece
 	piece  []byte
 	used   time.Time
 }
@@ -59,11 +60,10 @@ func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, e
 	switch next := b.offset + uint64(len(b.piece)); asked.Offset {
 	case b.offset: // again, or the first
 	case next:
-		p := make([]byte, min(backupPiece, uint64(b.info.Bytes)-next))
-		if _, err := io.ReadFull(b.stream, p); err != nil {
-			return nil, &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("read the snapshot at %d: %w", next, err)}
+		if err := b.read(next); err != nil {
+			// The stream is past next now: what would be read there is not what is there.
+			return nil, errors.Join(err, l.server.backups.end(id, b))
 		}
-		b.offset, b.piece = next, p
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("offset %d of a backup that is read at %d", asked.Offset, next)}
 	}
@@ -71,6 +71,36 @@ func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, e
 		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(l.cluster.incarnation),
 		Cluster: l.cluster.uuid[:], HorizonMillis: uint64(l.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
 }
+
+// read makes the piece at next the present one. The mutex is held.
+func (b *backup) read(next uint64) error {
+	left := uint64(b.info.Bytes) - next
+	if b.stream == nil {
+		return errGivenUp
+	}
+	p := make([]byte, min(backupPiece, left))
+	_, err := io.ReadFull(b.stream, p)
+	if err == nil && left == 0 {
+		err = b.close()
+	}
+	if err != nil {
+		return &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("read the snapshot at %d: %w", next, err)}
+	}
+	b.offset, b.piece = next, p
+	return nil
+}
+
+// close lets the snapshot go. The mutex is held.
+func (b *backup) close() error {
+	if b.stream == nil {
+		return nil
+	}
+	stream := b.stream
+	b.stream = nil
+	return stream.Close()
+}
+
+var errGivenUp = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
 
 // backup finds a backup, or begins one.
 func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error) {
@@ -82,7 +112,7 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 		return id, b, nil
 	}
 	if id != 0 {
-		return 0, nil, &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
+		return 0, nil, errGivenUp
 	}
 	store, ok := l.store.(snapshotter)
 	if !ok {
@@ -94,17 +124,16 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 	if err := set.makeRoom(l.deps.Clock.Now()); err != nil {
 		return 0, nil, err
 	}
-	info, stream, err := store.Snapshot(ctx)
+	b, err := l.beginBackup(ctx, store)
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	set.beginning--
 	if err != nil {
 		return 0, nil, err
 	}
-	p := make([]byte, min(backupPiece, info.Bytes))
-	if _, err := io.ReadFull(stream, p); err != nil {
-		return 0, nil, errors.Join(err, stream.Close())
+	if l.server.leader.Load() != l { // nobody sweeps it any more
+		return 0, nil, errors.Join(errStopped, b.stream.Close())
 	}
-	b = &backup{info: info, stream: stream, piece: p, used: l.deps.Clock.Now()}
-	set.mu.Lock()
-	defer set.mu.Unlock()
 	if set.open == nil {
 		set.open = make(map[uint64]*backup)
 	}
@@ -114,35 +143,75 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 	return id, b, nil
 }
 
-// makeRoom gives up backups that nobody reads.
+// beginBackup takes a snapshot, and reads its first piece.
+func (l *leader) beginBackup(ctx context.Context, store snapshotter) (*backup, error) {
+	info, stream, err := store.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := make([]byte, min(backupPiece, info.Bytes))
+	if _, err := io.ReadFull(stream, p); err != nil {
+		return nil, errors.Join(err, stream.Close())
+	}
+	return &backup{info: info, stream: stream, piece: p, used: l.deps.Clock.Now()}, nil
+}
+
+// makeRoom takes a place for one that begins.
 func (s *backups) makeRoom(now time.Time) error {
+	held, err := s.sweep(now)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, b := range s.open {
-		b.mu.Lock()
-		over := now.Sub(b.used) > backupIdle || b.offset+uint64(len(b.piece)) == uint64(b.info.Bytes)
-		b.mu.Unlock()
-		if over {
-			delete(s.open, id)
-			if err := b.stream.Close(); err != nil {
-				return err
-			}
-		}
-	}
-	if len(s.open) >= maxBackups {
+	if held+s.beginning >= maxBackups {
 		return &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d backups are being taken: try again in a minute", maxBackups)}
 	}
+	s.beginning++
 	return nil
 }
 
-// closeAll ends all backups.
-func (s *backups) closeAll() error {
+// sweep gives up backups that nobody has asked for for a while, and returns how many hold
+// a snapshot: the log is kept from that on.
+func (s *backups) sweep(now time.Time) (held int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var err error
 	for id, b := range s.open {
-		delete(s.open, id)
-		err = errors.Join(err, b.stream.Close())
+		if !b.mu.TryLock() {
+			held++
+			continue // it is being read
+		}
+		if now.Sub(b.used) > backupIdle {
+			delete(s.open, id)
+			err = errors.Join(err, b.close())
+		}
+		if b.stream != nil {
+			held++
+		}
+		b.mu.Unlock()
+	}
+	return held, err
+}
+
+// end gives up a backup whose mutex is held.
+func (s *backups) end(id uint64, b *backup) error {
+	err := b.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, id)
+	return err
+}
+
+// closeAll gives up all backups.
+func (s *backups) closeAll() (err error) {
+	s.mu.Lock()
+	all := s.open
+	s.open = nil
+	s.mu.Unlock()
+	for _, b := range all {
+		b.mu.Lock()
+		err = errors.Join(err, b.close())
+		b.mu.Unlock()
 	}
 	return err
 }

@@ -76,6 +76,9 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 	}
 	l.deps.Metrics.Sessions.Set(float64(l.sessions.count()))
 	l.measureBackups()
+	if _, err := l.server.backups.sweep(now); err != nil {
+		l.deps.Log.Warn("could not close the snapshot of a backup that nobody reads", "err", err)
+	}
 	if err := l.measureKept(); err != nil {
 		return err
 	}

@@ -112,6 +112,9 @@ func (s *Server) lead(ctx context.Context) error {
 		defer func() {
 			s.leader.Store(nil)
 			l.lease.follow()
+			if err := s.backups.closeAll(); err != nil {
+				l.deps.Log.Warn("could not close the snapshots of backups", "err", err)
+			}
 			l.deps.Metrics.stopLeading()
 			l.deps.Log.Info("stopped leading")
 		}()

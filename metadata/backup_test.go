@@ -1,0 +1,187 @@
+package metadata_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/raftstore"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// backedUp is a store whose snapshots are bytes of the test's.
+type backedUp struct {
+	metadata.Store
+	bytes []byte
+	taken chan struct{} // if not nil, a snapshot waits until it is closed
+
+	mu       sync.Mutex
+	failing  int // reads of all streams that fail, having read some bytes
+	snaps    int
+	open     int
+	mostOpen int
+}
+
+func (b *backedUp) Snapshot(context.Context) (raftstore.BackupInfo, io.ReadCloser, error) {
+	if b.taken != nil {
+		<-b.taken
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.snaps++
+	b.open++
+	b.mostOpen = max(b.mostOpen, b.open)
+	return raftstore.BackupInfo{Cluster: clusterUUID, Bytes: int64(len(b.bytes))}, &brokenStream{Reader: bytes.NewReader(b.bytes), store: b}, nil
+}
+
+type brokenStream struct {
+	*bytes.Reader
+	store *backedUp
+	past  bool // the first piece was read
+}
+
+func (s *brokenStream) Read(p []byte) (int, error) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	if s.past && s.store.failing > 0 {
+		s.store.failing--
+		n, _ := s.Reader.Read(p[:min(len(p), 1000)])
+		return n, errors.New("the disk failed")
+	}
+	s.past = true
+	return s.Reader.Read(p)
+}
+
+func (s *brokenStream) Close() error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.store.open--
+	return nil
+}
+
+// withBackups runs fn with a cluster whose stores have snapshots.
+func withBackups(t *testing.T, size int, fn func(c *cluster, stores map[string]*backedUp)) {
+	stores := map[string]*backedUp{}
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(i * 7 >> 3)
+	}
+	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
+		inner, id := deps.NewStore, cfg.Node
+		deps.NewStore = func(fsm metadata.FSM) (metadata.Store, error) {
+			s, err := inner(fsm)
+			stores[id] = &backedUp{Store: s, bytes: data}
+			return stores[id], err
+		}
+	}, func(c *cluster) { fn(c, stores) })
+}
+
+func readBackup(id, offset uint64) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}}
+}
+
+// A read of the snapshot that fails in the middle of a piece ends the backup: the stream
+// has gone on, and a repeated request would get the bytes of another offset.
+func TestABackupWhoseStreamFailedIsNotReadOn(t *testing.T) {
+	withBackups(t, 5<<20, func(c *cluster, stores map[string]*backedUp) {
+		ops := peer(transport.RoleAdmin, "ops")
+		resp, err := c.do(ops, readBackup(0, 0))
+		require.NoError(t, err)
+		r := resp.GetReadBackup()
+		stores["m1"].failing = 1
+		_, err = c.do(ops, readBackup(r.Backup, uint64(len(r.Data))))
+		require.ErrorIs(t, err, moraine.IOError)
+		_, err = c.do(ops, readBackup(r.Backup, uint64(len(r.Data))))
+		require.ErrorIs(t, err, moraine.Stale, "what is read on is not what the offset says")
+		require.Zero(t, stores["m1"].open, "the snapshot of a backup that ended is held")
+
+		var got []byte
+		for id := uint64(0); len(got) < len(stores["m1"].bytes); {
+			resp, err := c.do(ops, readBackup(id, uint64(len(got))))
+			require.NoError(t, err)
+			id, got = resp.GetReadBackup().Backup, append(got, resp.GetReadBackup().Data...)
+		}
+		require.True(t, bytes.Equal(got, stores["m1"].bytes))
+	})
+}
+
+// Backups that are begun at the same moment are bounded as those that are begun one after
+// the other: each holds a snapshot.
+func TestBackupsThatBeginAtOnceAreBounded(t *testing.T) {
+	withBackups(t, 5<<20, func(c *cluster, stores map[string]*backedUp) {
+		s := stores["m1"]
+		s.taken = make(chan struct{})
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		refused := 0
+		for range 8 {
+			wg.Go(func() {
+				_, err := c.do(peer(transport.RoleAdmin, "ops"), readBackup(0, 0))
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					require.ErrorIs(t, err, moraine.Busy)
+					refused++
+				}
+			})
+		}
+		synctest.Wait()
+		close(s.taken)
+		wg.Wait()
+		require.Equal(t, 6, refused)
+		require.Equal(t, 2, s.mostOpen)
+	})
+}
+
+// A backup that nobody reads any more lets its snapshot go: the log is kept from a snapshot
+// that is open on, and would grow until the disk is nearly full.
+func TestABackupThatIsLeftHoldsNoSnapshot(t *testing.T) {
+	withBackups(t, 5<<20, func(c *cluster, stores map[string]*backedUp) {
+		s, ops := stores["m1"], peer(transport.RoleAdmin, "ops")
+		begin := func() *wire.ReadBackupReply {
+			resp, err := c.do(ops, readBackup(0, 0))
+			require.NoError(t, err)
+			return resp.GetReadBackup()
+		}
+		r := begin()
+		require.Equal(t, 1, s.open)
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, s.open, "the snapshot of a backup that its reader has left")
+		_, err := c.do(ops, readBackup(r.Backup, uint64(len(r.Data))))
+		require.ErrorIs(t, err, moraine.Stale)
+
+		begin()
+		c.elect("m2")
+		require.Zero(t, s.open, "a server that does not lead any more holds a snapshot")
+	})
+}
+
+// A backup that was read up to its last byte is not ended by others that begin: its reader
+// asks once more, and learns that this was the end.
+func TestABackupIsReadToItsEnd(t *testing.T) {
+	withBackups(t, 1000, func(c *cluster, stores map[string]*backedUp) {
+		ops := peer(transport.RoleAdmin, "ops")
+		resp, err := c.do(ops, readBackup(0, 0))
+		require.NoError(t, err)
+		r := resp.GetReadBackup()
+		require.Len(t, r.Data, 1000)
+		_, err = c.do(ops, readBackup(0, 0)) // another
+		require.NoError(t, err)
+		for range 2 { // the answer is lost once
+			resp, err = c.do(ops, readBackup(r.Backup, 1000))
+			require.NoError(t, err)
+			require.Empty(t, resp.GetReadBackup().Data)
+		}
+		require.Equal(t, 1, stores["m1"].open, "one that was read holds no snapshot")
+	})
+}
