@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -147,7 +148,7 @@ func (t *tx) putDevice(d *device) { t.put(t.k.device(d.id), d.encode()) }
 // asked for another state; one that the host had and does not name any more is out.
 func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse, error) {
 	w := op.GetHost()
-	if err := m.checkHost(t, w); err != nil {
+	if err := m.checkHost(t, op); err != nil {
 		return nil, err
 	}
 	h, err := t.host(w.GetId())
@@ -183,7 +184,8 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
 }
 
-func (m *Machine) checkHost(t *tx, w *wire.Host) error {
+func (m *Machine) checkHost(t *tx, op *wire.RegisterHost) error {
+	w := op.GetHost()
 	bad := func(format string, args ...any) error {
 		return fail(moraine.InvalidArgument, "register host", w.GetId(), format, args...)
 	}
@@ -192,8 +194,9 @@ func (m *Machine) checkHost(t *tx, w *wire.Host) error {
 		return bad("a host needs an id, of %d bytes at most, as its rack", moraine.MaxNameLen)
 	case t.caller.GetRole() == roleChunkserver && t.caller.GetNode() != w.GetId():
 		return fail(moraine.PermissionDenied, "register host", w.GetId(), "the caller is %q", t.caller.GetNode())
-	case len(w.GetBucket()) > maxToken:
-		return bad("a bucket of %d bytes", len(w.GetBucket()))
+	case len(w.GetBucket()) > maxToken || len(w.GetAdminAddress()) > maxToken || len(op.GetRelease()) > maxToken ||
+		slices.ContainsFunc(w.GetAddresses(), func(a string) bool { return len(a) > maxToken }):
+		return bad("its bucket, release and addresses have %d bytes each at most", maxToken)
 	case len(w.GetDevices()) > MaxHostDevices || len(w.GetAddresses()) > MaxAddresses:
 		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), MaxHostDevices, MaxAddresses)
 	}
@@ -283,6 +286,9 @@ func (t *tx) deviceNumber(had moraine.DeviceID) (moraine.DeviceID, error) {
 		if other, err := t.lookDevice(had); err != nil || other == nil {
 			return had, err
 		}
+	}
+	if t.count[cDevice] >= math.MaxUint32 {
+		return 0, fail(moraine.NoSpace, "register host", "", "there are no device numbers left")
 	}
 	return moraine.DeviceID(t.next(cDevice)), nil
 }

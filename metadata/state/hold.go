@@ -194,6 +194,9 @@ func (m *Machine) holdDirectory(t *tx, op *wire.Hold) (*wire.MetaResponse, error
 }
 
 func (t *tx) takeHold(id moraine.InodeID) (*inode, error) {
+	if _, err := t.named(id); err != nil { // before anything is said of who has it
+		return nil, err
+	}
 	had, err := t.holder(id)
 	if err != nil {
 		return nil, err
@@ -310,15 +313,11 @@ func (t *tx) giveRange(count uint32) (*numberRange, error) {
 	if len(have) == MaxSessionRanges {
 		return nil, fail(moraine.TooLarge, "hold", "", "the session has %d ranges of numbers: say which are done with", MaxSessionRanges)
 	}
-	c, err := t.identity()
+	first, err := t.nextIDs(cInode, uint64(count))
 	if err != nil {
 		return nil, err
 	}
-	r := &numberRange{count: count, used: make([]byte, (count+7)/8)}
-	r.first = moraine.InodeID(moraine.MakeID(t.k.p, c.incarnation, t.count[cInode]+1))
-	t.count[cInode] += uint64(count)
-	// Both ends must be numbers: MakeID panics where the counter runs out.
-	moraine.MakeID(t.k.p, c.incarnation, t.count[cInode])
+	r := &numberRange{first: moraine.InodeID(first), count: count, used: make([]byte, (count+7)/8)}
 	t.insert(t.k.numbers(t.session.id, r.last()), r.encode())
 	return r, nil
 }

@@ -342,3 +342,40 @@ func TestSessionsWithManyHoldsEnd(t *testing.T) {
 	}
 	b.check()
 }
+
+// A session that is confined to a directory does not learn which directories outside of it
+// others hold, nor by which session.
+func TestAHoldOutsideTheScopeIsNotSeen(t *testing.T) {
+	b := newBench(t)
+	owner := b.open(nil)
+	team, other := owner.mkdir(owner.root, "team"), owner.mkdir(owner.root, "other")
+	hold := func(c *client, dir uint64) *wire.MetaResponse {
+		return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Directory: dir}}})
+	}
+	b.ok(hold(owner, other))
+	b.ok(hold(owner, team))
+	in := b.open(func(op *wire.OpenSession) { op.Scope = "/team" })
+	if k := kind(hold(in, team)); k != "busy" {
+		t.Errorf("a directory in the scope: %s", k)
+	}
+	missing := hold(in, 1<<39).GetError()
+	if e := hold(in, other).GetError(); e.GetKind() != missing.GetKind() || e.GetText() != missing.GetText() {
+		t.Errorf("a directory outside the scope: %v; one that there is not: %v", e, missing)
+	}
+}
+
+// Nor does a session learn which numbers of stripes others may write.
+func TestEndingAnothersGrantTellsNothing(t *testing.T) {
+	b := newCluster(t, 3)
+	owner := b.open(nil)
+	first := owner.grant(owner.root, 4)
+	other := b.open(nil)
+	end := func(c *client, first uint64) *wire.MetaResponse {
+		return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: first}}})
+	}
+	b.ok(end(other, first+100))
+	b.ok(end(other, first))
+	f := owner.mkfile(owner.root, "f")
+	b.ok(owner.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
+		Stripes: []*wire.Stripe{stripe(first, 100, 1, 2)}, Extents: []*wire.Extent{extent(0, 100, first, 0)}}))
+}

@@ -21,6 +21,7 @@ import (
 type hostile struct {
 	rng     *rand.Rand
 	numbers []uint64 // that the state has, or nearly
+	text    string   // if not empty, that every second text is
 }
 
 var hostileTexts = []string{"", ".", "..", "/", "a", "f", "d", "../d", "a/b", "a\x00b", "\xff\xfe", "latest", "step-1", "attempt-1",
@@ -95,6 +96,9 @@ func (h *hostile) scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 		return protoreflect.ValueOfFloat64(math.Float64frombits(n))
 	case protoreflect.StringKind:
 		text := hostileTexts[h.rng.IntN(len(hostileTexts))]
+		if h.text != "" && n%2 == 0 {
+			text = h.text
+		}
 		return protoreflect.ValueOfString(strings.ToValidUTF8(text, "?"))
 	case protoreflect.BytesKind:
 		switch h.rng.IntN(3) {
@@ -179,4 +183,46 @@ func (m *model) survive(n int, caller *statepb.Caller, req *wire.MetaRequest) st
 	cmd := m.command(&statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}})
 	m.draw(cmd)
 	return kind(m.apply(cmd).Response)
+}
+
+// A request may be as large as a command. What the state keeps of one, of its answer too, is
+// not: a session may have 1,024 answers kept.
+func TestLongTextsAreNotKept(t *testing.T) {
+	m := newModel(t, 1)
+	m.run(300)
+	h := &hostile{rng: rand.New(rand.NewPCG(1, 2)), numbers: m.someNumbers(), text: "x" + strings.Repeat("ü", 64<<10)}
+	roles := map[string]*client{}
+	for _, role := range []string{"client", "admin", "chunkserver"} {
+		roles[role] = m.open(func(op *wire.OpenSession) { op.Role = role })
+	}
+	ops := (&wire.MetaRequest{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
+	for n := range ops.Len() {
+		for role, c := range roles {
+			before := m.bytes()
+			for range testseed.Of(3, 30) {
+				c.number++
+				req := h.request(n)
+				req.Session, req.Number, req.AckedBelow = c.id, c.number, max(c.number, 500)-499
+				if h.rng.IntN(4) == 0 {
+					req.Session, req.Number = 0, 0
+				}
+				if m.survive(n, &statepb.Caller{Node: m.node, Role: role, Scope: "/"}, req) == "session expired" {
+					c = m.open(func(op *wire.OpenSession) { op.Role = role })
+					roles[role] = c
+				}
+			}
+			if grown := m.bytes() - before; grown > 128<<10 {
+				t.Errorf("%s from a %s: the state has grown by %d bytes", ops.Get(n).Name(), role, grown)
+			}
+		}
+	}
+	m.check()
+}
+
+// bytes is the size of the state.
+func (b *bench) bytes() (n int) {
+	for _, p := range b.kv.Pairs() {
+		n += len(p.Key) + len(p.Value)
+	}
+	return n
 }

@@ -294,6 +294,10 @@ func done() *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}
 }
 
+// maxErrorText bounds the texts of an answer that is a failure, in bytes. Answers are kept
+// in the state, and the name that a request is refused for may be as long as the request.
+const maxErrorText = 1 << 10
+
 // WireError turns an error into the form that travels.
 func WireError(err error) *wire.Error {
 	e := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: wire.Text(err.Error(), wire.MaxText)}
@@ -303,5 +307,6 @@ func WireError(err error) *wire.Error {
 			e.Text = wire.Text(m.Err.Error(), wire.MaxText)
 		}
 	}
+	e.Op, e.Ref, e.Text = clip(e.Op, maxErrorText), clip(e.Ref, maxErrorText), clip(e.Text, maxErrorText)
 	return e
 }

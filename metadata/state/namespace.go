@@ -1,6 +1,7 @@
 package state
 
 import (
+	"math"
 	"strings"
 
 	"github.com/morainefs/moraine"
@@ -249,6 +250,9 @@ func (m *Machine) tenantOf(t *tx, dir *inode, op *wire.Create) (moraine.Tenant, 
 		d.version(tenantVersion)
 		id := moraine.Tenant(d.u32())
 		return id, d.end("tenant")
+	}
+	if t.count[cTenant] >= math.MaxUint32 {
+		return 0, fail(moraine.NoSpace, "create", name, "there are no numbers of tenants left")
 	}
 	id := moraine.Tenant(t.next(cTenant))
 	t.insert(t.k.tenantName(name), putUvarint([]byte{tenantVersion}, uint64(id)))

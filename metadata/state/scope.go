@@ -35,7 +35,7 @@ func (t *tx) enterWithout(req *wire.MetaRequest) error {
 		*wire.MetaRequest_RemoveTree, *wire.MetaRequest_Link, *wire.MetaRequest_Release, *wire.MetaRequest_SetXattr,
 		*wire.MetaRequest_Clone, *wire.MetaRequest_CloneTree, *wire.MetaRequest_Concat, *wire.MetaRequest_CommitStage, *wire.MetaRequest_CommitRewrite, *wire.MetaRequest_CommitPack, *wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Hold, *wire.MetaRequest_EndHold, *wire.MetaRequest_Commit,
 		*wire.MetaRequest_CloseSession, *wire.MetaRequest_OpenRun, *wire.MetaRequest_BeginStep,
-		*wire.MetaRequest_SealPart, *wire.MetaRequest_AbortStep, *wire.MetaRequest_RemoveStep:
+		*wire.MetaRequest_SealPart, *wire.MetaRequest_AbortStep, *wire.MetaRequest_RemoveStep, *wire.MetaRequest_LeaseStep, *wire.MetaRequest_ReleaseStep:
 		return fail(moraine.InvalidArgument, "apply", "", "%T needs a session", req.GetOp())
 	}
 	root, err := t.resolveScope(t.caller.GetScope())

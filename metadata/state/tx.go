@@ -183,12 +183,24 @@ func (t *tx) next(c counter) uint64 {
 }
 
 // nextID issues an ID: a number of this partition and incarnation.
-func (t *tx) nextID(c counter) (moraine.ID, error) {
+func (t *tx) nextID(c counter) (moraine.ID, error) { return t.nextIDs(c, 1) }
+
+// maxCounter is the last number that an ID has room for.
+const maxCounter = 1<<40 - 1
+
+// nextIDs issues n IDs in a row and returns the first. Where there are not as many any more
+// the command is refused: a client may have used them up by asking for ever.
+func (t *tx) nextIDs(c counter, n uint64) (moraine.ID, error) {
 	cl, err := t.identity()
 	if err != nil {
 		return 0, err
 	}
-	return moraine.MakeID(t.k.p, cl.incarnation, t.next(c)), nil
+	first := t.count[c] + 1
+	if first > maxCounter || n > maxCounter-first+1 {
+		return 0, fail(moraine.NoSpace, "issue numbers", "", "this incarnation of the metadata has no numbers left: begin another one by a backup and a restore")
+	}
+	t.count[c] += n
+	return moraine.MakeID(t.k.p, cl.incarnation, first), nil
 }
 
 // clusterTime is in milliseconds.

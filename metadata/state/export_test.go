@@ -1,0 +1,13 @@
+package state
+
+// UseUp has the state have issued all numbers but the last few of each kind that has IDs.
+func UseUp(m *Machine, kv KV, left uint64) error {
+	b, err := m.Begin(kv, 1<<30)
+	if err != nil {
+		return err
+	}
+	for _, c := range []counter{cInode, cStripe, cTable, cJob, cObject} {
+		b.count[c] = maxCounter - left
+	}
+	return b.Flush()
+}
