@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -15,9 +16,11 @@ import (
 const (
 	// runnerJobs is how many of the leader's own jobs of each kind advance in turn.
 	runnerJobs = 4
-	// maxWaitingJobs bounds the jobs that wait for an exclusive lease to end. A piece of
-	// any other that meets one is run in vain, again and again, until there is room.
+	// maxWaitingJobs bounds the jobs that wait for an exclusive lease to end, or for another
+	// try. A piece of any other is run in vain, again and again, until there is room.
 	maxWaitingJobs = 64
+	// maxPutOff is the longest pause of a job whose pieces are refused.
+	maxPutOff = time.Minute
 )
 
 // runner runs the jobs that only change metadata, piece by piece. Each piece is one
@@ -29,11 +32,13 @@ type runner struct {
 	waits   sync.WaitGroup
 	mu      sync.Mutex
 	waiting map[uint64]struct{} // jobs
+	// refused is how often in a row a piece of a job was.
+	refused map[uint64]int
 }
 
 // runJobs runs the leader's own jobs until ctx ends.
 func (l *leader) runJobs(ctx context.Context) {
-	r := &runner{l: l, waiting: map[uint64]struct{}{}}
+	r := &runner{l: l, waiting: map[uint64]struct{}{}, refused: map[uint64]int{}}
 	defer r.waits.Wait()
 	for {
 		ran, err := r.runPieces(ctx)
@@ -74,16 +79,20 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 	}
 	var failed []error
 	for _, job := range jobs {
-		met, err := r.piece(ctx, job)
+		met, refused, err := r.piece(ctx, job)
 		switch {
 		case ctx.Err() != nil:
 			return ran, ctx.Err()
 		case err != nil:
 			failed = append(failed, err)
+		case refused != nil:
+			r.putOff(ctx, job, refused)
+			ran++
 		case met.Directory != 0:
 			r.wait(ctx, job, met)
 			ran++
 		default:
+			delete(r.refused, job)
 			r.l.deps.Metrics.JobPieces.Inc()
 			ran++
 		}
@@ -114,22 +123,44 @@ func (r *runner) ready() (jobs []uint64, err error) {
 	return jobs, err
 }
 
-// piece runs one piece of a job. met is the exclusive lease that was in its way.
-func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, err error) {
+// piece runs one piece of a job. met is the exclusive lease that was in its way, refused
+// what the state has against it.
+func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused, err error) {
 	cmd := r.l.own(&statepb.Command{Op: &statepb.Command_RunJob{
 		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.l.cfg.RunnerKeys)}}})
 	res, err := r.l.proposer.propose(ctx, nil, cmd, nil)
 	if err != nil || res.Met.Directory != 0 {
-		return res.Met, err
+		return res.Met, nil, err
 	}
 	if e := res.Response.GetError(); e != nil {
-		return met, transport.ErrorFromWire(e)
+		return met, transport.ErrorFromWire(e), nil
 	}
-	return met, nil
+	return met, nil, nil
 }
 
 // wait passes a job over until an exclusive lease has ended.
 func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
+	r.passOver(job, func() {
+		if err := r.l.wantBack(ctx, met); err != nil && ctx.Err() == nil {
+			r.l.deps.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
+		}
+	})
+}
+
+// putOff passes a job over for a while whose piece was refused, the longer the more often in
+// a row: the next piece may be as well, and the others of its kind are to have their turn.
+func (r *runner) putOff(ctx context.Context, job uint64, why error) {
+	times := r.refused[job]
+	if len(r.refused) < maxWaitingJobs || times > 0 {
+		r.refused[job] = times + 1
+	}
+	d := min(jobPoll<<min(times, 10), maxPutOff)
+	r.l.deps.Log.Warn("a piece of a job was refused", "job", moraine.JobID(job), "again", d, "err", why)
+	r.passOver(job, func() { sleep(ctx, r.l.deps.Clock, d) })
+}
+
+// passOver passes a job over until wait returns.
+func (r *runner) passOver(job uint64, wait func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) >= maxWaitingJobs {
@@ -137,9 +168,7 @@ func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
 	}
 	r.waiting[job] = struct{}{}
 	r.waits.Go(func() {
-		if err := r.l.wantBack(ctx, met); err != nil && ctx.Err() == nil {
-			r.l.deps.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
-		}
+		wait()
 		r.mu.Lock()
 		delete(r.waiting, job)
 		r.mu.Unlock()
