@@ -31,6 +31,18 @@ func (c *checker) dentries() error {
 		return err
 	}
 	kept := n[cNames] != 0
+	heights := make(map[moraine.InodeID]uint32)
+	err = c.each(tabHeight, func(key, value []byte) (err error) {
+		id := moraine.InodeID(lastU64(key))
+		if i := c.inodes[id]; i == nil || i.typ != typeDirectory {
+			c.problem("%s has a height and is no directory", id)
+		}
+		heights[id], err = decodeHeight(value)
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	err = c.each(tabDentry, func(key, value []byte) error {
 		parent, name := moraine.InodeID(lastU64(key[:11])), string(key[11:])
 		e, err := decodeDentry(value)
@@ -53,6 +65,9 @@ func (c *checker) dentries() error {
 			c.rows[string(c.k.name(e.inode, parent, name))] = true
 		case child.typ == typeDirectory:
 			dirs[parent]++
+			if heights[parent] <= heights[e.inode] {
+				c.problem("directory %s has height %d, and %s in it %d", parent, heights[parent], e.inode, heights[e.inode])
+			}
 		}
 		return nil
 	})

@@ -262,6 +262,15 @@ func (m *Machine) publishClone(t *tx, j *job, c *treeClone) (why, err error) {
 	if taken {
 		return fail(moraine.Exists, "clone tree", c.name, "something else has the name now"), nil
 	}
+	if dir.sealed {
+		return t.immutable(dir), nil
+	}
+	if why := t.fitsBelow(dir.id, top.id); why != nil {
+		if !isAnswer(why) {
+			return nil, why
+		}
+		return why, nil
+	}
 	s, err := t.usageState()
 	if err != nil {
 		return nil, err

@@ -94,6 +94,9 @@ func (m *Machine) cloneTree(t *tx, op *wire.CloneTree) (*wire.MetaResponse, erro
 	case src.tenant != dir.tenant:
 		return nil, fail(moraine.CrossTenant, "clone tree", op.GetName(), "copy it instead")
 	}
+	if err := t.fitsBelow(dir.id, src.id); err != nil {
+		return nil, err
+	}
 	if s, err := t.usageState(); err != nil {
 		return nil, err
 	} else if s.live != 0 {
@@ -153,7 +156,12 @@ func (m *Machine) likeDir(t *tx, src *inode, tenant moraine.Tenant) (*inode, err
 	}
 	i.nlink = 2
 	t.putInode(i)
-	return i, nil
+	// It is to be as high, so that none above is raised for each that is made in it.
+	height, err := t.height(src.id)
+	if err == nil && height != 0 {
+		t.putHeight(i.id, height)
+	}
+	return i, err
 }
 
 // fits fails where what would come to be below a directory goes past a quota.

@@ -340,6 +340,9 @@ func (t *tx) delInode(i *inode) error {
 		if err := t.dropQuota(i.id); err != nil {
 			return err
 		}
+		if err := t.dropHeight(i.id); err != nil {
+			return err
+		}
 	}
 	if i.xattrs {
 		keys, err := t.keysUnder(t.k.xattrs(i.id), MaxXattrs)

@@ -94,6 +94,8 @@ const (
 	tabUsage = 0x60 // column | directory -> what is below it
 	tabQuota = 0x61 // directory -> the most that may be below it
 
+	tabHeight = 0x63 // directory -> how many levels of directories are below it, at most
+
 	tabRevoked = 0x7c // what it names | name -> certificate that is not taken any more
 
 	tabConcatRow = 0x70 // job | row -> ranges that a CONCAT has yet to lay
@@ -311,6 +313,8 @@ func (k keys) jobReady(kind uint8, notBefore uint64, j moraine.JobID) []byte {
 func (k keys) jobLease(until uint64, j moraine.JobID) []byte {
 	return k.u64x2(tabJobLease, until, uint64(j))
 }
+func (k keys) height(dir moraine.InodeID) []byte { return k.u64(tabHeight, uint64(dir)) }
+
 func (k keys) sessionJobs(s moraine.SessionID) []byte { return k.u64(tabSessJobs, uint64(s)) }
 
 func (k keys) jobEnded(updated uint64, j moraine.JobID) []byte {

@@ -316,12 +316,15 @@ func (m *Machine) settleUsage(t *tx) error {
 	if len(t.order) == 0 {
 		return nil
 	}
-	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
-	if err != nil || s == nil || s.live == 0 && s.building == 0 {
-		return err
-	}
 	changes, err := t.seatChanges()
 	if err != nil || len(changes) == 0 {
+		return err
+	}
+	if err := t.settleHeights(changes); err != nil {
+		return err
+	}
+	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
+	if err != nil || s == nil || s.live == 0 && s.building == 0 {
 		return err
 	}
 	if s.live != 0 {
@@ -432,21 +435,7 @@ func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 	if p, ok := w.seats[dir]; ok {
 		return p, nil
 	}
-	if i := w.t.inodes[dir]; i != nil {
-		return i.parent, nil
-	}
-	b, ok, err := w.t.Get(w.t.k.inode(dir))
-	if err != nil {
-		return 0, err
-	}
-	if !ok {
-		return 0, badSeat(dir, errors.New("something is below a directory that does not exist"))
-	}
-	s, err := seatOf(b)
-	if err != nil {
-		return 0, badSeat(dir, err)
-	}
-	return s.parent, nil
+	return w.t.parent(dir)
 }
 
 // count adds to the counts of a directory and of all above it. Each of them costs,

@@ -1,0 +1,211 @@
+package state
+
+import (
+	"errors"
+
+	"github.com/morainefs/moraine"
+)
+
+// What a command costs grows with the depth of what it changes: each change is counted in
+// all directories above. So nothing is made more than maxDepth directories deep (usage.go),
+// and no directory is moved to where what is below it would be. That takes to know how high
+// the tree below a directory is without a walk: a record of its own has it, as a bound. When a
+// directory gets a parent those above are raised as far as need be. When it loses it they
+// are lowered as far as a short look tells; one without directories has height 0.
+
+// maxHeightLook bounds the entries that one command looks at to lower heights.
+const maxHeightLook = 64
+
+// settleHeights keeps the heights of the directories above those that the command moved.
+func (t *tx) settleHeights(changes []seatChange) error {
+	for n := range changes {
+		c := &changes[n]
+		if c.moved() && c.after.there && c.after.typ == typeDirectory && c.after.parent != 0 {
+			if err := t.raise(c); err != nil {
+				return err
+			}
+		}
+	}
+	looks := maxHeightLook
+	for n := range changes {
+		c := &changes[n]
+		if c.moved() && c.before.there && c.before.typ == typeDirectory && c.before.parent != 0 {
+			if err := t.lower(c.before.parent, &looks); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// raise has the directories above one that got a parent be high enough, and refuses what
+// would be too deep. One that does not come to be deeper than it was may be as it is.
+func (t *tx) raise(c *seatChange) error {
+	moved, err := t.height(c.id)
+	if err != nil {
+		return err
+	}
+	level, need, enough := 0, moved+1, false
+	for at := c.after.parent; at != 0; level++ {
+		if !enough {
+			have, err := t.height(at)
+			if err != nil {
+				return err
+			}
+			// Those above are higher already: what they are rests on this one.
+			if enough = have >= need; !enough {
+				t.putHeight(at, need)
+			}
+		}
+		need++
+		if at, err = t.parent(at); err != nil {
+			return err
+		}
+	}
+	if level+int(moved) <= maxDepth+1 {
+		return nil
+	}
+	if c.before.there && c.before.parent != 0 {
+		was, err := t.level(c.before.parent)
+		if err != nil || level <= was+1 {
+			return err
+		}
+	}
+	return tooDeep(c.id, moved)
+}
+
+func tooDeep(id moraine.InodeID, height uint32) error {
+	return fail(moraine.TooLarge, "usage", id.String(), "more than %d directories deep, with the %d levels of directories that are, or were, below it: make it higher up",
+		maxDepth, height)
+}
+
+// fitsBelow fails where a directory of that height would be too deep in another one.
+func (t *tx) fitsBelow(dir, id moraine.InodeID) error {
+	height, err := t.height(id)
+	if err != nil {
+		return err
+	}
+	level, err := t.level(dir)
+	if err == nil && level+1+int(height) > maxDepth+1 {
+		err = tooDeep(id, height)
+	}
+	return err
+}
+
+// level returns how many directories are above one.
+func (t *tx) level(at moraine.InodeID) (level int, err error) {
+	for {
+		if at, err = t.parent(at); err != nil || at == 0 {
+			return level, err
+		}
+		level++
+	}
+}
+
+// parent returns the directory that a directory is in, 0 for none, as the command has it.
+func (t *tx) parent(dir moraine.InodeID) (moraine.InodeID, error) {
+	if i := t.inodes[dir]; i != nil {
+		return i.parent, nil
+	}
+	b, ok, err := t.Get(t.k.inode(dir))
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, badSeat(dir, errors.New("something is below a directory that does not exist"))
+	}
+	s, err := seatOf(b)
+	if err != nil {
+		return 0, badSeat(dir, err)
+	}
+	return s.parent, nil
+}
+
+// lower has a directory that lost one, and those above it, be no higher than a look at
+// their entries tells that they are.
+func (t *tx) lower(at moraine.InodeID, looks *int) error {
+	for at != 0 {
+		have, err := t.height(at)
+		if err != nil || have == 0 {
+			return err
+		}
+		dir, err := t.view.inode(at)
+		if err != nil || dir.nlink == 0 { // it is being removed
+			return err
+		}
+		height, known, err := t.measureHeight(dir, have, looks)
+		if err != nil || !known || height >= have {
+			return err
+		}
+		t.putHeight(at, height)
+		at = dir.parent
+	}
+	return nil
+}
+
+// measureHeight returns how high a directory is, as its entries tell; known is false where
+// that takes too long. It need not be exact where it is not less than what is recorded.
+func (t *tx) measureHeight(dir *inode, have uint32, looks *int) (height uint32, known bool, err error) {
+	if dir.nlink == 2 {
+		return 0, true, nil
+	}
+	if *looks == 0 {
+		return 0, false, nil
+	}
+	_, entries, err := t.listDir(dir.id, "", *looks)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, e := range entries {
+		*looks--
+		if e.typ != typeDirectory {
+			continue
+		}
+		below, err := t.height(e.inode)
+		if err != nil {
+			return 0, false, err
+		}
+		if height = max(height, below+1); height >= have {
+			return height, true, nil
+		}
+	}
+	return height, uint64(len(entries)) == dir.entries, nil
+}
+
+const heightVersion = 1
+
+// height returns how many levels of directories are below a directory, at most.
+func (v *view) height(dir moraine.InodeID) (uint32, error) {
+	b, ok, err := v.r.Get(v.k.height(dir))
+	if err != nil || !ok {
+		return 0, err
+	}
+	return decodeHeight(b)
+}
+
+func decodeHeight(b []byte) (uint32, error) {
+	d := dec{b: b}
+	d.version(heightVersion)
+	height := d.u32()
+	if d.err == nil && height == 0 {
+		d.fail(errors.New("a height of 0 is not written"))
+	}
+	return height, d.end("height")
+}
+
+func (t *tx) putHeight(dir moraine.InodeID, height uint32) {
+	if height == 0 {
+		t.del(t.k.height(dir))
+		return
+	}
+	t.put(t.k.height(dir), putUvarint([]byte{heightVersion}, uint64(height)))
+}
+
+// dropHeight forgets the height of a directory that dies.
+func (t *tx) dropHeight(dir moraine.InodeID) error {
+	have, err := t.height(dir)
+	if err == nil && have != 0 {
+		t.putHeight(dir, 0)
+	}
+	return err
+}
