@@ -130,16 +130,13 @@ func (s *sessions) renewAll(now time.Time) {
 	}
 }
 
-// overdue returns up to limit sessions whose term has ended, and decides their
-// end: from then on nothing renews them.
-func (s *sessions) overdue(now time.Time, limit int) []uint64 {
+// overdue returns the sessions whose term has ended, and decides their end: from then on
+// nothing renews them.
+func (s *sessions) overdue(now time.Time) []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []uint64
 	for id, ses := range s.byID {
-		if len(ids) == limit {
-			break
-		}
 		if ses.ending || now.Sub(ses.renewed) > s.timeout {
 			ses.ending = true
 			ids = append(ids, id)
@@ -324,26 +321,37 @@ func (l *leader) closeSession(ctx context.Context, c *call) (*wire.MetaResponse,
 	return l.propose(ctx, c.caller, c.req)
 }
 
-// endOverdue expires the sessions that were not renewed in time.
+// endOverdue expires the sessions that were not renewed in time: of very many (a whole job
+// was killed) as many as there is time for before the next tick.
 func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
-	most := maxExpire
-	if l.lease.exclusiveCount.Load() > 0 {
-		most = state.MaxExpireHolding
+	overdue := l.sessions.overdue(now)
+	for range maxExpireCommands {
+		most := maxExpire
+		if l.lease.exclusiveCount.Load() > 0 {
+			most = state.MaxExpireHolding
+		}
+		ids := overdue[:min(most, len(overdue))]
+		if overdue = overdue[len(ids):]; len(ids) == 0 {
+			return nil
+		}
+		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_ExpireSessions{
+			ExpireSessions: &statepb.ExpireSessions{Sessions: ids}}})
+		if err != nil {
+			return err
+		}
+		l.sessions.remove(ids)
+		l.deps.Metrics.Expired.Add(float64(len(ids)))
+		l.deps.Log.Info("sessions were not renewed and have ended", "sessions", len(ids), "left", len(overdue))
+		if l.deps.Clock.Since(now) > tickEvery/2 {
+			return nil
+		}
 	}
-	ids := l.sessions.overdue(now, most)
-	if len(ids) == 0 {
-		return nil
-	}
-	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_ExpireSessions{
-		ExpireSessions: &statepb.ExpireSessions{Sessions: ids}}})
-	if err != nil {
-		return err
-	}
-	l.sessions.remove(ids)
-	l.deps.Metrics.Expired.Add(float64(len(ids)))
-	l.deps.Log.Info("sessions were not renewed and have ended", "sessions", len(ids))
 	return nil
 }
 
-// maxExpire bounds the sessions that one command ends.
-const maxExpire = 64
+const (
+	// maxExpire bounds the sessions that one command ends, and maxExpireCommands the
+	// commands of one tick.
+	maxExpire         = 64
+	maxExpireCommands = 64
+)

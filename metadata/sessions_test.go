@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/metadatatest"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -165,5 +166,34 @@ func TestTokens(t *testing.T) {
 		later := c.open(peer(transport.RoleClient, "c3"))
 		require.NotEqual(t, got.Key, claims(later.reply).Key)
 		require.Len(t, keys(), 2)
+	})
+}
+
+// The processes of a large job die at once. Their sessions end when their term has, whatever
+// number they are: what belongs to them is in the way of the job that takes over.
+func TestManySessionsExpireAtOnce(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		const many = 2000
+		var all []*client
+		for n := range many {
+			resp, err := c.do(peer(transport.RoleClient, "c1"), &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{
+				Nonce: append(make([]byte, 14), byte(n>>8), byte(n))}}})
+			require.NoError(t, err)
+			all = append(all, &client{c: c, peer: peer(transport.RoleClient, "c1"), session: resp.GetSession().Session})
+		}
+		time.Sleep(62 * time.Second)
+		left := 0
+		for _, k := range all {
+			if k.renew() == nil {
+				left++
+			}
+		}
+		require.Zero(t, left, "sessions that are renewed after their term")
+		time.Sleep(2 * time.Second)
+		c.group.View(func(r state.Reader) {
+			n, err := state.New(0).Counters(r)
+			require.NoError(t, err)
+			require.Zero(t, n.Sessions)
+		})
 	})
 }
